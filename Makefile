@@ -1,0 +1,69 @@
+# `make demo` and `make test` need Python >= 3.11 with pip, and nothing else: they make .venv themselves.
+#   PYTHON=python3.12   the interpreter that .venv is made from
+#   ARGS="-k tree"      handed on to pytest, the demo or the benchmarks
+#   JOBS=2              test processes
+
+PYTHON ?= python3
+ARGS   ?=
+JOBS   ?= 2
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+READY := $(VENV)/.ready
+DOCS  := $(VENV)/.ready-docs
+PIP   := $(BIN)/python -m pip --disable-pip-version-check
+
+# torch is asked for by its exact version on the command line: a range would let pip choose another build.
+TORCH   := $(shell sed -n 's/^\(torch==[0-9.]*\).*/\1/p' constraints.txt)
+INSTALL := $(PIP) install -qq -c constraints.txt $(TORCH)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-all check bench docs clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+demo: $(READY) ## Run the demonstration; it writes into demo-output/
+	$(BIN)/python -m catnat.demo $(ARGS)
+
+test: $(READY) ## Lint, check types, then run every test that is not slow
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+test-all: $(READY) ## Run every test, the slow ones too
+	$(BIN)/python -m pytest -n $(JOBS) -m "" $(ARGS)
+
+check: $(READY) ## Lint, check the formatting and the types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: $(READY) ## Run the benchmarks
+	$(BIN)/python -m benchmarks $(ARGS)
+
+docs: $(DOCS) ## Build the documentation into docs/_build/html
+	$(BIN)/sphinx-build -W docs docs/_build/html
+
+clean: ## Remove everything that make has made, .venv too
+	rm -rf $(VENV) demo-output build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests benchmarks docs -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+# Some systems ship Python without ensurepip; there the interpreter's own pip fills the environment.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "error: catnat needs Python >= 3.11, and '$(PYTHON)' is $$(command -v $(PYTHON) >/dev/null && $(PYTHON) -V 2>&1 || echo 'not found'); try: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@echo "Setting up $(VENV) (some minutes the first time) ..."
+	@if $(PYTHON) -c 'import ensurepip' 2>/dev/null; then \
+	  $(PYTHON) -m venv $(VENV); \
+	else \
+	  $(PYTHON) -m venv --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install -qq pip; \
+	fi
+	@$(INSTALL) -e '.[torch,dev]'
+	@touch $@
+
+$(DOCS): $(READY)
+	@echo "Installing the documentation tools ..."
+	@$(INSTALL) -e '.[torch,docs]'
+	@touch $@

@@ -1,0 +1,10 @@
+"""catnat: categorical distributions on a binary tree, with a diagonal Fisher matrix.
+
+This package imports NumPy alone. The frameworks live in `catnat.torch` and `catnat.jax`.
+"""
+
+from catnat.core.parameterization import Natural, Parameterization, Sigmoid
+from catnat.core.tree import Tree
+
+__version__ = "0.1.0"
+__all__ = ["Natural", "Parameterization", "Sigmoid", "Tree", "__version__"]

@@ -1,0 +1,88 @@
+"""The checks every backend makes, and their messages, once.
+
+Each message names the argument, what came, and what was expected. The checks take plain values (shapes, names,
+numbers), so no framework is needed here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+REDUCTIONS = ("none", "mean", "sum")
+MASK_MODES = ("renormalize", "prune")
+SATURATIONS = ("clip", "reflect", "revive")
+
+
+def check_choice(argument: str, value: object, choices: Sequence[str]) -> None:
+    """Raise unless ``value`` is one of ``choices``."""
+    if isinstance(value, str) and value in choices:
+        return
+    names = ", ".join(repr(choice) for choice in choices)
+    near = get_close_matches(value, choices, n=1) if isinstance(value, str) else []
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    raise ValueError(f"{argument} must be one of {names}; got {value!r}{hint}")
+
+
+def check_num_classes(value: object) -> int:
+    """Return ``value`` as an int, or raise unless it is a whole number of at least one."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"num_classes must be a whole number of at least 1; got {value!r}")
+    number = int(value.__index__())
+    if number < 1:
+        raise ValueError(f"num_classes must be at least 1; got {number}")
+    return number
+
+
+def check_width(num_classes: int, width: int, shape: Sequence[int], dim: int = -1) -> None:
+    """Raise unless an axis of ``width`` scores fits ``num_classes`` classes."""
+    if width != num_classes - 1:
+        raise ValueError(
+            f"scores must hold num_classes - 1 = {num_classes - 1} values along dim {dim} "
+            f"for {num_classes} classes; got {width} (scores have shape {tuple(shape)})"
+        )
+
+
+def check_classes(argument: str, num_classes: int, width: int, shape: Sequence[int]) -> None:
+    """Raise unless a K-wide argument (a mask, probabilities, weights) is K wide."""
+    if width != num_classes:
+        raise ValueError(
+            f"{argument} must hold one value a class: {num_classes} along the class dimension; "
+            f"got {width} ({argument} has shape {tuple(shape)})"
+        )
+
+
+def check_index_range(num_classes: int, low: int, high: int, argument: str = "index") -> None:
+    """Raise unless every class id, given the least and the greatest, lies in [0, num_classes)."""
+    if low < 0 or high >= num_classes:
+        worst = low if low < 0 else high
+        raise IndexError(f"{argument} must lie in [0, {num_classes - 1}] for {num_classes} classes; got {worst}")
+
+
+def check_positive(argument: str, value: float) -> float:
+    """Return ``value`` as a float, or raise unless it is finite and above zero."""
+    number = _number(argument, value)
+    if not (math.isfinite(number) and number > 0):
+        raise ValueError(f"{argument} must be a finite number above 0; got {value!r}")
+    return number
+
+
+def check_nonnegative(argument: str, value: float) -> float:
+    """Return ``value`` as a float, or raise unless it is finite and not below zero."""
+    number = _number(argument, value)
+    if not (math.isfinite(number) and number >= 0):
+        raise ValueError(f"{argument} must be a finite number of at least 0; got {value!r}")
+    return number
+
+
+def empty_mask_row(position: Sequence[int]) -> ValueError:
+    """The error for a mask row that allows no class."""
+    where = f"row {tuple(position)} allows none" if position else "it allows none"
+    return ValueError(f"mask must allow at least one class in every row; {where}")
+
+
+def _number(argument: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{argument} must be a number; got {value!r}")
+    return float(value)

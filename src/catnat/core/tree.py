@@ -1,0 +1,239 @@
+"""Which class hangs where: the binary tree that a catnat walks.
+
+**Numbering.** Walk the tree level by level, left to right, and number every place on the way: the root is 1. Number
+the inner nodes alone in the same order, 1 to K-1. Then the children of inner node i are the places 2i (left) and
+2i+1 (right), in *every* binary tree, because each earlier inner node has put exactly two places in front of them. So a
+tree is nothing but the K places at which its classes sit. In the balanced heap inner node i sits at place i and class
+k at place K+k, for every K.
+
+Node i has the score ``scores[..., i-1]``; it sends a(score) to the right and 1-a(score) to the left.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from functools import cached_property, lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from catnat.core.errors import check_num_classes
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Nested = int | Sequence["Nested"]
+
+
+class Tree:
+    """A binary tree over classes 0..K-1. Immutable, hashable and picklable.
+
+    Build one with :meth:`balanced`, :meth:`chain`, :meth:`huffman` or :meth:`from_nested`.
+
+    Example:
+        >>> import catnat
+        >>> tree = catnat.Tree.from_nested([[0, 1], [2, [3, 4]]])
+        >>> tree.num_classes, tree.num_nodes, tree.depth
+        (5, 4, 3)
+    """
+
+    def __init__(self, class_places: Sequence[int]) -> None:
+        places = np.array(class_places, dtype=np.int64)
+        places.flags.writeable = False
+        self.class_places: Ints = places  # [K] the place of every class
+        self._key = places.tobytes()  # bytes cache their hash: equality and hashing stay cheap for large K
+        self._check()
+
+    # -- ways to build one -------------------------------------------------------------------------------------
+
+    @staticmethod
+    def balanced(num_classes: int) -> Tree:
+        """The heap: depth ceil(log2 K), any K; for K a power of two the tree of the paper."""
+        return _balanced(check_num_classes(num_classes))
+
+    @staticmethod
+    def chain(num_classes: int) -> Tree:
+        """Stick breaking: node i takes class i-1 off to the right and leaves the rest on the left."""
+        return _chain(check_num_classes(num_classes))
+
+    @staticmethod
+    def huffman(weights: Sequence[float]) -> Tree:
+        """The tree with the least expected path length when class k has the given weight (say, its frequency).
+
+        Frequent classes get short paths, so `log_prob` and `sample` touch fewer nodes on average.
+        """
+        values = np.asarray(weights, dtype=np.float64)
+        if values.ndim != 1 or values.size == 0:
+            raise ValueError(f"weights must be a sequence of one number a class; got shape {values.shape}")
+        bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
+        if bad.size:
+            raise ValueError(f"weights must be finite and at least 0; weights[{bad[0]}] is {values[bad[0]]}")
+        # (weight, height, age, subtree): height before age keeps equal weights shallow
+        heap: list[tuple[float, int, int, Nested]] = [(w, 0, k, k) for k, w in enumerate(values.tolist())]
+        heapq.heapify(heap)
+        age = len(heap)
+        while len(heap) > 1:
+            first, second = heapq.heappop(heap), heapq.heappop(heap)
+            height = 1 + max(first[1], second[1])
+            heapq.heappush(heap, (first[0] + second[0], height, age, [first[3], second[3]]))
+            age += 1
+        return _from_nested(heap[0][3])
+
+    @staticmethod
+    def from_nested(nested: Nested) -> Tree:
+        """A tree written as nested pairs of class ids: ``[[0, 1], 2]`` has class 2 right of the root."""
+        return _from_nested(nested)
+
+    # -- what it is --------------------------------------------------------------------------------------------
+
+    @property
+    def num_classes(self) -> int:
+        """K, the number of leaves."""
+        return len(self.class_places)
+
+    @property
+    def num_nodes(self) -> int:
+        """K-1, the number of inner nodes and so of scores."""
+        return self.num_classes - 1
+
+    @cached_property
+    def is_heap(self) -> bool:
+        """Whether this is the balanced heap, whose levels are contiguous slices."""
+        return bool(np.array_equal(self.class_places, np.arange(self.num_classes) + self.num_classes))
+
+    @cached_property
+    def node_places(self) -> Ints:
+        """[K] the place of every inner node; entry 0 stands for no node."""
+        is_class = np.zeros(2 * self.num_classes, dtype=bool)
+        is_class[self.class_places] = True
+        return np.flatnonzero(~is_class)
+
+    @cached_property
+    def levels(self) -> tuple[tuple[int, int], ...]:
+        """(first, past the last) inner node of every level, root first."""
+        if self.num_classes == 1:
+            return ()
+        places, found, low = self.node_places, [], 1
+        high = 2
+        while low < self.num_classes:
+            found.append((low, high))
+            # the children of nodes low..high-1 fill the places 2 low .. 2 high - 1
+            low, high = high, int(np.searchsorted(places, 2 * high))
+            if low == high:
+                break
+        return tuple(found)
+
+    @property
+    def depth(self) -> int:
+        """Length of the longest path from the root to a class."""
+        return len(self.levels)
+
+    @cached_property
+    def leaf_counts(self) -> Ints:
+        """[2K] number of classes at or below every place; entry 0 is unused."""
+        counts = np.zeros(2 * self.num_classes, dtype=np.int64)
+        counts[self.class_places] = 1
+        for low, high in reversed(self.levels):
+            nodes = np.arange(low, high)
+            counts[self.node_places[nodes]] = counts[2 * nodes] + counts[2 * nodes + 1]
+        return counts
+
+    @cached_property
+    def parents(self) -> Ints:
+        """[2K] the place above every place; 0 above the root and above 0."""
+        above = self.node_places[np.arange(2 * self.num_classes) >> 1]
+        above[:2] = 0
+        return above
+
+    def path(self, k: int) -> list[tuple[int, int]]:
+        """(node, bit) pairs from the root to class ``k``; bit 1 is right. Nodes count from 1."""
+        steps, place = [], int(self.class_places[k])
+        while place > 1:
+            steps.append((place >> 1, place & 1))
+            place = int(self.node_places[place >> 1])
+        return steps[::-1]
+
+    @cached_property
+    def paths(self) -> npt.NDArray[np.int32]:
+        """[K, depth] every class's path from below: +node for a right turn, -node for a left one, 0 when done."""
+        steps = np.zeros((self.num_classes, self.depth), dtype=np.int32)
+        place = self.class_places.copy()
+        for column in range(self.depth):
+            node = place >> 1
+            steps[:, column] = np.where(place & 1, node, -node) * (place > 1)
+            place = np.where(place > 1, self.node_places[node], 1)
+        return steps
+
+    # -- a value -----------------------------------------------------------------------------------------------
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Tree) and self._key == other._key)
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Tree, (self.class_places.tolist(),))
+
+    def __copy__(self) -> Tree:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Tree:
+        return self
+
+    def __repr__(self) -> str:
+        kind = "balanced" if self.is_heap else "tree"
+        return f"<{kind} of {self.num_classes} classes, depth {self.depth}>"
+
+    def _check(self) -> None:
+        places, size = self.class_places, self.num_classes
+        if places.ndim != 1 or size == 0:
+            raise ValueError(f"class_places must be a non-empty sequence; got shape {places.shape}")
+        if np.unique(places).size != size or places.min() < 1 or places.max() >= 2 * size:
+            raise ValueError(
+                f"class_places must be {size} different places in [1, {2 * size - 1}]; got {places.tolist()}"
+            )
+        # a node's children come after it, so every place is reached from the root
+        nodes = np.arange(1, size)
+        if np.any(self.node_places[1:] >= 2 * nodes):
+            raise ValueError(f"class_places do not describe a binary tree: {places.tolist()}")
+
+
+@lru_cache(maxsize=256)
+def _balanced(num_classes: int) -> Tree:
+    return Tree(range(num_classes, 2 * num_classes))
+
+
+@lru_cache(maxsize=256)
+def _chain(num_classes: int) -> Tree:
+    # node i (place 2i-2, or 1 for the root) has class i-1 at 2i+1; the last class takes the last left place
+    return Tree([*(2 * i + 1 for i in range(1, num_classes)), max(1, 2 * (num_classes - 1))])
+
+
+def _from_nested(nested: Nested) -> Tree:
+    """Number the places level by level."""
+    place_of: dict[int, int] = {}
+    level: list[Nested] = [nested]
+    next_place = 1
+    while level:
+        below: list[Nested] = []
+        for item in level:
+            if isinstance(item, (int, np.integer)) and not isinstance(item, bool):
+                if int(item) in place_of:
+                    raise ValueError(f"nested must hold every class id once; {item} stands twice")
+                place_of[int(item)] = next_place
+            else:
+                below.extend(_pair(item))
+            next_place += 1
+        level = below
+    size = len(place_of)
+    if sorted(place_of) != list(range(size)):
+        missing = next(k for k in range(size) if k not in place_of)
+        raise ValueError(f"nested must hold the class ids 0..{size - 1}, each once; {missing} is missing")
+    return Tree([place_of[k] for k in range(size)])
+
+
+def _pair(item: object) -> Iterator[Nested]:
+    if isinstance(item, Sequence) and not isinstance(item, (str, bytes)) and len(item) == 2:
+        return iter(item)
+    raise ValueError(f"nested must be a class id or a pair of subtrees everywhere; got {item!r}")

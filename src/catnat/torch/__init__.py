@@ -1,0 +1,73 @@
+"""catnat for PyTorch: functions, modules, distributions, estimators and Fisher matrices."""
+
+from catnat.torch.distributions import (
+    CatnatCategorical,
+    OneHotCatnat,
+    OneHotCatnatStraightThrough,
+    RelaxedOneHotCatnat,
+)
+from catnat.torch.estimators import (
+    LeaveOneOut,
+    MovingAverage,
+    gumbel_straight_through,
+    relaxed_sample,
+    score_function,
+    straight_through,
+)
+from catnat.torch.fisher import (
+    condition_number,
+    fisher_diagonal,
+    fisher_matrix,
+    monte_carlo_fisher,
+    natural_gradient,
+    network_fisher,
+    softmax_fisher,
+)
+from catnat.torch.functional import (
+    catnat,
+    cross_entropy,
+    entropy,
+    kl_divergence,
+    log_catnat,
+    log_prob,
+    mode,
+    reach,
+    sample,
+    scores_from_probs,
+)
+from catnat.torch.multi import MultiCatnat
+from catnat.torch.nn import Catnat, CatnatCrossEntropyLoss, LogCatnat
+
+__all__ = [
+    "Catnat",
+    "CatnatCategorical",
+    "CatnatCrossEntropyLoss",
+    "LeaveOneOut",
+    "LogCatnat",
+    "MovingAverage",
+    "MultiCatnat",
+    "OneHotCatnat",
+    "OneHotCatnatStraightThrough",
+    "RelaxedOneHotCatnat",
+    "catnat",
+    "condition_number",
+    "cross_entropy",
+    "entropy",
+    "fisher_diagonal",
+    "fisher_matrix",
+    "gumbel_straight_through",
+    "kl_divergence",
+    "log_catnat",
+    "log_prob",
+    "mode",
+    "monte_carlo_fisher",
+    "natural_gradient",
+    "network_fisher",
+    "reach",
+    "relaxed_sample",
+    "sample",
+    "score_function",
+    "scores_from_probs",
+    "softmax_fisher",
+    "straight_through",
+]

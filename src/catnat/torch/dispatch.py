@@ -1,0 +1,88 @@
+"""What the public functions share: each picks the walk that fits, with masks applied.
+
+`_log_classes` is the one door through which faster kernels come in: hand-written on a CPU in eager mode, plain anywhere
+else. Everything here takes prepared scores [..., K-1] and a plan.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from catnat.torch import eager, fused
+from catnat.torch.activations import log_branches
+from catnat.torch.inputs import check_index
+from catnat.torch.masks import prune, renormalize
+from catnat.torch.plan import Plan
+
+
+def _log_classes(x: Tensor, plan: Plan) -> Tensor:
+    return fused.log_classes(x, plan) if fused.applies(x, plan) else eager.log_classes(x, plan)
+
+
+def log_p(x: Tensor, plan: Plan, mask: Tensor | None, mask_mode: str) -> Tensor:
+    """log p of every class: [..., K]."""
+    if mask is None:
+        return _log_classes(x, plan)
+    if mask_mode == "renormalize":
+        return renormalize(_log_classes(x, plan), mask)
+    classes, _ = eager.descend(*prune(*log_branches(x, plan), mask, plan), plan)
+    return torch.where(mask, classes, -torch.inf)
+
+
+def log_prob(x: Tensor, index: Tensor, plan: Plan, mask: Tensor | None, mask_mode: str) -> Tensor:
+    """log p of ``index``, whose shape broadcasts with the batch of ``x``."""
+    if torch.compiler.is_compiling():
+        return _log_prob_unchecked(x, index, plan, mask, mask_mode)
+    try:
+        return _log_prob_unchecked(x, index, plan, mask, mask_mode)
+    except IndexError:  # from the table of paths: say which one it was
+        check_index(index, plan)
+        raise
+
+
+def _log_prob_unchecked(x: Tensor, index: Tensor, plan: Plan, mask: Tensor | None, mask_mode: str) -> Tensor:
+    # a mask needs the whole row; so does a tree too large for a table of its paths
+    whole = mask is not None or not (plan.is_heap or plan.path_nodes is not None)
+    if whole:
+        x = log_p(x, plan, mask, mask_mode)  # [..., K] from here on
+    batch, extra = x.shape[:-1], index.dim() - (x.dim() - 1)
+    if extra < 0 or index.shape[extra:] != batch:
+        shape = torch.broadcast_shapes(index.shape, batch)
+        x, index, extra = x.expand((*shape, -1)), index.expand(shape), 0
+    if extra == 0:
+        columns = index if index.dim() == 1 else index.reshape(-1)
+    else:  # samples go last, so that a row's gradient is one row however many samples it has
+        columns = index.flatten(0, extra - 1).movedim(0, -1).reshape(batch.numel(), -1)
+    rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+    if whole:
+        found = torch.gather(rows, 1, columns.view(rows.shape[0], -1)).view(columns.shape)
+    else:
+        found = eager.log_path(rows, columns, plan)
+    if extra == 0:
+        return found if index.dim() == 1 else found.reshape(index.shape)
+    return found.movedim(-1, 0).reshape(index.shape)
+
+
+def branches(x: Tensor, plan: Plan, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """log(1-a), log(a) and the log-probability of being reached, for every node, in the pruned tree."""
+    left, right = log_branches(x, plan)
+    if mask is not None:
+        left, right = prune(left, right, mask, plan)
+    return left, right, eager.descend(left, right, plan)[1]
+
+
+def minus_p_log_p(log_p: Tensor) -> Tensor:
+    """- p log p with value and gradient 0 at p = 0."""
+    return -times_log(log_p.exp(), log_p)
+
+
+def times_log(weight: Tensor, log_p: Tensor) -> Tensor:
+    """weight * log p, 0 where the weight is 0 whatever log p is."""
+    return weight * torch.where(weight == 0, 0.0, log_p)
+
+
+def p_log_ratio(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """p log(p / q) with value and gradient 0 at p = 0."""
+    dead = log_p == -torch.inf
+    return torch.where(dead, 0.0, log_p).exp() * torch.where(dead, 0.0, torch.where(dead, 0.0, log_p) - log_q)

@@ -1,0 +1,260 @@
+"""torch.distributions on catnat: subclasses of torch's own, so that whatever takes those takes these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Distribution, OneHotCategorical, RelaxedOneHotCategorical, constraints
+from torch.distributions.kl import register_kl
+from torch.distributions.utils import lazy_property
+
+from catnat.torch import functional
+from catnat.torch.dispatch import p_log_ratio
+from catnat.torch.inputs import ParameterizationLike, prepare, prepare_mask, values_can_be_read
+
+Shape = Sequence[int] | torch.Size
+
+
+class CatnatCategorical(Categorical):
+    """A categorical distribution over 0..K-1 given by K-1 scores; in place of `torch.distributions.Categorical`.
+
+    `log_prob` and `sample` touch only the paths of their classes; `entropy` and KL between two catnats on one tree use
+    the tree's decomposition. `probs` and `logits` (normalised) are computed when asked for.
+
+    Args:
+        scores: [..., K-1].
+        parameterization: a `catnat.Parameterization`, or the name (or value) of an activation on the balanced tree.
+        mask: [..., K] boolean, True where a class is allowed.
+        mask_mode: ``"renormalize"`` or ``"prune"``, as in `catnat.torch.log_catnat`.
+        validate_args: as in torch.
+
+    Example:
+        >>> import torch, catnat.torch as ct
+        >>> policy = ct.CatnatCategorical(torch.zeros(5, 17))
+        >>> action = policy.sample()
+        >>> policy.log_prob(action).shape, policy.entropy().shape
+        (torch.Size([5]), torch.Size([5]))
+    """
+
+    arg_constraints = {"scores": constraints.real_vector}  # noqa: RUF012 (torch's own form)
+    has_enumerate_support = True
+
+    def __init__(
+        self,
+        scores: Tensor,
+        parameterization: ParameterizationLike = "natural",
+        *,
+        mask: Tensor | None = None,
+        mask_mode: str = "renormalize",
+        validate_args: bool | None = None,
+    ) -> None:
+        x, plan, _ = prepare(scores, parameterization)
+        mask = prepare_mask(mask, mask_mode, x, plan)
+        batch = scores.shape[:-1]
+        if mask is not None:
+            batch = torch.broadcast_shapes(batch, mask.shape[:-1])
+            mask = mask.expand((*batch, -1))
+        self.scores = scores.expand((*batch, -1))
+        self.parameterization = parameterization
+        self.mask_mode = mask_mode
+        self.allowed = mask  # not .mask: Pyro gives that name another meaning
+        self._num_events = plan.num_classes
+        Distribution.__init__(self, batch, validate_args=validate_args)
+
+    @property
+    def _masking(self) -> dict[str, Any]:
+        return {"mask": self.allowed, "mask_mode": self.mask_mode}
+
+    @lazy_property
+    def logits(self) -> Tensor:
+        """[..., K] normalised log-probabilities."""
+        return functional.log_catnat(self.scores, self.parameterization, **self._masking)
+
+    @lazy_property
+    def probs(self) -> Tensor:
+        """[..., K] probabilities."""
+        return self.logits.exp()
+
+    @property
+    def _param(self) -> Tensor:  # type: ignore[override]  # what torch's own methods read
+        return self.logits
+
+    @property
+    def param_shape(self) -> torch.Size:
+        """Shape of `probs` and `logits`."""
+        return torch.Size((*self._batch_shape, self._num_events))
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest class."""
+        return self.logits.argmax(-1)
+
+    @property
+    def deterministic_sample(self) -> Tensor:
+        """The likeliest class, under TorchRL's name."""
+        return self.mode
+
+    def expand(self, batch_shape: Shape, _instance: Any = None) -> CatnatCategorical:
+        """The same distribution over a larger batch."""
+        new = self._get_checked_instance(CatnatCategorical, _instance)
+        batch = torch.Size(batch_shape)
+        new.scores = self.scores.expand((*batch, -1))
+        new.parameterization, new.mask_mode, new._num_events = self.parameterization, self.mask_mode, self._num_events
+        new.allowed = None if self.allowed is None else self.allowed.expand((*batch, -1))
+        for name in ("logits", "probs"):
+            if name in self.__dict__:
+                new.__dict__[name] = self.__dict__[name].expand((*batch, -1))
+        Distribution.__init__(new, batch, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    def sample(self, sample_shape: Shape = (), *, generator: torch.Generator | None = None) -> Tensor:
+        """Draw class ids by tree descent."""
+        return functional.sample(
+            self.scores,
+            self.parameterization,
+            sample_shape=torch.Size(sample_shape),
+            generator=generator,
+            **self._masking,
+        )
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log p of class ids."""
+        if self._validate_args:
+            self._validate_sample(value)
+        value = value.long()
+        if "logits" in self.__dict__ or self.allowed is not None:  # the whole row is there, or needed anyway
+            value, logits = torch.broadcast_tensors(value.unsqueeze(-1), self.logits)
+            return logits.gather(-1, value[..., :1]).squeeze(-1)
+        return functional.log_prob(self.scores, value, self.parameterization)
+
+    def entropy(self) -> Tensor:
+        """Entropy in nats."""
+        return functional.entropy(self.scores, self.parameterization, **self._masking)
+
+
+@register_kl(CatnatCategorical, CatnatCategorical)
+def _kl_catnat_catnat(p: CatnatCategorical, q: CatnatCategorical) -> Tensor:
+    same_tree = p.parameterization == q.parameterization and p._num_events == q._num_events
+    if same_tree and p.allowed is None and q.allowed is None:
+        return functional.kl_divergence(p.scores, q.scores, p.parameterization)
+    return _kl_by_class(p, q)
+
+
+@register_kl(CatnatCategorical, Categorical)
+def _kl_catnat_categorical(p: CatnatCategorical, q: Categorical) -> Tensor:
+    return _kl_by_class(p, q)
+
+
+@register_kl(Categorical, CatnatCategorical)
+def _kl_categorical_catnat(p: Categorical, q: CatnatCategorical) -> Tensor:
+    return _kl_by_class(p, q)
+
+
+def _kl_by_class(p: Categorical, q: Categorical) -> Tensor:
+    if p._num_events != q._num_events:
+        raise ValueError(f"KL needs equally many classes; got {p._num_events} and {q._num_events}")
+    return p_log_ratio(p.logits, q.logits).sum(-1)
+
+
+class OneHotCatnat(OneHotCategorical):
+    """`CatnatCategorical` with one-hot samples; in place of `torch.distributions.OneHotCategorical`.
+
+    Example:
+        >>> import torch, catnat.torch as ct
+        >>> ct.OneHotCatnat(torch.zeros(5, 3)).sample().shape
+        torch.Size([5, 4])
+    """
+
+    arg_constraints = {"scores": constraints.real_vector}  # noqa: RUF012
+    _categorical: CatnatCategorical
+
+    def __init__(
+        self,
+        scores: Tensor,
+        parameterization: ParameterizationLike = "natural",
+        *,
+        mask: Tensor | None = None,
+        mask_mode: str = "renormalize",
+        validate_args: bool | None = None,
+    ) -> None:
+        self._categorical = CatnatCategorical(scores, parameterization, mask=mask, mask_mode=mask_mode)
+        event = self._categorical.param_shape[-1:]
+        Distribution.__init__(self, self._categorical.batch_shape, event, validate_args=validate_args)
+
+    @property
+    def scores(self) -> Tensor:
+        """[..., K-1]."""
+        return self._categorical.scores
+
+    def expand(self, batch_shape: Shape, _instance: Any = None) -> OneHotCatnat:
+        """The same distribution over a larger batch."""
+        new = self._get_checked_instance(OneHotCatnat, _instance)
+        new._categorical = self._categorical.expand(batch_shape)
+        Distribution.__init__(new, torch.Size(batch_shape), self.event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    def sample(self, sample_shape: Shape = (), *, generator: torch.Generator | None = None) -> Tensor:
+        """Draw one-hot vectors by tree descent."""
+        drawn = self._categorical.sample(sample_shape, generator=generator)
+        return torch.nn.functional.one_hot(drawn, self._categorical._num_events).to(self.scores.dtype)
+
+
+class OneHotCatnatStraightThrough(OneHotCatnat):
+    """One-hot samples whose gradient is that of the probabilities; biased, low variance.
+
+    Example:
+        >>> import torch, catnat.torch as ct
+        >>> ct.OneHotCatnatStraightThrough(torch.zeros(3, requires_grad=True)).rsample().requires_grad
+        True
+    """
+
+    has_rsample = True
+
+    def rsample(self, sample_shape: Shape = (), *, generator: torch.Generator | None = None) -> Tensor:
+        """Draw one-hot vectors, with the probabilities' gradient."""
+        return self.sample(sample_shape, generator=generator) + (self.probs - self.probs.detach())
+
+
+class RelaxedOneHotCatnat(RelaxedOneHotCategorical):
+    """Gumbel-softmax samples around catnat probabilities; in place of `RelaxedOneHotCategorical`.
+
+    Args:
+        temperature: above 0; towards 0 the samples become one-hot.
+        scores: [..., K-1].
+        parameterization: as in `CatnatCategorical`.
+        mask: not offered: a relaxed sample has mass everywhere.
+        validate_args: as in torch.
+
+    Example:
+        >>> import torch, catnat.torch as ct
+        >>> ct.RelaxedOneHotCatnat(0.5, torch.zeros(3)).rsample().shape
+        torch.Size([4])
+    """
+
+    def __init__(
+        self,
+        temperature: Tensor | float,
+        scores: Tensor,
+        parameterization: ParameterizationLike = "natural",
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        value = torch.as_tensor(temperature, dtype=scores.dtype, device=scores.device)
+        if values_can_be_read(value) and not bool((value > 0).all()):
+            raise ValueError(f"temperature must be above 0; got {temperature}")
+        self.scores = scores
+        self.parameterization = parameterization
+        logits = functional.log_catnat(scores, parameterization)
+        super().__init__(value, logits=logits, validate_args=validate_args)
+
+    def expand(self, batch_shape: Shape, _instance: Any = None) -> RelaxedOneHotCatnat:
+        """The same distribution over a larger batch."""
+        new = self._get_checked_instance(RelaxedOneHotCatnat, _instance)
+        new.scores = self.scores.expand((*torch.Size(batch_shape), -1))
+        new.parameterization = self.parameterization
+        return super().expand(batch_shape, _instance=new)

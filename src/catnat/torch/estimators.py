@@ -1,0 +1,169 @@
+"""Gradients through samples: the score function with its baselines, straight-through, and relaxed samples."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from catnat.core.errors import check_positive
+from catnat.torch import functional
+from catnat.torch.inputs import ParameterizationLike
+
+
+class MovingAverage(torch.nn.Module):
+    """A baseline that follows the mean of the costs it has seen: b <- decay * b + (1 - decay) * mean(cost).
+
+    The first batch sets it. It is a module so that its value is saved and moved with the model.
+
+    Args:
+        decay: in [0, 1); near 1 it is slow.
+    """
+
+    value: Tensor
+    seen: Tensor
+
+    def __init__(self, decay: float = 0.99) -> None:
+        super().__init__()
+        if not 0 <= decay < 1:
+            raise ValueError(f"decay must lie in [0, 1); got {decay!r}")
+        self.decay = decay
+        self.register_buffer("value", torch.zeros(()))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.bool))
+
+    @torch.no_grad()
+    def forward(self, cost: Tensor) -> Tensor:
+        """The baseline from costs seen before this call (0 at first); then take this one in."""
+        before = self.value.clone()
+        mean = cost.detach().mean().to(self.value)
+        self.value.copy_(torch.where(self.seen, self.decay * self.value + (1 - self.decay) * mean, mean))
+        self.seen.fill_(True)
+        return before.to(cost)
+
+
+class LeaveOneOut:
+    """A baseline for several samples a row: for each sample, the mean cost of the others. Unbiased, no state.
+
+    Args:
+        dim: the axis of the samples; at least two are needed.
+    """
+
+    def __init__(self, dim: int = 0) -> None:
+        self.dim = dim
+
+    def __call__(self, cost: Tensor) -> Tensor:
+        """The baseline of every sample."""
+        count = cost.shape[self.dim] if cost.dim() else 0
+        if count < 2:
+            raise ValueError(
+                f"a leave-one-out baseline needs at least 2 samples along dim {self.dim}; "
+                f"got {count} (cost has shape {tuple(cost.shape)})"
+            )
+        return (cost.sum(self.dim, keepdim=True) - cost) / (count - 1)
+
+
+Baseline = float | MovingAverage | LeaveOneOut | None
+
+
+def score_function(cost: Tensor, log_prob: Tensor, baseline: Baseline = None) -> Tensor:
+    """A surrogate for the expected cost: its value is ``cost``, its gradient the score-function estimate.
+
+    The gradient is d cost + (cost - baseline) d log p, elementwise; take the mean over samples and minimise. It is
+    unbiased for every baseline here.
+
+    Args:
+        cost: the cost of every sample; its own gradient, where it has one, is kept.
+        log_prob: log p of every sample, of the same shape.
+        baseline: None, a constant, a `MovingAverage`, or `LeaveOneOut` along the axis of the samples.
+
+    Example:
+        >>> import torch, catnat.torch as ct
+        >>> scores = torch.zeros(3, requires_grad=True)
+        >>> policy = ct.CatnatCategorical(scores)
+        >>> x = policy.sample((64,))
+        >>> ct.score_function((x - 1.0) ** 2, policy.log_prob(x), ct.LeaveOneOut()).mean().backward()
+        >>> scores.grad.shape
+        torch.Size([3])
+    """
+    if cost.shape != log_prob.shape:
+        raise ValueError(f"cost and log_prob must have one shape; got {tuple(cost.shape)} and {tuple(log_prob.shape)}")
+    signal = cost.detach()
+    if isinstance(baseline, (MovingAverage, LeaveOneOut)):
+        signal = signal - baseline(signal)
+    elif isinstance(baseline, (int, float)) and not isinstance(baseline, bool):
+        signal = signal - baseline
+    elif baseline is not None:
+        raise TypeError(f"baseline must be None, a number, MovingAverage or LeaveOneOut; got {baseline!r}")
+    # log p - log p is 0 in value and d log p in gradient; an impossible sample must not make it NaN
+    own = torch.where(log_prob == -torch.inf, 0.0, log_prob)
+    return cost + signal * (own - own.detach())
+
+
+def straight_through(
+    scores: Tensor,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    mask: Tensor | None = None,
+    mask_mode: str = "renormalize",
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """One-hot samples [..., K] with the gradient of the probabilities: biased, low variance.
+
+    Example:
+        >>> import torch, catnat.torch as ct
+        >>> ct.straight_through(torch.zeros(2, 3)).sum(-1)
+        tensor([1., 1.])
+    """
+    masking = {"mask": mask, "mask_mode": mask_mode}
+    probs = functional.catnat(scores, parameterization, **masking)  # type: ignore[arg-type]
+    drawn = functional.sample(scores, parameterization, generator=generator, **masking)  # type: ignore[arg-type]
+    return F.one_hot(drawn, probs.shape[-1]).to(probs.dtype) + (probs - probs.detach())
+
+
+def relaxed_sample(
+    scores: Tensor,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    temperature: float = 1.0,
+    mask: Tensor | None = None,
+    mask_mode: str = "renormalize",
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Samples inside the simplex: softmax((log p + Gumbel noise) / temperature), differentiable in the scores.
+
+    Example:
+        >>> import torch, catnat.torch as ct
+        >>> ct.relaxed_sample(torch.zeros(2, 3), temperature=0.5).shape
+        torch.Size([2, 4])
+    """
+    temperature = check_positive("temperature", temperature)
+    log_p = functional.log_catnat(scores, parameterization, mask=mask, mask_mode=mask_mode)
+    # the exponential of a Gumbel's negative is an exponential variate: -log E is Gumbel noise
+    noise = torch.empty_like(log_p, dtype=torch.promote_types(log_p.dtype, torch.float32))
+    noise = -noise.exponential_(generator=generator).log()
+    return torch.softmax((log_p + noise) / temperature, -1).to(log_p.dtype)
+
+
+def gumbel_straight_through(
+    scores: Tensor,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    temperature: float = 1.0,
+    mask: Tensor | None = None,
+    mask_mode: str = "renormalize",
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """One-hot samples [..., K] with the gradient of the relaxed sample they round: biased, smoother than plain.
+
+    The likeliest entry of a relaxed sample is an exact draw, so the value is a true sample at every temperature.
+
+    Example:
+        >>> import torch, catnat.torch as ct
+        >>> ct.gumbel_straight_through(torch.zeros(2, 3), temperature=0.5).sum(-1)
+        tensor([1., 1.])
+    """
+    soft = relaxed_sample(
+        scores, parameterization, temperature=temperature, mask=mask, mask_mode=mask_mode, generator=generator
+    )
+    hard = F.one_hot(soft.argmax(-1), soft.shape[-1]).to(soft.dtype)
+    return hard + (soft - soft.detach())

@@ -1,0 +1,340 @@
+"""The public functions: softmax's signatures, the tree's mathematics in the docstrings."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from catnat.core.errors import REDUCTIONS, check_choice, check_classes
+from catnat.torch import dispatch, eager
+from catnat.torch.activations import score_of
+from catnat.torch.inputs import ParameterizationLike, check_index, prepare, prepare_mask, to_last
+from catnat.torch.masks import PrunedCoins, coins_of_masses
+
+
+def log_catnat(
+    scores: Tensor,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    mask: Tensor | None = None,
+    mask_mode: str = "renormalize",
+    dim: int = -1,
+) -> Tensor:
+    """Log-probabilities of K classes from K-1 scores on a binary tree; in place of `torch.log_softmax`.
+
+    log p_k is the sum, over the nodes i on the path to class k, of log a(s_i) for a right turn and log(1 - a(s_i)) for
+    a left one.
+
+    Args:
+        scores: floating-point tensor, K-1 wide along ``dim``.
+        parameterization: a `catnat.Parameterization`, or the name (or value) of an activation on the balanced tree.
+        mask: boolean, K wide along ``dim``, True where a class is allowed; broadcasts over the batch.
+        mask_mode: ``"renormalize"`` divides by the mass of the allowed classes; ``"prune"`` sends the mass of a node to
+            its live side.
+        dim: the axis of the scores, and of the classes in the result.
+
+    Returns:
+        Tensor of the scores' dtype, K wide along ``dim``.
+
+    Example:
+        >>> import torch, catnat.torch as ct
+        >>> ct.log_catnat(torch.zeros(3)).exp()
+        tensor([0.2500, 0.2500, 0.2500, 0.2500])
+    """
+    x, plan, dtype = prepare(scores, parameterization, dim)
+    mask = prepare_mask(mask, mask_mode, x, plan, dim)
+    return _from_last(dispatch.log_p(x, plan, mask, mask_mode).to(dtype), scores, dim)
+
+
+def catnat(
+    scores: Tensor,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    mask: Tensor | None = None,
+    mask_mode: str = "renormalize",
+    dim: int = -1,
+) -> Tensor:
+    """Probabilities of K classes from K-1 scores on a binary tree; in place of `torch.softmax`.
+
+    p_k is the product, over the nodes i on the path to class k, of a(s_i) for a right turn and 1 - a(s_i) for a left
+    one. Arguments as in `log_catnat`.
+
+    Example:
+        >>> import torch, catnat.torch as ct
+        >>> ct.catnat(torch.zeros(2, 5), "sigmoid").shape
+        torch.Size([2, 6])
+    """
+    x, plan, dtype = prepare(scores, parameterization, dim)
+    mask = prepare_mask(mask, mask_mode, x, plan, dim)
+    return _from_last(dispatch.log_p(x, plan, mask, mask_mode).exp().to(dtype), scores, dim)
+
+
+def log_prob(
+    scores: Tensor,
+    index: Tensor,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    mask: Tensor | None = None,
+    mask_mode: str = "renormalize",
+) -> Tensor:
+    """log p of given classes, from the scores on their paths alone: O(log K) work a class on a balanced tree.
+
+    Args:
+        scores: [..., K-1].
+        index: class ids; their shape broadcasts with the scores' batch (extra leading axes are samples).
+        parameterization: as in `log_catnat`.
+        mask: as in `log_catnat`. A mask costs the whole row: which class is allowed is not written on one path.
+        mask_mode: as in `log_catnat`.
+
+    Example:
+        >>> import torch, catnat.torch as ct
+        >>> ct.log_prob(torch.zeros(5, 7), torch.tensor([0, 1, 2, 3, 7])).exp()
+        tensor([0.1250, 0.1250, 0.1250, 0.1250, 0.1250])
+    """
+    x, plan, dtype = prepare(scores, parameterization)
+    mask = prepare_mask(mask, mask_mode, x, plan)
+    check_index(index, plan, looked_up=plan.short_paths and mask is None)
+    return dispatch.log_prob(x, index, plan, mask, mask_mode).to(dtype)
+
+
+def sample(
+    scores: Tensor,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    sample_shape: tuple[int, ...] | torch.Size = (),
+    mask: Tensor | None = None,
+    mask_mode: str = "renormalize",
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Draw classes by walking down the tree, a coin a node: O(log K) work a draw on a balanced tree.
+
+    Args:
+        scores: [..., K-1].
+        parameterization: as in `log_catnat`.
+        sample_shape: leading shape of the draws.
+        mask: as in `log_catnat`; a forbidden class is never drawn.
+        mask_mode: as in `log_catnat`.
+        generator: the source of random numbers; None is torch's own.
+
+    Returns:
+        int64 class ids of shape ``sample_shape + batch``.
+
+    Example:
+        >>> import torch, catnat.torch as ct
+        >>> ct.sample(torch.zeros(5, 17), sample_shape=(2,)).shape
+        torch.Size([2, 5])
+    """
+    with torch.no_grad():
+        x, plan, _ = prepare(scores, parameterization)
+        mask = prepare_mask(mask, mask_mode, x, plan)
+        if mask is not None:
+            batch = torch.broadcast_shapes(x.shape[:-1], mask.shape[:-1])
+            x, mask = x.expand((*batch, -1)), mask.expand((*batch, -1))
+        if mask is None:
+            coins = eager.coins_of(x, plan)
+        elif mask_mode == "prune":
+            coins = PrunedCoins(x, mask, plan)
+        else:
+            coins = coins_of_masses(dispatch.log_p(x, plan, mask, mask_mode).exp(), plan)
+        sample_shape = torch.Size(sample_shape)
+        drawn = eager.draw(coins, (*x.shape[:-1], sample_shape.numel()), plan, x, generator)
+        return drawn.movedim(-1, 0).reshape((*sample_shape, *x.shape[:-1]))
+
+
+def mode(
+    scores: Tensor,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    mask: Tensor | None = None,
+    mask_mode: str = "renormalize",
+) -> Tensor:
+    """The likeliest class of every row; the first one where several are.
+
+    This looks at all classes: the likelier branch at every node need not lead to the likeliest class.
+
+    Example:
+        >>> import torch, catnat.torch as ct
+        >>> ct.mode(ct.scores_from_probs(torch.tensor([0.2, 0.5, 0.3])))
+        tensor(1)
+    """
+    x, plan, _ = prepare(scores.detach() if isinstance(scores, Tensor) else scores, parameterization)
+    mask = prepare_mask(mask, mask_mode, x, plan)
+    return dispatch.log_p(x, plan, mask, mask_mode).argmax(-1)
+
+
+def entropy(
+    scores: Tensor,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    mask: Tensor | None = None,
+    mask_mode: str = "renormalize",
+) -> Tensor:
+    """Entropy in nats: the sum over nodes of P(reaching the node) times the entropy of its coin.
+
+    Finite, with a finite gradient, where a probability is 0.
+
+    Example:
+        >>> import torch, catnat.torch as ct
+        >>> ct.entropy(torch.zeros(3))  # log 4
+        tensor(1.3863)
+    """
+    x, plan, dtype = prepare(scores, parameterization)
+    mask = prepare_mask(mask, mask_mode, x, plan)
+    if mask is not None and mask_mode == "renormalize":
+        log_p = dispatch.log_p(x, plan, mask, mask_mode)
+        return dispatch.minus_p_log_p(log_p).sum(-1).to(dtype)
+    left, right, reached = dispatch.branches(x, plan, mask)
+    return (reached.exp() * (dispatch.minus_p_log_p(left) + dispatch.minus_p_log_p(right))).sum(-1).to(dtype)
+
+
+def kl_divergence(
+    p_scores: Tensor,
+    q_scores: Tensor,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    mask: Tensor | None = None,
+    mask_mode: str = "renormalize",
+) -> Tensor:
+    """KL(p || q) in nats: the sum over nodes of P(p reaches the node) times the KL of their coins.
+
+    Both sides share the parameterization and the mask. For two different ones use `CatnatCategorical` and
+    `torch.distributions.kl_divergence`.
+
+    Example:
+        >>> import torch, catnat.torch as ct
+        >>> ct.kl_divergence(torch.zeros(3), torch.zeros(3))
+        tensor(0.)
+    """
+    p, plan, dtype = prepare(p_scores, parameterization)
+    q, q_plan, q_dtype = prepare(q_scores, parameterization)
+    if q.shape[-1] != p.shape[-1]:
+        raise ValueError(
+            f"p_scores and q_scores must be equally wide; got {tuple(p_scores.shape)} and {tuple(q_scores.shape)}"
+        )
+    mask = prepare_mask(mask, mask_mode, p, plan)
+    dtype = torch.promote_types(dtype, q_dtype)
+    if mask is not None and mask_mode == "renormalize":
+        log_p, log_q = dispatch.log_p(p, plan, mask, mask_mode), dispatch.log_p(q, q_plan, mask, mask_mode)
+        return dispatch.p_log_ratio(log_p, log_q).sum(-1).to(dtype)
+    p_left, p_right, reached = dispatch.branches(p, plan, mask)
+    q_left, q_right, _ = dispatch.branches(q, q_plan, mask)
+    coins = dispatch.p_log_ratio(p_left, q_left) + dispatch.p_log_ratio(p_right, q_right)
+    coins = torch.where(reached == -torch.inf, 0.0, coins)  # a coin that is never tossed, be it infinitely off
+    return (reached.exp() * coins).sum(-1).to(dtype)
+
+
+def cross_entropy(
+    scores: Tensor,
+    target: Tensor,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    dim: int = -1,
+) -> Tensor:
+    """- log p of the target class; in place of `torch.nn.functional.cross_entropy`.
+
+    With class ids as targets and no smoothing only the targets' paths are touched.
+
+    Args:
+        scores: K-1 wide along ``dim``.
+        target: class ids, shaped like the scores without ``dim``; or probabilities, K wide along ``dim``.
+        parameterization: as in `log_catnat`.
+        weight: [K] weight of every class.
+        ignore_index: a class id whose rows count for nothing.
+        reduction: ``"mean"`` (weighted, over rows that count), ``"sum"`` or ``"none"``.
+        label_smoothing: share of the target that is spread over all classes, in [0, 1].
+        dim: axis of the scores. torch's own loss for images has it at 1: pass ``dim=1`` there.
+
+    Example:
+        >>> import torch, catnat.torch as ct
+        >>> ct.cross_entropy(torch.zeros(5, 3), torch.tensor([0, 1, 2, 3, 3]))
+        tensor(1.3863)
+    """
+    check_choice("reduction", reduction, REDUCTIONS)
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing must lie in [0, 1]; got {label_smoothing!r}")
+    x, plan, dtype = prepare(scores, parameterization, dim)
+    if weight is not None:
+        check_classes("weight", plan.num_classes, weight.shape[-1] if weight.dim() else 0, weight.shape)
+        weight = weight.to(x.dtype)
+    if target.is_floating_point():
+        probs = to_last(target, dim, "target").to(x.dtype)
+        check_classes("target", plan.num_classes, probs.shape[-1], target.shape)
+        _check_batch("target", probs.shape[:-1], x.shape[:-1])
+        probs = probs * (1 - label_smoothing) + label_smoothing / plan.num_classes
+        log_p = dispatch.log_p(x, plan, None, "renormalize")
+        loss = -dispatch.times_log(probs if weight is None else probs * weight, log_p).sum(-1)
+        counted = torch.ones_like(loss)
+    else:
+        _check_batch("target", target.shape, x.shape[:-1])
+        keep = target != ignore_index
+        ids = torch.where(keep, target, 0)
+        check_index(ids, plan, "target")
+        counted = keep.to(x.dtype) if weight is None else torch.where(keep, weight[ids], 0.0)
+        if label_smoothing == 0:
+            loss = -dispatch.log_prob(x, ids, plan, None, "renormalize") * (1.0 if weight is None else weight[ids])
+        else:
+            log_p = dispatch.log_p(x, plan, None, "renormalize")
+            own = torch.gather(log_p, -1, ids.unsqueeze(-1)).squeeze(-1) * (1.0 if weight is None else weight[ids])
+            every = (log_p if weight is None else log_p * weight).mean(-1)
+            loss = -(1 - label_smoothing) * own - label_smoothing * every
+        loss = torch.where(keep, loss, 0.0)
+    if reduction == "none":
+        return loss.to(dtype)
+    total = loss.sum()
+    return (total / counted.sum() if reduction == "mean" else total).to(dtype)
+
+
+def scores_from_probs(probs: Tensor, parameterization: ParameterizationLike = "natural", *, dim: int = -1) -> Tensor:
+    """Scores whose catnat is ``probs``: the inverse map.
+
+    The probabilities need not sum to one. A node that is never reached gets the score 0. With the sigmoid a certain
+    turn has an infinite score; with the natural activation every score is finite.
+
+    Example:
+        >>> import torch, catnat.torch as ct
+        >>> ct.catnat(ct.scores_from_probs(torch.tensor([0.1, 0.2, 0.7])))
+        tensor([0.1000, 0.2000, 0.7000])
+    """
+    if not isinstance(probs, Tensor) or not probs.is_floating_point():
+        raise TypeError(f"probs must be a floating-point torch.Tensor; got {getattr(probs, 'dtype', type(probs))}")
+    last = to_last(probs, dim, "probs")
+    if last.shape[-1] == 0:
+        raise ValueError(f"probs must hold at least one class along dim {dim}; got shape {tuple(probs.shape)}")
+    # the plan for as many scores as these classes need
+    x, plan, dtype = prepare(last[..., 1:], parameterization)
+    check_classes("probs", plan.num_classes, last.shape[-1], probs.shape)
+    left, right = eager.ascend(last.to(x.dtype), plan)
+    return _from_last(score_of(left, right, plan).to(dtype), probs, dim)
+
+
+def reach(
+    scores: Tensor, parameterization: ParameterizationLike = "natural", *, mask: Tensor | None = None, dim: int = -1
+) -> Tensor:
+    """P(a_i): the probability of passing through every node, K-1 wide like the scores.
+
+    A mask prunes the tree (there is no reach of single coins in a renormalised one).
+
+    Example:
+        >>> import torch, catnat.torch as ct
+        >>> ct.reach(torch.zeros(3))
+        tensor([1.0000, 0.5000, 0.5000])
+    """
+    x, plan, dtype = prepare(scores, parameterization, dim)
+    mask = prepare_mask(mask, "prune", x, plan, dim)
+    return _from_last(dispatch.branches(x, plan, mask)[2].exp().to(dtype), scores, dim)
+
+
+# -- shared parts ------------------------------------------------------------------------------------------------
+
+
+def _from_last(last: Tensor, like: Tensor, dim: int) -> Tensor:
+    return last if dim in (-1, like.dim() - 1) else last.movedim(-1, dim)
+
+
+def _check_batch(argument: str, came: torch.Size, expected: torch.Size) -> None:
+    if came != expected:
+        raise ValueError(f"{argument} must have the scores' batch shape {tuple(expected)}; got {tuple(came)}")

@@ -1,0 +1,247 @@
+"""log p of every class on a CPU in eager mode, with hand-written backward passes.
+
+In eager mode every tensor operation costs a call and a pass over memory, so the plain walk is several times slower than
+it need be. Here are the same values in as few operations as we could find, three ways by size (`results/` has the
+measurements):
+
+- *tiny* batches: a handful of built-in operations and one product with the path incidence matrix;
+- *few classes*: the same product, with the elementwise part and its derivative written out;
+- *the heap*: probabilities multiplied down the levels in place, one logarithm a class at the end. Where such a
+  product would leave the range of the dtype, the plain walk in logarithms is taken instead.
+
+Derivatives of higher order, function transforms, other devices and other trees go through `catnat.torch.eager`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from catnat.torch import eager
+from catnat.torch.plan import Plan
+
+PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
+SMALL = 2048  # scores up to which calls cost more than arithmetic
+GRAIN = 32768  # elements from which torch spreads one operation over threads
+LEAST_PRODUCT = {torch.float32: 1e-30, torch.float64: 1e-290}
+FAR = -1e37  # stands for minus infinity inside a matrix product, where 0 * inf would be NaN
+
+
+def applies(x: Tensor, plan: Plan) -> bool:
+    """Whether `log_classes` here may stand in for the plain walk, now and for this tensor."""
+    return (
+        plan.fusable
+        and type(x) in PLAIN_TENSORS
+        and not torch.compiler.is_compiling()
+        and not torch._C._are_functorch_transforms_active()
+        and forward_ad._current_level < 0
+        and not torch.is_autocast_enabled("cpu")  # it would round the matrix products
+        and x.numel() > 0
+    )
+
+
+def log_classes(x: Tensor, plan: Plan) -> Tensor:
+    """log p of every class: [..., K-1] to [..., K]."""
+    rows = x if x.dim() == 2 else x.reshape(-1, plan.num_nodes)
+    if not plan.has_incidence:
+        classes = _Heap.apply(rows, plan)
+    elif x.numel() <= SMALL and plan.depth <= 8 and _both_is_exact(x, plan):
+        classes = _both(rows, plan)
+    else:
+        classes = _Incidence.apply(rows, plan)
+    return classes if x.dim() == 2 else classes.reshape(*x.shape[:-1], plan.num_classes)
+
+
+# -- small: built-in operations on both branches side by side ----------------------------------------------------
+
+
+def _both_is_exact(x: Tensor, plan: Plan) -> bool:
+    """Whether `_both` is: it multiplies scores by zeros and ones, so they must be finite, and it has no revival."""
+    if plan.natural is not None and plan.natural.saturation != "clip":
+        return False
+    return math.isfinite(x.detach().sum().item())  # an overflow of finite numbers only costs the shortcut
+
+
+def _both(x: Tensor, plan: Plan) -> Tensor:
+    both = torch.addmm(plan.both_offsets, x, plan.both_signs)  # [rows, 2K-2]
+    if plan.natural is None:
+        return F.logsigmoid(both) @ plan.both_incidence
+    # hardtanh: a clamp whose backward is one kernel
+    distances = F.hardtanh(both + plan.both_rests, plan.margin, plan.natural.amplitude - plan.margin)
+    return (distances * plan.angle).sin().log() @ plan.both_incidence  # log sin^2: the 2 is in the matrix
+
+
+# -- the elementwise part ----------------------------------------------------------------------------------------
+
+
+def _is_above(x: Tensor, level: Tensor | float) -> Tensor:
+    """1.0 where x > level, else 0.0: with lerp, a selection that does not branch."""
+    return torch.gt(x, level, out=torch.empty_like(x))
+
+
+def _tan(u: Tensor) -> Tensor:
+    """tan on [0, pi/4]; in float32 by a Pade approximant (error 2e-8), twice as fast as the library's."""
+    if u.dtype != torch.float32 or u.numel() <= SMALL:
+        return u.tan()
+    v = u * u
+    numerator = (v - 105).mul_(v).add_(945).mul_(u)
+    return numerator.div_(v.mul(15).sub_(420).mul_(v).add_(945))
+
+
+class _Natural:
+    """The natural activation at every score: what both directions need."""
+
+    def __init__(self, x: Tensor, plan: Plan) -> None:
+        to_upper = (plan.upper - x).add_(plan.upper_rest)
+        to_lower = (x - plan.lower).sub_(plan.lower_rest)
+        distance = torch.minimum(to_upper, to_lower)
+        self.alive = _is_above(distance, plan.margin)
+        self.tangent = _tan(distance.clamp_min_(plan.margin).mul_(plan.angle))
+        self.upper = _is_above(to_lower, to_upper)  # whether the nearer end is the upper one, where a = 1
+
+    def ratio(self) -> Tensor:
+        """sqrt((1-a) / a)."""
+        return self.tangent.reciprocal().lerp_(self.tangent, self.upper)
+
+
+def _natural_gradient(ctx: Any, left: Tensor, right: Tensor) -> Tensor:
+    """d/ds from what stands below every branch: (pi/A) (sqrt((1-a)/a) right - sqrt(a/(1-a)) left)."""
+    ratio, alive, upper = ctx.saved_tensors[1:]
+    plan: Plan = ctx.plan
+    gradient = (ratio * right).sub_(left / ratio).mul_(2 * plan.angle)
+    assert plan.natural is not None
+    if plan.natural.saturation == "revive":
+        inward = (2 * upper - 1).mul_(gradient) > 0  # past the upper end a descent step must go down, and so on
+        return gradient.mul_(alive.maximum(inward.to(alive.dtype)))
+    return gradient.mul_(alive)
+
+
+def _save(ctx: Any, plan: Plan, *tensors: Tensor) -> None:
+    ctx.plan = plan
+    ctx.save_for_backward(*tensors)
+
+
+def _must_be_plain() -> bool:
+    """Whether the backward pass is itself differentiated, or run for a batch of gradients at once."""
+    return torch.is_grad_enabled() or torch._C._are_functorch_transforms_active()
+
+
+def _plain_backward(ctx: Any, gradient: Tensor) -> Tensor:
+    """The backward pass of the plain walk, open to differentiation and to transforms."""
+    again = torch.is_grad_enabled()
+    x = ctx.saved_tensors[0] if again else ctx.saved_tensors[0].detach().requires_grad_()
+    with torch.enable_grad():
+        return torch.autograd.grad(eager.log_classes(x, ctx.plan), x, gradient, create_graph=again)[0]
+
+
+# -- few classes: sums along paths by matrix products ------------------------------------------------------------
+
+
+class _Incidence(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, plan: Plan) -> Tensor:
+        if plan.natural is None:
+            z = x - plan.center if plan.centered else x
+            odds = z.abs().neg_().exp_()  # e^-|z|
+            tail = odds.log1p()
+        else:
+            natural = _Natural(x, plan)
+            ratio = natural.ratio()
+            _save(ctx, plan, x, ratio, natural.alive, natural.upper)
+            z = ratio.log().mul_(-2)
+            tail = natural.tangent.square_().log1p_()
+        log_right = z.clamp(FAR, 0).sub_(tail)
+        log_left = tail.add_(z.clamp(0, -FAR)).neg_()
+        if plan.natural is None:
+            # fewer calls, or less arithmetic, to get a and 1-a back
+            ctx.by_logs = x.numel() <= GRAIN
+            _save(ctx, plan, x, *((log_right, log_left) if ctx.by_logs else (z, odds)))
+        return torch.addmm(log_left @ plan.incidence_left, log_right, plan.incidence_right)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        if _must_be_plain():
+            return _plain_backward(ctx, gradient), None
+        plan: Plan = ctx.plan
+        left, right = gradient @ plan.left_incidence, gradient @ plan.right_incidence
+        if plan.natural is not None:
+            return _natural_gradient(ctx, left, right), None
+        _, first, second = ctx.saved_tensors
+        if ctx.by_logs:
+            a, not_a = first.exp(), second.exp()
+        else:
+            z, odds = first, second
+            big = (odds + 1).reciprocal_()
+            small = odds * big
+            above = _is_above(z, 0.0)
+            a, not_a = torch.lerp(small, big, above), big.lerp_(small, above)
+        return not_a.mul_(right).addcmul_(a, left, value=-1), None
+
+
+# -- the heap: products down the levels --------------------------------------------------------------------------
+
+
+class _Heap(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, plan: Plan) -> Tensor:
+        if plan.natural is None:
+            z = x - plan.center if plan.centered else x
+            a, not_a = z.sigmoid(), z.neg().sigmoid_()
+            _save(ctx, plan, x, a, not_a)
+        else:
+            natural = _Natural(x, plan)
+            _save(ctx, plan, x, natural.ratio(), natural.alive, natural.upper)
+            square = natural.tangent.square_()
+            big = (square + 1).reciprocal_()
+            small = square.mul_(big)
+            a, not_a = torch.lerp(small, big, natural.upper), big.lerp_(small, natural.upper)
+        classes = _multiply_down(not_a, a, plan)
+        if not classes.amin() > LEAST_PRODUCT[x.dtype]:  # also NaN
+            return eager.log_classes(x, plan)
+        return classes.log()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        if _must_be_plain():
+            return _plain_backward(ctx, gradient), None
+        left, right = _sum_up(gradient, ctx.plan)
+        if ctx.plan.natural is not None:
+            return _natural_gradient(ctx, left, right), None
+        _, a, not_a = ctx.saved_tensors
+        return (not_a * right).addcmul_(a, left, value=-1), None
+
+
+def _heap_views(
+    buffer: Tensor, plan: Plan
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
+    """Views of a [rows, 2K] buffer by place: every level's nodes, their left and right children, and the classes."""
+    sizes = plan.level_sizes
+    *nodes, classes = buffer.split_with_sizes([1, *sizes, plan.num_classes], 1)
+    lefts = buffer[:, 0::2].split_with_sizes([1, *sizes], 1)
+    rights = buffer[:, 1::2].split_with_sizes([1, *sizes], 1)
+    return tuple(nodes[1:]), lefts[1:], rights[1:], classes
+
+
+def _multiply_down(left: Tensor, right: Tensor, plan: Plan) -> Tensor:
+    buffer = left.new_empty(left.shape[0], 2 * plan.num_classes)
+    nodes, lefts, rights, classes = _heap_views(buffer, plan)
+    buffer[:, 1] = 1
+    branches = zip(left.split_with_sizes(plan.level_sizes, 1), right.split_with_sizes(plan.level_sizes, 1), strict=True)
+    for node, to_left, to_right, (on_left, on_right) in zip(nodes, lefts, rights, branches, strict=True):
+        torch.mul(node, on_left, out=to_left)
+        torch.mul(node, on_right, out=to_right)
+    return classes
+
+
+def _sum_up(values: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+    buffer = values.new_empty(values.shape[0], 2 * plan.num_classes)
+    nodes, lefts, rights, classes = _heap_views(buffer, plan)
+    classes.copy_(values)
+    for node, from_left, from_right in zip(reversed(nodes), reversed(lefts), reversed(rights), strict=True):
+        torch.add(from_left, from_right, out=node)
+    return buffer[:, 2::2], buffer[:, 3::2]

@@ -1,0 +1,97 @@
+"""From what a user passes to what the walks take: checks, dtypes, axes and masks, in one place."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from catnat.core.errors import (
+    MASK_MODES,
+    check_choice,
+    check_classes,
+    check_index_range,
+    check_width,
+    empty_mask_row,
+)
+from catnat.core.parameterization import Natural, Parameterization, Sigmoid
+from catnat.torch.plan import Plan, plan_for
+
+ParameterizationLike = Parameterization | Natural | Sigmoid | str
+
+
+def prepare(scores: Tensor, parameterization: ParameterizationLike, dim: int = -1) -> tuple[Tensor, Plan, torch.dtype]:
+    """Scores with their classes' axis last and in a dtype to compute in, the plan, and the dtype to answer in."""
+    if not isinstance(scores, Tensor):
+        raise TypeError(f"scores must be a torch.Tensor; got {type(scores).__name__}")
+    if not scores.is_floating_point():
+        raise TypeError(f"scores must be floating point; got {scores.dtype}")
+    x = to_last(scores, dim, "scores")
+    width = int(x.shape[-1])
+    answer = scores.dtype
+    if answer in (torch.float16, torch.bfloat16):
+        x = x.float()
+        if torch.is_autocast_enabled(scores.device.type):  # as torch.log_softmax does
+            answer = torch.float32
+    plan = plan_for(parameterization, width + 1, x.dtype, x.device)
+    if plan.num_nodes != width:
+        check_width(plan.num_classes, width, scores.shape, dim)
+    return x, plan, answer
+
+
+def to_last(tensor: Tensor, dim: int, argument: str) -> Tensor:
+    """``tensor`` with axis ``dim`` moved to the end."""
+    if tensor.dim() == 0:
+        raise ValueError(f"{argument} must have at least one dimension; got a scalar")
+    if not -tensor.dim() <= dim < tensor.dim():
+        raise IndexError(f"dim must lie in [{-tensor.dim()}, {tensor.dim() - 1}] for {argument}; got {dim}")
+    return tensor if dim in (-1, tensor.dim() - 1) else tensor.movedim(dim, -1)
+
+
+def prepare_mask(mask: Tensor | None, mask_mode: str, x: Tensor, plan: Plan, dim: int = -1) -> Tensor | None:
+    """The mask with its classes' axis last, checked against prepared scores ``x``."""
+    check_choice("mask_mode", mask_mode, MASK_MODES)
+    if mask is None:
+        return None
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        came = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"mask must be a boolean torch.Tensor, True where a class is allowed; got {came}")
+    moved = mask if mask.dim() == 1 else to_last(mask, dim, "mask")
+    check_classes("mask", plan.num_classes, int(moved.shape[-1]) if moved.dim() else 0, mask.shape)
+    try:
+        torch.broadcast_shapes(moved.shape[:-1], x.shape[:-1])
+    except RuntimeError:
+        raise ValueError(
+            f"mask must broadcast to the scores' batch {tuple(x.shape[:-1])} with {plan.num_classes} classes; "
+            f"got shape {tuple(mask.shape)}"
+        ) from None
+    if values_can_be_read(moved):
+        allowed = moved.any(-1)
+        if moved.device.type != "cpu":
+            torch._assert_async(allowed.all())
+        elif not allowed.all():
+            raise empty_mask_row((~allowed).nonzero()[0].tolist())
+    return moved
+
+
+def check_index(index: Tensor, plan: Plan, argument: str = "index", looked_up: bool = False) -> None:
+    """Raise, or assert on the device, unless every class id is in range.
+
+    On a CPU an index that is about to be looked up in a table will be checked there.
+    """
+    if not isinstance(index, Tensor) or index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
+        came = index.dtype if isinstance(index, Tensor) else type(index).__name__
+        raise TypeError(f"{argument} must be an integer torch.Tensor of class ids; got {came}")
+    if looked_up and index.device.type == "cpu":
+        return
+    if index.numel() == 0:
+        return
+    if values_can_be_read(index) and index.device.type == "cpu":
+        low, high = torch.aminmax(index)
+        check_index_range(plan.num_classes, int(low), int(high), argument)
+    elif not torch._C._are_functorch_transforms_active():
+        torch._assert_async(((index >= 0) & (index < plan.num_classes)).all())
+
+
+def values_can_be_read(tensor: Tensor) -> bool:
+    """Whether a check may look at values: not under a compiler or a function transform."""
+    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from catnat.torch.plan import Plan
+from catnat.torch.plan import Plan, at_nodes
 
 
 def log_branches(x: Tensor, plan: Plan, nodes: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -68,7 +68,7 @@ def score_of(left: Tensor, right: Tensor, plan: Plan) -> Tensor:
 
 
 def _centered(x: Tensor, plan: Plan, nodes: Tensor | None) -> Tensor:
-    return x - plan.at(plan.center, nodes) if plan.centered else x
+    return x - at_nodes(plan.center, nodes) if plan.centered else x
 
 
 # -- natural -----------------------------------------------------------------------------------------------------
@@ -85,11 +85,11 @@ def _natural_distance(x: Tensor, plan: Plan, nodes: Tensor | None) -> tuple[Tens
     if reflects:
         # Take whole periods off. The remainder is exact; what the rounded period lacks is paid back below.
         y = torch.fmod(x, plan.period)
-        y = y - plan.period * torch.round((y - plan.at(plan.center, nodes)) / plan.period)
+        y = y - plan.period * torch.round((y - at_nodes(plan.center, nodes)) / plan.period)
         turned = torch.round((x - y) / plan.period) * plan.period_rest
         x = y
-    to_upper = (plan.at(plan.upper, nodes) - x) + (plan.at(plan.upper_rest, nodes) + turned)
-    to_lower = (x - plan.at(plan.lower, nodes)) - (plan.at(plan.lower_rest, nodes) + turned)
+    to_upper = (at_nodes(plan.upper, nodes) - x) + (at_nodes(plan.upper_rest, nodes) + turned)
+    to_lower = (x - at_nodes(plan.lower, nodes)) - (at_nodes(plan.lower_rest, nodes) + turned)
     is_upper = to_upper < to_lower
     distance = torch.where(is_upper, to_upper, to_lower)
     if reflects:

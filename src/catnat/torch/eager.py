@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from catnat.torch.activations import log_branch, log_branches, probability
-from catnat.torch.plan import Plan
+from catnat.torch.plan import Plan, at_nodes
 
 # Trees deeper than this are sampled by tossing all coins at once instead of walking.
 MAX_STEPS = 64
@@ -177,7 +177,7 @@ class Coins:
 
     def toss(self, minted: Tensor, nodes: Tensor | None) -> Tensor:
         """Which coins fall right: at zero-based nodes [..., M] of every row or, for None, at all [..., 1, K-1]."""
-        return minted < _at_nodes(self.right, nodes)
+        return minted < row_values(self.right, nodes)
 
 
 class ScoreCoins(Coins):
@@ -199,8 +199,8 @@ class ScoreCoins(Coins):
 
     def toss(self, minted: Tensor, nodes: Tensor | None) -> Tensor:
         """Which scores lie above."""
-        x = _at_nodes(self.right, nodes)
-        return (x - self.plan.at(self.plan.center, nodes) if self.centered else x) > minted
+        x = row_values(self.right, nodes)
+        return (x - at_nodes(self.plan.center, nodes) if self.centered else x) > minted
 
 
 def coins_of(x: Tensor, plan: Plan) -> Coins:
@@ -210,7 +210,8 @@ def coins_of(x: Tensor, plan: Plan) -> Coins:
     return ScoreCoins(x, plan)
 
 
-def _at_nodes(values: Tensor, nodes: Tensor | None) -> Tensor:
+def row_values(values: Tensor, nodes: Tensor | None) -> Tensor:
+    """Values [..., K-1] at zero-based nodes [..., M] of every row, or at all of them: [..., 1, K-1]."""
     return values.unsqueeze(-2) if nodes is None else torch.gather(values, -1, nodes)
 
 

@@ -43,7 +43,7 @@ def log_catnat(
     """
     x, plan, dtype = prepare(scores, parameterization, dim)
     mask = prepare_mask(mask, mask_mode, x, plan, dim)
-    return _from_last(dispatch.log_p(x, plan, mask, mask_mode).to(dtype), scores, dim)
+    return _answer(dispatch.log_p(x, plan, mask, mask_mode), dtype, scores, dim)
 
 
 def catnat(
@@ -66,7 +66,7 @@ def catnat(
     """
     x, plan, dtype = prepare(scores, parameterization, dim)
     mask = prepare_mask(mask, mask_mode, x, plan, dim)
-    return _from_last(dispatch.log_p(x, plan, mask, mask_mode).exp().to(dtype), scores, dim)
+    return _answer(dispatch.log_p(x, plan, mask, mask_mode).exp(), dtype, scores, dim)
 
 
 def log_prob(
@@ -308,7 +308,7 @@ def scores_from_probs(probs: Tensor, parameterization: ParameterizationLike = "n
     x, plan, dtype = prepare(last[..., 1:], parameterization)
     check_classes("probs", plan.num_classes, last.shape[-1], probs.shape)
     left, right = eager.ascend(last.to(x.dtype), plan)
-    return _from_last(score_of(left, right, plan).to(dtype), probs, dim)
+    return _answer(score_of(left, right, plan), dtype, probs, dim)
 
 
 def reach(
@@ -325,13 +325,16 @@ def reach(
     """
     x, plan, dtype = prepare(scores, parameterization, dim)
     mask = prepare_mask(mask, "prune", x, plan, dim)
-    return _from_last(dispatch.branches(x, plan, mask)[2].exp().to(dtype), scores, dim)
+    return _answer(dispatch.branches(x, plan, mask)[2].exp(), dtype, scores, dim)
 
 
 # -- shared parts ------------------------------------------------------------------------------------------------
 
 
-def _from_last(last: Tensor, like: Tensor, dim: int) -> Tensor:
+def _answer(last: Tensor, dtype: torch.dtype, like: Tensor, dim: int) -> Tensor:
+    """A result with its classes last, in the dtype and with the axes of the input ``like``."""
+    if last.dtype != dtype:
+        last = last.to(dtype)
     return last if dim in (-1, like.dim() - 1) else last.movedim(-1, dim)
 
 

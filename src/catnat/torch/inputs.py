@@ -49,7 +49,8 @@ def to_last(tensor: Tensor, dim: int, argument: str) -> Tensor:
 
 def prepare_mask(mask: Tensor | None, mask_mode: str, x: Tensor, plan: Plan, dim: int = -1) -> Tensor | None:
     """The mask with its classes' axis last, checked against prepared scores ``x``."""
-    check_choice("mask_mode", mask_mode, MASK_MODES)
+    if mask_mode not in MASK_MODES:
+        check_choice("mask_mode", mask_mode, MASK_MODES)
     if mask is None:
         return None
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:

@@ -55,7 +55,7 @@ class PrunedCoins(eager.Coins):
 
     def toss(self, minted: Tensor, nodes: Tensor | None) -> Tensor:
         """Right where only that lives, or where both do and the free coin says so."""
-        left, right = eager._at_nodes(self.left_lives, nodes), eager._at_nodes(self.right_lives, nodes)
+        left, right = eager.row_values(self.left_lives, nodes), eager.row_values(self.right_lives, nodes)
         return right & (~left | self.free.toss(minted, nodes))
 
 

@@ -46,15 +46,11 @@ class Plan:
             and (self.natural is None or (self.natural.saturation != "reflect" and self.margin > 0))
         )
 
-    def at(self, constant: Tensor, nodes: Tensor | None) -> Tensor:
-        """A per-node constant, at the given zero-based nodes or at all of them."""
-        return constant if nodes is None or constant.shape[0] == 1 else constant[nodes]
-
     # -- making it -----------------------------------------------------------------------------------------------
 
     def _number(self, values: Floats) -> Tensor:
         kind = np.float32 if self._dtype == torch.float32 else np.float64
-        return torch.from_numpy(np.array(values, dtype=kind)).to(self._device)
+        return torch.from_numpy(np.array(values, dtype=kind, order="C")).to(self._device)
 
     def _table(self, values: np.ndarray) -> Tensor:
         return torch.from_numpy(np.array(values, dtype=np.int64)).to(self._device)
@@ -149,6 +145,12 @@ class Plan:
         else:
             self.both_offsets = torch.cat([c.expand(tree.num_nodes) for c in (self.upper, -self.lower)])
             self.both_rests = torch.cat([c.expand(tree.num_nodes) for c in (self.upper_rest, -self.lower_rest)])
+
+
+def at_nodes(constant: Tensor, nodes: Tensor | None) -> Tensor:
+    """A per-node constant of a plan, at the given zero-based nodes or at all of them."""
+    # no method of Plan: compilers take a plan as a constant and look into its fields only
+    return constant if nodes is None or constant.shape[0] == 1 else constant[nodes]
 
 
 @torch.compiler.assume_constant_result

@@ -1,0 +1,45 @@
+"""Interleaved timing: every round times each contender once, in turn, so that a slow moment hits all alike."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Run = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Time of a contender by time of its rival: the median over rounds, and the quartiles."""
+
+    median: float
+    low: float
+    high: float
+
+
+def interleave(contenders: dict[str, Run], *, rounds: int, seconds: float) -> dict[str, list[float]]:
+    """Times of every contender, one a round, each the mean over as many calls as fit into ``seconds``."""
+    calls = {}
+    for name, run in contenders.items():
+        for _ in range(3):  # warm-up: caches, lazy tables, the allocator
+            run()
+        started = time.perf_counter()
+        run()
+        calls[name] = max(1, int(seconds / (time.perf_counter() - started)))
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, run in contenders.items():
+            started = time.perf_counter()
+            for _ in range(calls[name]):
+                run()
+            times[name].append((time.perf_counter() - started) / calls[name])
+    return times
+
+
+def ratio(ours: list[float], rival: list[float]) -> Ratio:
+    """Round by round, then the median."""
+    ratios = sorted(a / b for a, b in zip(ours, rival, strict=True))
+    low, _, high = statistics.quantiles(ratios, n=4)
+    return Ratio(statistics.median(ratios), low, high)

@@ -185,9 +185,10 @@ def main(arguments: Sequence[str] | None = None, *, resolution: int = 301) -> in
     panels = figure.subplots(2, 2)
     for axes, head, (path, _) in zip(panels.flat, every, runs, strict=True):
         filled = draw(axes, head, path, resolution)
-    bar = figure.colorbar(filled, ax=panels, location="bottom", shrink=0.7, aspect=50, ticks=LEVELS, format="%g")
+    bar = figure.colorbar(filled, ax=panels, location="bottom", shrink=0.7, aspect=50, pad=0.02, ticks=LEVELS)
     bar.set_label("loss above its minimum (nats)")
-    what = f"gradient descent at rate {RATE:g}, a dot a step, from the same six distributions (circles) to the minimum"
+    bar.ax.set_xticklabels([f"{level:g}" for level in LEVELS])
+    what = f"Gradient descent at rate {RATE:g}, a dot a step, from the same six distributions (circles) to the minimum"
     figure.suptitle(f"Cross-entropy of three classes against a uniform target\n{what} (star)")
     figure.savefig(target, dpi=150)
     print(f"\n{target}")

@@ -155,7 +155,7 @@ class Tree:
 
     @cached_property
     def paths(self) -> npt.NDArray[np.int32]:
-        """[K, depth] every class's path from below: +node for a right turn, -node for a left one, 0 when done."""
+        """[K, depth] paths from below, with +node for a right turn, -node for a left one and 0 when done."""
         steps = np.zeros((self.num_classes, self.depth), dtype=np.int32)
         place = self.class_places.copy()
         for column in range(self.depth):

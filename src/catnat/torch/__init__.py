@@ -1,5 +1,10 @@
 """catnat for PyTorch: functions, modules, distributions, estimators and Fisher matrices."""
 
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError("catnat.torch needs PyTorch 2.6 or newer: pip install 'catnat[torch]'") from missing
+
 from catnat.torch.distributions import (
     CatnatCategorical,
     OneHotCatnat,

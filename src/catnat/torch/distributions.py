@@ -227,8 +227,9 @@ class RelaxedOneHotCatnat(RelaxedOneHotCategorical):
         temperature: above 0; towards 0 the samples become one-hot.
         scores: [..., K-1].
         parameterization: as in `CatnatCategorical`.
-        mask: not offered: a relaxed sample has mass everywhere.
         validate_args: as in torch.
+
+    There is no mask: a relaxed sample has mass everywhere.
 
     Example:
         >>> import torch, catnat.torch as ct

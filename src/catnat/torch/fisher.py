@@ -205,7 +205,7 @@ def network_fisher(network: torch.nn.Module, inputs: Tensor, score_fisher: Calla
     return torch.einsum("bsp,bsq->pq", jacobian, weighted) / inputs.shape[0]
 
 
-def condition_number(matrix: Tensor, *, rtol: float = 1e-10) -> Tensor:
+def condition_number(matrix: Tensor, *, rtol: float | None = None) -> Tensor:
     """Largest by smallest eigenvalue of a Fisher matrix, on its support.
 
     Eigenvalues below ``rtol`` times the largest count as exact zeros (softmax always has one: shifting all logits
@@ -213,7 +213,7 @@ def condition_number(matrix: Tensor, *, rtol: float = 1e-10) -> Tensor:
 
     Args:
         matrix: [..., S, S] symmetric positive semi-definite, or a diagonal [S] given as a vector.
-        rtol: what counts as zero.
+        rtol: what counts as zero; by default 10 S times the rounding error of the dtype.
 
     Example:
         >>> import torch
@@ -222,6 +222,8 @@ def condition_number(matrix: Tensor, *, rtol: float = 1e-10) -> Tensor:
         tensor(4.)
     """
     values = matrix if matrix.dim() == 1 else torch.linalg.eigvalsh(matrix)
+    if rtol is None:
+        rtol = 10 * matrix.shape[-1] * torch.finfo(matrix.dtype).eps
     largest = values.amax(-1, keepdim=True)
     smallest = torch.where(values > rtol * largest, values, torch.inf).amin(-1)
     return largest.squeeze(-1) / smallest

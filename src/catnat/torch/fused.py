@@ -29,7 +29,6 @@ PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
 SMALL = 2048  # scores up to which calls cost more than arithmetic
 GRAIN = 32768  # elements from which torch spreads one operation over threads
 LEAST_PRODUCT = {torch.float32: 1e-30, torch.float64: 1e-290}
-FAR = -1e37  # stands for minus infinity inside a matrix product, where 0 * inf would be NaN
 
 
 def applies(x: Tensor, plan: Plan) -> bool:
@@ -48,23 +47,23 @@ def applies(x: Tensor, plan: Plan) -> bool:
 def log_classes(x: Tensor, plan: Plan) -> Tensor:
     """log p of every class: [..., K-1] to [..., K]."""
     rows = x if x.dim() == 2 else x.reshape(-1, plan.num_nodes)
+    clipped = plan.natural is None or plan.natural.saturation == "clip"
     if not plan.has_incidence:
         classes = _Heap.apply(rows, plan)
-    elif x.numel() <= SMALL and plan.depth <= 8 and _both_is_exact(x, plan):
+    elif not _all_finite(x):  # products with the zeros of a matrix would be NaN
+        return eager.log_classes(x, plan)
+    elif x.numel() <= SMALL and plan.depth <= 8 and clipped:
         classes = _both(rows, plan)
     else:
         classes = _Incidence.apply(rows, plan)
     return classes if x.dim() == 2 else classes.reshape(*x.shape[:-1], plan.num_classes)
 
 
-# -- small: built-in operations on both branches side by side ----------------------------------------------------
-
-
-def _both_is_exact(x: Tensor, plan: Plan) -> bool:
-    """Whether `_both` is: it multiplies scores by zeros and ones, so they must be finite, and it has no revival."""
-    if plan.natural is not None and plan.natural.saturation != "clip":
-        return False
+def _all_finite(x: Tensor) -> bool:
     return math.isfinite(x.detach().sum().item())  # an overflow of finite numbers only costs the shortcut
+
+
+# -- small: built-in operations on both branches side by side ----------------------------------------------------
 
 
 def _both(x: Tensor, plan: Plan) -> Tensor:
@@ -155,8 +154,8 @@ class _Incidence(torch.autograd.Function):
             _save(ctx, plan, x, ratio, natural.alive, natural.upper)
             z = ratio.log().mul_(-2)
             tail = natural.tangent.square_().log1p_()
-        log_right = z.clamp(FAR, 0).sub_(tail)
-        log_left = tail.add_(z.clamp(0, -FAR)).neg_()
+        log_right = z.clamp(max=0).sub_(tail)
+        log_left = tail.add_(z.clamp(min=0)).neg_()
         if plan.natural is None:
             # fewer calls, or less arithmetic, to get a and 1-a back
             ctx.by_logs = x.numel() <= GRAIN

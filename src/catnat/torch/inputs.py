@@ -30,7 +30,7 @@ def prepare(scores: Tensor, parameterization: ParameterizationLike, dim: int = -
     answer = scores.dtype
     if answer in (torch.float16, torch.bfloat16):
         x = x.float()
-        if torch.is_autocast_enabled(scores.device.type):  # as torch.log_softmax does
+        if torch.is_autocast_enabled(scores.device.type):  # as torch.log_softmax on a GPU: losses want the digits
             answer = torch.float32
     plan = plan_for(parameterization, width + 1, x.dtype, x.device)
     if plan.num_nodes != width:

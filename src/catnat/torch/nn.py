@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from catnat.core.errors import REDUCTIONS, check_choice
+from catnat.core.errors import MASK_MODES, REDUCTIONS, check_choice
 from catnat.torch import functional
 from catnat.torch.inputs import ParameterizationLike
 
@@ -20,14 +20,18 @@ class Catnat(torch.nn.Module):
         torch.Size([2, 10])
     """
 
-    def __init__(self, parameterization: ParameterizationLike = "natural", dim: int = -1) -> None:
+    def __init__(
+        self, parameterization: ParameterizationLike = "natural", dim: int = -1, *, mask_mode: str = "renormalize"
+    ) -> None:
         super().__init__()
+        check_choice("mask_mode", mask_mode, MASK_MODES)
         self.parameterization = parameterization
         self.dim = dim
+        self.mask_mode = mask_mode
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """[..., K-1] scores to [..., K] probabilities."""
-        return functional.catnat(scores, self.parameterization, mask=mask, dim=self.dim)
+        return functional.catnat(scores, self.parameterization, mask=mask, mask_mode=self.mask_mode, dim=self.dim)
 
     def extra_repr(self) -> str:
         """Settings for print()."""
@@ -39,7 +43,7 @@ class LogCatnat(Catnat):
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """[..., K-1] scores to [..., K] log-probabilities."""
-        return functional.log_catnat(scores, self.parameterization, mask=mask, dim=self.dim)
+        return functional.log_catnat(scores, self.parameterization, mask=mask, mask_mode=self.mask_mode, dim=self.dim)
 
 
 class CatnatCrossEntropyLoss(torch.nn.Module):

@@ -20,7 +20,7 @@ from catnat.core.tree import Floats, Tree
 
 # Past this many entries a table of all paths is not kept: such a tree is a heap, whose paths are arithmetic, or so
 # deep that a path is no shortcut.
-MAX_PATH_TABLE = 1 << 22
+MAX_PATH_TABLE = 1 << 21
 # Up to here the sum along every path may be had by a product with the path incidence matrix.
 MAX_INCIDENCE_CLASSES = 64
 # The short form of a path's terms is right to one rounding of 1 a step; so many steps keep within 2e-6 in float32.

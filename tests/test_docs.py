@@ -1,0 +1,58 @@
+"""Every Python example in README.md and docs/ runs, and prints what it says; the API page misses no public name."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import catnat
+import catnat.torch
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# A line that prints; what it prints stands behind two spaces and a hash.
+PRINTS = re.compile(r"^print\(.*\)  # (.+)$", re.MULTILINE)
+
+
+def blocks(page: Path) -> list[tuple[int, str]]:
+    """(line, code) of every Python example on a page."""
+    text = page.read_text(encoding="utf-8")
+    return [(text.count("\n", 0, found.start(1)), found.group(1)) for found in BLOCK.finditer(text)]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
+def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    namespace: dict[str, object] = {"__name__": "example"}
+    for line, code in blocks(page):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            # blank lines in front: a traceback then names the line of the page
+            exec(compile("\n" * line + code, str(page), "exec"), namespace)
+        if page.parent.name == "docs":
+            where = f"{page.name}, the example at line {line + 1}"
+            assert printed.getvalue().splitlines() == PRINTS.findall(code), where
+
+
+def test_there_are_examples() -> None:
+    # a change of the fences must not leave us with nothing to run
+    assert {"index.md", "quickstart.md", "math.md", "numerics.md", "trees.md", "distributions.md"} <= {
+        page.name for page in PAGES if blocks(page)
+    }
+    assert sum(len(blocks(page)) for page in PAGES) > 20
+    for page in PAGES:
+        assert len(blocks(page)) == page.read_text(encoding="utf-8").count("```python"), page.name
+
+
+@pytest.mark.parametrize("module", [catnat, catnat.torch], ids=lambda module: module.__name__)
+def test_api_page_lists_every_public_name(module) -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    missing = [name for name in module.__all__ if not re.search(rf"\b{re.escape(f'{module.__name__}.{name}')}\b", text)]
+    assert not missing

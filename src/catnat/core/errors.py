@@ -76,6 +76,14 @@ def check_nonnegative(argument: str, value: float) -> float:
     return number
 
 
+def check_share(argument: str, value: float) -> float:
+    """Return ``value`` as a float, or raise unless it lies in [0, 1]."""
+    number = _number(argument, value)
+    if not 0 <= number <= 1:
+        raise ValueError(f"{argument} must lie in [0, 1]; got {value!r}")
+    return number
+
+
 def empty_mask_row(position: Sequence[int]) -> ValueError:
     """The error for a mask row that allows no class."""
     where = f"row {tuple(position)} allows none" if position else "it allows none"

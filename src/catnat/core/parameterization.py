@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -64,8 +65,19 @@ class Natural:
         """Both ends of every node's range, C - A/2 and C + A/2, each as a float64 and what it rounded away.
 
         Near an end the distance to it is all that matters, so the end must be known to more digits than the score.
+        Where the activation reflects, the range is the one nearest to 0 of all that are whole periods away.
         """
-        return (*_two_sum(centers, -self.amplitude / 2), *_two_sum(centers, self.amplitude / 2))
+        centers = self.near_zero(centers)
+        half = np.full_like(centers, self.amplitude / 2)
+        return (*two_sum(centers, -half), *two_sum(centers, half))
+
+    def near_zero(self, centers: Floats) -> Floats:
+        """The centres less whole periods, where the activation has a period; exact."""
+        if self.saturation != "reflect":
+            return centers
+        period = 2 * self.amplitude
+        left = np.fmod(centers, period)
+        return np.where(np.abs(left) > self.amplitude, left - np.copysign(period, left), left)
 
     def inverse(self, probability: Floats) -> Floats:
         """The x - C at which a is ``probability``."""
@@ -119,13 +131,18 @@ class Parameterization:
         elif self.tree.num_classes != self.num_classes:
             raise ValueError(f"tree must have num_classes = {self.num_classes} classes; it has {self.tree.num_classes}")
         if not isinstance(self.center, str) and isinstance(self.center, (Sequence, np.ndarray)):
-            set_field(self, "center", tuple(float(c) for c in self.center))
+            with suppress(TypeError, ValueError):  # no numbers: refused below
+                set_field(self, "center", tuple(float(c) for c in self.center))
         set_field(self, "_centers", self._compute_centers())
         # it is looked up at every call, so hash it once
         set_field(self, "_hash", hash((self.num_classes, self.activation, self.tree, self.center)))
 
     def __hash__(self) -> int:
         return self._hash
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # made anew: hashes differ between processes, and copied arrays could be written to
+        return (Parameterization, (self.num_classes, self.activation, self.tree, self.center))
 
     @property
     def num_nodes(self) -> int:
@@ -146,7 +163,7 @@ class Parameterization:
             right = counts[2 * nodes + 1] / counts[self.tree.node_places[nodes]]
             centers = -self.activation.inverse(right)
             centers[right == 0.5] = 0.0  # exactly, so that backends can skip the shift
-        elif isinstance(self.center, tuple):
+        elif isinstance(self.center, tuple) and all(isinstance(c, float) for c in self.center):
             if len(self.center) != self.num_nodes:
                 raise ValueError(f"center must hold num_classes - 1 = {self.num_nodes} values; got {len(self.center)}")
             centers = np.array(self.center, dtype=np.float64)
@@ -160,7 +177,7 @@ class Parameterization:
         return centers
 
 
-def _two_sum(a: Floats, b: float) -> tuple[Floats, Floats]:
+def two_sum(a: Floats, b: Floats) -> tuple[Floats, Floats]:
     """a + b as the rounded sum and its exact rounding error."""
     total = a + b
     shift = total - a

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from catnat.core.parameterization import Natural, Parameterization, Sigmoid
+from catnat.core.parameterization import Natural, Parameterization, Sigmoid, two_sum
 from catnat.core.tree import Floats, Ints
 
 # -- one node ----------------------------------------------------------------------------------------------------
@@ -31,11 +31,13 @@ def activation(scores: Floats, pi: Parameterization) -> tuple[Floats, Floats, Fl
 
 def _natural(scores: Floats, pi: Parameterization, natural: Natural) -> tuple[Floats, Floats, Floats, Floats]:
     lower, lower_rest, upper, upper_rest = natural.edges(pi.centers)
-    if natural.saturation == "reflect":  # the sine has the period 2A
+    rounded = np.zeros_like(scores)
+    if natural.saturation == "reflect":  # the sine has the period 2A; the remainder is exact, the shift almost
         period = 2 * natural.amplitude
-        turned = np.fmod(scores, period)  # exact
-        scores = turned - period * np.round((turned - pi.centers) / period)
-    to_upper, to_lower = (upper - scores) + upper_rest, (scores - lower) - lower_rest
+        scores = np.fmod(scores, period)
+        turns = np.round((scores - natural.near_zero(pi.centers)) / period)
+        scores, rounded = two_sum(scores, -turns * period)
+    to_upper, to_lower = (upper - scores) + (upper_rest - rounded), (scores - lower) - (lower_rest - rounded)
     right = to_upper < to_lower  # the nearer end is the one where a = 1
     distance = np.where(right, to_upper, to_lower)
     direction = np.where(distance < 0, -1.0, 1.0)

@@ -14,15 +14,17 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from catnat.core.errors import check_num_classes
+from catnat.core.errors import check_index_range, check_num_classes
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Nested = int | Sequence["Nested"]
+Array = TypeVar("Array", bound=npt.NDArray[np.integer])
 
 
 class Tree:
@@ -38,8 +40,7 @@ class Tree:
     """
 
     def __init__(self, class_places: Sequence[int]) -> None:
-        places = np.array(class_places, dtype=np.int64)
-        places.flags.writeable = False
+        places = _frozen(np.array(class_places, dtype=np.int64))
         self.class_places: Ints = places  # [K] the place of every class
         self._key = places.tobytes()  # bytes cache their hash: equality and hashing stay cheap for large K
         self._check()
@@ -62,7 +63,10 @@ class Tree:
 
         Frequent classes get short paths, so `log_prob` and `sample` touch fewer nodes on average.
         """
-        values = np.asarray(weights, dtype=np.float64)
+        try:
+            values = np.asarray(weights, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise ValueError(f"weights must be a sequence of one number a class; got {weights!r}") from None
         if values.ndim != 1 or values.size == 0:
             raise ValueError(f"weights must be a sequence of one number a class; got shape {values.shape}")
         bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
@@ -106,7 +110,7 @@ class Tree:
         """[K] the place of every inner node; entry 0 stands for no node."""
         is_class = np.zeros(2 * self.num_classes, dtype=bool)
         is_class[self.class_places] = True
-        return np.flatnonzero(~is_class)
+        return _frozen(np.flatnonzero(~is_class))
 
     @cached_property
     def levels(self) -> tuple[tuple[int, int], ...]:
@@ -136,17 +140,18 @@ class Tree:
         for low, high in reversed(self.levels):
             nodes = np.arange(low, high)
             counts[self.node_places[nodes]] = counts[2 * nodes] + counts[2 * nodes + 1]
-        return counts
+        return _frozen(counts)
 
     @cached_property
     def parents(self) -> Ints:
         """[2K] the place above every place; 0 above the root and above 0."""
         above = self.node_places[np.arange(2 * self.num_classes) >> 1]
         above[:2] = 0
-        return above
+        return _frozen(above)
 
     def path(self, k: int) -> list[tuple[int, int]]:
         """(node, bit) pairs from the root to class ``k``; bit 1 is right. Nodes count from 1."""
+        check_index_range(self.num_classes, k, k, "k")
         steps, place = [], int(self.class_places[k])
         while place > 1:
             steps.append((place >> 1, place & 1))
@@ -162,7 +167,7 @@ class Tree:
             node = place >> 1
             steps[:, column] = np.where(place & 1, node, -node) * (place > 1)
             place = np.where(place > 1, self.node_places[node], 1)
-        return steps
+        return _frozen(steps)
 
     # -- a value -----------------------------------------------------------------------------------------------
 
@@ -197,6 +202,12 @@ class Tree:
         nodes = np.arange(1, size)
         if np.any(self.node_places[1:] >= 2 * nodes):
             raise ValueError(f"class_places do not describe a binary tree: {places.tolist()}")
+
+
+def _frozen(array: Array) -> Array:
+    """Trees are shared through caches: a stray write must not change them all."""
+    array.flags.writeable = False
+    return array
 
 
 @lru_cache(maxsize=256)

@@ -83,10 +83,13 @@ def _natural_distance(x: Tensor, plan: Plan, nodes: Tensor | None) -> tuple[Tens
     reflects = plan.natural.saturation == "reflect"
     turned: Tensor | float = 0.0
     if reflects:
-        # Take whole periods off. The remainder is exact; what the rounded period lacks is paid back below.
-        y = torch.fmod(x, plan.period)
-        y = y - plan.period * torch.round((y - at_nodes(plan.center, nodes)) / plan.period)
-        turned = torch.round((x - y) / plan.period) * plan.period_rest
+        # Take whole periods off. The remainder is exact; what the last step rounds away, and what the rounded period
+        # lacks, is paid back below.
+        remainder = torch.fmod(x, plan.period)
+        step = plan.period * torch.round((remainder - at_nodes(plan.near_center, nodes)) / plan.period)
+        y = remainder - step
+        rounded = (remainder - y) - step
+        turned = torch.round((x - y) / plan.period) * plan.period_rest - rounded
         x = y
     to_upper = (at_nodes(plan.upper, nodes) - x) + (at_nodes(plan.upper_rest, nodes) + turned)
     to_lower = (x - at_nodes(plan.lower, nodes)) - (at_nodes(plan.lower_rest, nodes) + turned)

@@ -42,21 +42,28 @@ def log_prob(x: Tensor, index: Tensor, plan: Plan, mask: Tensor | None, mask_mod
 
 
 def _log_prob_unchecked(x: Tensor, index: Tensor, plan: Plan, mask: Tensor | None, mask_mode: str) -> Tensor:
+    if index.dtype != torch.int64:
+        index = index.long()
     # a mask needs the whole row; so does a tree too large for a table of its paths
     whole = mask is not None or not (plan.is_heap or plan.path_nodes is not None)
     if whole:
         x = log_p(x, plan, mask, mask_mode)  # [..., K] from here on
     batch, extra = x.shape[:-1], index.dim() - (x.dim() - 1)
     if extra < 0 or index.shape[extra:] != batch:
-        shape = torch.broadcast_shapes(index.shape, batch)
+        try:
+            shape = torch.broadcast_shapes(index.shape, batch)
+        except RuntimeError:
+            came = tuple(index.shape)
+            raise ValueError(f"index must broadcast with the scores' batch {tuple(batch)}; got shape {came}") from None
         x, index, extra = x.expand((*shape, -1)), index.expand(shape), 0
     if extra == 0:
         columns = index if index.dim() == 1 else index.reshape(-1)
     else:  # samples go last, so that a row's gradient is one row however many samples it has
-        columns = index.flatten(0, extra - 1).movedim(0, -1).reshape(batch.numel(), -1)
-    rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+        samples = index.shape[:extra].numel()
+        columns = index.reshape((samples, *batch)).movedim(0, -1).reshape(batch.numel(), samples)
+    rows = x if x.dim() == 2 else x.reshape(x.shape[:-1].numel(), x.shape[-1])
     if whole:
-        found = torch.gather(rows, 1, columns.view(rows.shape[0], -1)).view(columns.shape)
+        found = torch.gather(rows, 1, columns if columns.dim() == 2 else columns.unsqueeze(1)).view(columns.shape)
     else:
         found = eager.log_path(rows, columns, plan)
     if extra == 0:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, OneHotCategorical, RelaxedOneHotCategorical, constraints
-from torch.distributions.kl import register_kl
+from torch.distributions.kl import kl_divergence, register_kl
 from torch.distributions.utils import lazy_property
 
 from catnat.torch import functional
@@ -204,6 +204,13 @@ class OneHotCatnat(OneHotCategorical):
         return torch.nn.functional.one_hot(drawn, self._categorical._num_events).to(self.scores.dtype)
 
 
+@register_kl(OneHotCatnat, OneHotCatnat)
+@register_kl(OneHotCatnat, OneHotCategorical)
+@register_kl(OneHotCategorical, OneHotCatnat)
+def _kl_one_hot(p: OneHotCategorical, q: OneHotCategorical) -> Tensor:
+    return kl_divergence(p._categorical, q._categorical)
+
+
 class OneHotCatnatStraightThrough(OneHotCatnat):
     """One-hot samples whose gradient is that of the probabilities; biased, low variance.
 
@@ -245,12 +252,12 @@ class RelaxedOneHotCatnat(RelaxedOneHotCategorical):
         *,
         validate_args: bool | None = None,
     ) -> None:
+        logits = functional.log_catnat(scores, parameterization)
         value = torch.as_tensor(temperature, dtype=scores.dtype, device=scores.device)
         if values_can_be_read(value) and not bool((value > 0).all()):
             raise ValueError(f"temperature must be above 0; got {temperature}")
         self.scores = scores
         self.parameterization = parameterization
-        logits = functional.log_catnat(scores, parameterization)
         super().__init__(value, logits=logits, validate_args=validate_args)
 
     def expand(self, batch_shape: Shape, _instance: Any = None) -> RelaxedOneHotCatnat:

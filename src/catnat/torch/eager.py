@@ -35,7 +35,7 @@ def descend(left: Tensor, right: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
         The sums down to every class [..., K] and down to every node [..., K-1].
     """
     if plan.num_classes == 1:
-        return left.new_zeros((*left.shape[:-1], 1)), left
+        return left.sum(-1, keepdim=True), left  # of nothing: 0, and still part of the graph
     if plan.is_heap:
         return _descend_heap(left, right, plan)
     branches = torch.stack((left, right), -1).flatten(-2)
@@ -122,7 +122,7 @@ def _log_short_path(x: Tensor, index: Tensor, plan: Plan) -> Tensor:
     single = index.dim() == 1
     flat = index if single else index.reshape(-1)
     nodes, signs = plan.path_nodes.index_select(0, flat), plan.path_signs.index_select(0, flat)  # [R * M, depth]
-    picked = torch.gather(x, 1, nodes if single else nodes.view(x.shape[0], -1))
+    picked = torch.gather(x, 1, nodes if single else nodes.view(x.shape[0], index.shape[1] * plan.depth))
     if not single:
         picked = picked.view(nodes.shape)
     if not plan.even:

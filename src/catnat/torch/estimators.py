@@ -137,11 +137,8 @@ def relaxed_sample(
         torch.Size([2, 4])
     """
     temperature = check_positive("temperature", temperature)
-    log_p = functional.log_catnat(scores, parameterization, mask=mask, mask_mode=mask_mode)
-    # the exponential of a Gumbel's negative is an exponential variate: -log E is Gumbel noise
-    noise = torch.empty_like(log_p, dtype=torch.promote_types(log_p.dtype, torch.float32))
-    noise = -noise.exponential_(generator=generator).log()
-    return torch.softmax((log_p + noise) / temperature, -1).to(log_p.dtype)
+    perturbed = _perturbed(scores, parameterization, mask, mask_mode, generator)
+    return torch.softmax(perturbed / temperature, -1).to(scores.dtype)
 
 
 def gumbel_straight_through(
@@ -162,8 +159,24 @@ def gumbel_straight_through(
         >>> ct.gumbel_straight_through(torch.zeros(2, 3), temperature=0.5).sum(-1)
         tensor([1., 1.])
     """
-    soft = relaxed_sample(
-        scores, parameterization, temperature=temperature, mask=mask, mask_mode=mask_mode, generator=generator
-    )
-    hard = F.one_hot(soft.argmax(-1), soft.shape[-1]).to(soft.dtype)
+    temperature = check_positive("temperature", temperature)
+    perturbed = _perturbed(scores, parameterization, mask, mask_mode, generator)
+    soft = torch.softmax(perturbed / temperature, -1).to(scores.dtype)
+    # the largest before the softmax, which may round neighbours together
+    hard = F.one_hot(perturbed.argmax(-1), soft.shape[-1]).to(soft.dtype)
     return hard + (soft - soft.detach())
+
+
+def _perturbed(
+    scores: Tensor,
+    parameterization: ParameterizationLike,
+    mask: Tensor | None,
+    mask_mode: str,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """log p plus Gumbel noise, in float32 at least."""
+    if isinstance(scores, Tensor) and scores.dtype in (torch.float16, torch.bfloat16):
+        scores = scores.float()
+    log_p = functional.log_catnat(scores, parameterization, mask=mask, mask_mode=mask_mode)
+    # minus the logarithm of an exponential variate is Gumbel noise
+    return log_p - torch.empty_like(log_p).exponential_(generator=generator).log()

@@ -169,7 +169,10 @@ def monte_carlo_fisher(distribution: Callable[[Tensor], Distribution], scores: T
             f"distribution must give one log_prob a draw, shape {(num_samples,)}; got {tuple(log_p.shape)}"
         )
     total = scores.new_zeros(scores.shape[0], scores.shape[0])
-    for chunk in torch.eye(num_samples, dtype=log_p.dtype, device=log_p.device).split(1024):
+    for first in range(0, num_samples, 256):  # so that memory stays linear in the draws
+        rows = torch.arange(min(256, num_samples - first), device=log_p.device)
+        chunk = log_p.new_zeros(rows.numel(), num_samples)
+        chunk[rows, first + rows] = 1
         (gradients,) = torch.autograd.grad(log_p, leaf, chunk, is_grads_batched=True, retain_graph=True)
         total += gradients.T @ gradients
     return total / num_samples

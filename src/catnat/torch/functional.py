@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from catnat.core.errors import REDUCTIONS, check_choice, check_classes
+from catnat.core.errors import REDUCTIONS, check_choice, check_classes, check_share
+from catnat.core.parameterization import Parameterization
 from catnat.torch import dispatch, eager
 from catnat.torch.activations import score_of
-from catnat.torch.inputs import ParameterizationLike, check_index, prepare, prepare_mask, to_last
+from catnat.torch.inputs import ParameterizationLike, check_index, check_integers, prepare, prepare_mask, to_last
 from catnat.torch.masks import PrunedCoins, coins_of_masses
 
 
@@ -220,7 +221,8 @@ def kl_divergence(
     q_left, q_right, _ = dispatch.branches(q, q_plan, mask)
     coins = dispatch.p_log_ratio(p_left, q_left) + dispatch.p_log_ratio(p_right, q_right)
     coins = torch.where(reached == -torch.inf, 0.0, coins)  # a coin that is never tossed, be it infinitely off
-    return (reached.exp() * coins).sum(-1).to(dtype)
+    # a coin that is infinitely off makes the sum so, however rarely it is tossed
+    return torch.where(coins == torch.inf, coins, reached.exp() * coins).sum(-1).to(dtype)
 
 
 def cross_entropy(
@@ -254,11 +256,12 @@ def cross_entropy(
         tensor(1.3863)
     """
     check_choice("reduction", reduction, REDUCTIONS)
-    if not 0 <= label_smoothing <= 1:
-        raise ValueError(f"label_smoothing must lie in [0, 1]; got {label_smoothing!r}")
+    check_share("label_smoothing", label_smoothing)
+    if not isinstance(target, Tensor):
+        raise TypeError(f"target must be a torch.Tensor of class ids or of probabilities; got {type(target).__name__}")
     x, plan, dtype = prepare(scores, parameterization, dim)
     if weight is not None:
-        check_classes("weight", plan.num_classes, weight.shape[-1] if weight.dim() else 0, weight.shape)
+        check_classes("weight", plan.num_classes, weight.shape[0] if weight.dim() == 1 else 0, weight.shape)
         weight = weight.to(x.dtype)
     if target.is_floating_point():
         probs = to_last(target, dim, "target").to(x.dtype)
@@ -269,6 +272,7 @@ def cross_entropy(
         loss = -dispatch.times_log(probs if weight is None else probs * weight, log_p).sum(-1)
         counted = torch.ones_like(loss)
     else:
+        check_integers(target, "target")
         _check_batch("target", target.shape, x.shape[:-1])
         keep = target != ignore_index
         ids = torch.where(keep, target, 0)
@@ -304,9 +308,10 @@ def scores_from_probs(probs: Tensor, parameterization: ParameterizationLike = "n
     last = to_last(probs, dim, "probs")
     if last.shape[-1] == 0:
         raise ValueError(f"probs must hold at least one class along dim {dim}; got shape {tuple(probs.shape)}")
+    if isinstance(parameterization, Parameterization):
+        check_classes("probs", parameterization.num_classes, last.shape[-1], probs.shape)
     # the plan for as many scores as these classes need
     x, plan, dtype = prepare(last[..., 1:], parameterization)
-    check_classes("probs", plan.num_classes, last.shape[-1], probs.shape)
     left, right = eager.ascend(last.to(x.dtype), plan)
     return _answer(score_of(left, right, plan), dtype, probs, dim)
 

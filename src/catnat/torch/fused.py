@@ -38,6 +38,7 @@ def applies(x: Tensor, plan: Plan) -> bool:
         and type(x) in PLAIN_TENSORS
         and not torch.compiler.is_compiling()
         and not torch._C._are_functorch_transforms_active()
+        and not torch._C._len_torch_dispatch_stack()  # a tracer
         and forward_ad._current_level < 0
         and not torch.is_autocast_enabled("cpu")  # it would round the matrix products
         and x.numel() > 0
@@ -125,9 +126,14 @@ def _save(ctx: Any, plan: Plan, *tensors: Tensor) -> None:
     ctx.save_for_backward(*tensors)
 
 
-def _must_be_plain() -> bool:
-    """Whether the backward pass is itself differentiated, or run for a batch of gradients at once."""
-    return torch.is_grad_enabled() or torch._C._are_functorch_transforms_active()
+def _must_be_plain(gradient: Tensor) -> bool:
+    """Whether the backward pass is itself differentiated, or run for a batch of gradients at once, or traced."""
+    return (
+        torch.is_grad_enabled()
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._functorch.is_legacy_batchedtensor(gradient)  # is_grads_batched=True
+        or bool(torch._C._len_torch_dispatch_stack())
+    )
 
 
 def _plain_backward(ctx: Any, gradient: Tensor) -> Tensor:
@@ -164,7 +170,7 @@ class _Incidence(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        if _must_be_plain():
+        if _must_be_plain(gradient):
             return _plain_backward(ctx, gradient), None
         plan: Plan = ctx.plan
         left, right = gradient @ plan.left_incidence, gradient @ plan.right_incidence
@@ -206,7 +212,7 @@ class _Heap(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        if _must_be_plain():
+        if _must_be_plain(gradient):
             return _plain_backward(ctx, gradient), None
         left, right = _sum_up(gradient, ctx.plan)
         if ctx.plan.natural is not None:

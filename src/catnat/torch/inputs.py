@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import torch
 from torch import Tensor
 
@@ -21,12 +23,9 @@ ParameterizationLike = Parameterization | Natural | Sigmoid | str
 
 def prepare(scores: Tensor, parameterization: ParameterizationLike, dim: int = -1) -> tuple[Tensor, Plan, torch.dtype]:
     """Scores with their classes' axis last and in a dtype to compute in, the plan, and the dtype to answer in."""
-    if not isinstance(scores, Tensor):
-        raise TypeError(f"scores must be a torch.Tensor; got {type(scores).__name__}")
-    if not scores.is_floating_point():
-        raise TypeError(f"scores must be floating point; got {scores.dtype}")
+    check_scores(scores)
     x = to_last(scores, dim, "scores")
-    width = int(x.shape[-1])
+    width = operator.index(x.shape[-1])  # a number even where a compiler traces with symbolic shapes
     answer = scores.dtype
     if answer in (torch.float16, torch.bfloat16):
         x = x.float()
@@ -36,6 +35,23 @@ def prepare(scores: Tensor, parameterization: ParameterizationLike, dim: int = -
     if plan.num_nodes != width:
         check_width(plan.num_classes, width, scores.shape, dim)
     return x, plan, answer
+
+
+def check_scores(scores: Tensor) -> None:
+    """Raise unless ``scores`` is a floating-point tensor of at least one dimension."""
+    if not isinstance(scores, Tensor):
+        raise TypeError(f"scores must be a torch.Tensor; got {type(scores).__name__}")
+    if not scores.is_floating_point():
+        raise TypeError(f"scores must be floating point; got {scores.dtype}")
+    if scores.dim() == 0:
+        raise ValueError("scores must have at least one dimension; got a scalar")
+
+
+def check_mask(mask: Tensor) -> None:
+    """Raise unless ``mask`` is a boolean tensor."""
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        came = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"mask must be a boolean torch.Tensor, True where a class is allowed; got {came}")
 
 
 def to_last(tensor: Tensor, dim: int, argument: str) -> Tensor:
@@ -53,9 +69,7 @@ def prepare_mask(mask: Tensor | None, mask_mode: str, x: Tensor, plan: Plan, dim
         check_choice("mask_mode", mask_mode, MASK_MODES)
     if mask is None:
         return None
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        came = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(f"mask must be a boolean torch.Tensor, True where a class is allowed; got {came}")
+    check_mask(mask)
     moved = mask if mask.dim() == 1 else to_last(mask, dim, "mask")
     check_classes("mask", plan.num_classes, int(moved.shape[-1]) if moved.dim() else 0, mask.shape)
     try:
@@ -79,9 +93,7 @@ def check_index(index: Tensor, plan: Plan, argument: str = "index", looked_up: b
 
     On a CPU an index that is about to be looked up in a table will be checked there.
     """
-    if not isinstance(index, Tensor) or index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
-        came = index.dtype if isinstance(index, Tensor) else type(index).__name__
-        raise TypeError(f"{argument} must be an integer torch.Tensor of class ids; got {came}")
+    check_integers(index, argument)
     if looked_up and index.device.type == "cpu":
         return
     if index.numel() == 0:
@@ -93,6 +105,17 @@ def check_index(index: Tensor, plan: Plan, argument: str = "index", looked_up: b
         torch._assert_async(((index >= 0) & (index < plan.num_classes)).all())
 
 
+def check_integers(index: Tensor, argument: str) -> None:
+    """Raise unless ``index`` is a tensor of integers."""
+    if not isinstance(index, Tensor) or index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
+        came = index.dtype if isinstance(index, Tensor) else type(index).__name__
+        raise TypeError(f"{argument} must be an integer torch.Tensor of class ids; got {came}")
+
+
 def values_can_be_read(tensor: Tensor) -> bool:
-    """Whether a check may look at values: not under a compiler or a function transform."""
-    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
+    """Whether a check may look at values: not under a compiler, a tracer or a function transform."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack()
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch.distributions.kl import register_kl
 
 from catnat.core.errors import check_num_classes, check_width
 from catnat.torch.distributions import CatnatCategorical, Shape
-from catnat.torch.inputs import ParameterizationLike
+from catnat.torch.inputs import ParameterizationLike, check_mask, check_scores
 
 
 class MultiCatnat(Distribution):
@@ -45,6 +45,8 @@ class MultiCatnat(Distribution):
         mask_mode: str = "renormalize",
         validate_args: bool | None = None,
     ) -> None:
+        if not isinstance(nvec, Iterable):
+            raise TypeError(f"nvec must be a sequence of numbers of classes; got {nvec!r}")
         self.nvec = tuple(check_num_classes(n) for n in nvec)
         if not self.nvec:
             raise ValueError("nvec must name at least one part; got none")
@@ -52,9 +54,12 @@ class MultiCatnat(Distribution):
         kinds: list[Any] = list(parameterization) if per_part else [parameterization] * len(self.nvec)  # type: ignore
         if len(kinds) != len(self.nvec):
             raise ValueError(f"parameterization must name one a part: {len(self.nvec)}; got {len(kinds)}")
+        check_scores(scores)
         check_width(sum(self.nvec) - len(self.nvec) + 1, scores.shape[-1], scores.shape)
-        if mask is not None and mask.shape[-1] != sum(self.nvec):
-            raise ValueError(f"mask must be sum(nvec) = {sum(self.nvec)} wide; got shape {tuple(mask.shape)}")
+        if mask is not None:
+            check_mask(mask)
+            if mask.shape[-1:] != (sum(self.nvec),):
+                raise ValueError(f"mask must be sum(nvec) = {sum(self.nvec)} wide; got shape {tuple(mask.shape)}")
         masks = [None] * len(self.nvec) if mask is None else mask.split(self.nvec, -1)
         parts = scores.split([n - 1 for n in self.nvec], -1)
         self.parts = [

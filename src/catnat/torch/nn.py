@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from catnat.core.errors import MASK_MODES, REDUCTIONS, check_choice
+from catnat.core.errors import MASK_MODES, REDUCTIONS, check_choice, check_share
 from catnat.torch import functional
 from catnat.torch.inputs import ParameterizationLike
 
@@ -70,6 +70,7 @@ class CatnatCrossEntropyLoss(torch.nn.Module):
     ) -> None:
         super().__init__()
         check_choice("reduction", reduction, REDUCTIONS)
+        check_share("label_smoothing", label_smoothing)
         self.parameterization = parameterization
         self.ignore_index = ignore_index
         self.reduction = reduction

@@ -76,6 +76,7 @@ class Plan:
             self.margin = self.natural.margin
             period, rest = self._split(np.array([2 * self.natural.amplitude]), np.zeros(1))
             self.period, self.period_rest = float(period), float(rest)
+            self.near_center = self._number(self.natural.near_zero(centers))
 
     def _plan_tree(self, tree: Tree) -> None:
         self.depth, self.levels, self.is_heap = tree.depth, tree.levels, tree.is_heap
@@ -161,7 +162,11 @@ def plan_for(
     device: torch.device,
 ) -> Plan:
     """The plan of a parameterization, or of that activation on the balanced tree of ``num_classes`` classes."""
-    return _cached(parameterization, num_classes, dtype, device)
+    try:
+        return _cached(parameterization, num_classes, dtype, device)
+    except TypeError:  # not hashable, so not a parameterization
+        resolve(parameterization, num_classes)
+        raise
 
 
 @lru_cache(maxsize=1024)
@@ -175,8 +180,8 @@ def _cached(
     # Nothing but plain tensors may get into the cache: no inference tensors (they cannot be saved for a backward), no
     # fake ones of a tracer, none that belong to a running function transform.
     with ExitStack() as plainly:
-        plainly.enter_context(torch.inference_mode(False))
-        plainly.enter_context(torch.no_grad())
+        if torch.is_inference_mode_enabled():
+            plainly.enter_context(torch.inference_mode(False))
         plainly.enter_context(_disable_current_modes())
         plainly.enter_context(temporarily_clear_interpreter_stack())
         return Plan(pi, dtype, device)

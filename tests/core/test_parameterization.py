@@ -1,0 +1,180 @@
+"""Laws of `Parameterization`, `Natural` and `Sigmoid`."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from catnat import Natural, Parameterization, Sigmoid, Tree
+from catnat.core import reference
+from catnat.core.parameterization import resolve
+from tests.core.trees import KINDS, make_tree, trees
+
+ACTIVATIONS = [
+    Sigmoid(),
+    Natural(),
+    Natural(floor=0.0),
+    Natural(amplitude=0.7),
+    Natural(amplitude=100.0, saturation="reflect"),
+    Natural(saturation="revive"),
+]
+
+
+# -- the centre --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
+@pytest.mark.parametrize("kind", KINDS)
+def test_uniform_centre_makes_zero_scores_uniform(kind: str, activation: Sigmoid | Natural) -> None:
+    for size in range(1, 71):
+        pi = Parameterization(size, activation, make_tree(kind, size, seed=size))
+        probabilities = reference.catnat(np.zeros(size - 1), pi)
+        np.testing.assert_allclose(probabilities, 1 / size, rtol=1e-14)
+
+
+@given(trees(70))
+def test_uniform_centre_is_zero_exactly_where_both_sides_are_alike(tree: Tree) -> None:
+    nodes = np.arange(1, tree.num_classes)
+    alike = tree.leaf_counts[2 * nodes] == tree.leaf_counts[2 * nodes + 1]
+    for activation in ("natural", "sigmoid"):
+        centers = Parameterization(tree.num_classes, activation, tree).centers
+        assert ((centers == 0) == alike).all()
+
+
+@given(st.integers(1, 20), st.floats(-5, 5))
+def test_a_number_is_the_centre_of_every_node(size: int, center: float) -> None:
+    assert Parameterization(size, center=center).centers.tolist() == [center] * (size - 1)
+
+
+@given(st.lists(st.floats(-5, 5), max_size=20))
+def test_a_sequence_is_the_centre_node_by_node(centers: list[float]) -> None:
+    size = len(centers) + 1
+    for given_as in (centers, tuple(centers), np.array(centers)):
+        pi = Parameterization(size, "sigmoid", center=given_as)  # type: ignore[arg-type]
+        assert pi.centers.tolist() == centers
+        assert pi == Parameterization(size, "sigmoid", center=tuple(centers))
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
+@given(scores=st.lists(st.floats(-2, 2), min_size=4, max_size=4), shift=st.floats(-3, 3))
+def test_the_centre_shifts_the_scores(activation: Sigmoid | Natural, scores: list[float], shift: float) -> None:
+    centered = reference.catnat(np.array(scores) + shift, Parameterization(5, activation, center=shift))
+    plain = reference.catnat(np.array(scores), Parameterization(5, activation, center=0.0))
+    np.testing.assert_allclose(centered, plain, rtol=1e-10, atol=1e-13)
+
+
+# -- the activations ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
+def test_inverse_undoes_the_activation(activation: Sigmoid | Natural) -> None:
+    probability = np.concatenate([np.linspace(1e-3, 1 - 1e-3, 101), 10.0 ** -np.arange(3, 8)])
+    pi = Parameterization(probability.size + 1, activation, center=0.0)
+    log_0, log_1, _, _ = reference.activation(activation.inverse(probability), pi)
+    np.testing.assert_allclose(np.exp(log_1), probability, rtol=1e-9)
+    np.testing.assert_allclose(np.exp(log_0), 1 - probability, rtol=1e-9)
+
+
+@given(st.floats(0, 0.499), st.floats(0.1, 50))
+def test_margin_is_the_distance_at_which_the_floor_is_met(floor: float, amplitude: float) -> None:
+    margin = Natural(amplitude=amplitude, floor=floor).margin
+    unbounded = Natural(amplitude=amplitude, floor=0.0)
+    at_margin = reference.catnat(np.array([margin - amplitude / 2]), Parameterization(2, unbounded))
+    assert at_margin[1] == pytest.approx(floor, rel=1e-6, abs=1e-15)
+
+
+@given(st.lists(st.floats(-50, 50), min_size=1, max_size=9), st.floats(0.1, 50))
+def test_edges_are_exact_in_two_parts(centers: list[float], amplitude: float) -> None:
+    parts = Natural(amplitude=amplitude).edges(np.array(centers))
+    for lower, lower_rest, upper, upper_rest, center in zip(*(p.tolist() for p in parts), centers, strict=True):
+        # fsum rounds once: the three numbers cancel to the last digit
+        assert math.fsum([lower, lower_rest, -center, amplitude / 2]) == 0
+        assert math.fsum([upper, upper_rest, -center, -amplitude / 2]) == 0
+        assert lower + lower_rest == lower and upper + upper_rest == upper
+
+
+def test_the_default_slope_at_the_centre_is_the_sigmoids() -> None:
+    slopes = [reference.activation(np.zeros(1), Parameterization(2, a))[3] for a in ("natural", "sigmoid")]
+    np.testing.assert_allclose(slopes[0], slopes[1], rtol=1e-15)
+
+
+# -- a value -----------------------------------------------------------------------------------------------------
+
+DIFFERENT = [
+    Parameterization(5),
+    Parameterization(6),
+    Parameterization(5, "sigmoid"),
+    Parameterization(5, Natural(floor=0.0)),
+    Parameterization(5, Natural(amplitude=1.0)),
+    Parameterization(5, Natural(saturation="revive")),
+    Parameterization(5, tree=Tree.chain(5)),
+    Parameterization(5, center=0.5),
+    Parameterization(5, center=(0.5, 0.5, 0.5, 0.25)),
+]
+
+
+def test_any_difference_makes_them_unequal() -> None:
+    for i, one in enumerate(DIFFERENT):
+        for j, other in enumerate(DIFFERENT):
+            assert (one == other) == (i == j)
+    assert len(set(DIFFERENT)) == len(DIFFERENT)
+
+
+def test_ways_to_say_the_same_are_equal_and_hash_alike() -> None:
+    same = [
+        Parameterization(5),
+        Parameterization(num_classes=5, activation="natural", tree=None, center="uniform"),
+        Parameterization(np.int64(5), Natural(), Tree.balanced(5)),  # type: ignore[arg-type]
+        Parameterization(5, Natural(amplitude=2 * math.pi, saturation="clip", floor=1e-8)),
+        resolve("natural", 5),
+        resolve(Natural(), 5),
+    ]
+    assert len(set(same)) == 1
+    assert Natural(amplitude=6) == Natural(amplitude=6.0)
+
+
+@pytest.mark.parametrize("pi", DIFFERENT, ids=range(9))
+def test_copies_are_equal_hash_alike_and_stay_frozen(pi: Parameterization) -> None:
+    for twin in (copy.copy(pi), copy.deepcopy(pi), pickle.loads(pickle.dumps(pi)), dataclasses.replace(pi)):
+        assert twin == pi and hash(twin) == hash(pi)
+        assert twin.centers.tolist() == pi.centers.tolist()
+        assert not twin.centers.flags.writeable
+
+
+def test_a_value_from_another_process_hashes_like_one_made_here() -> None:
+    # a model saved in one process and loaded in another; Python salts the hash of strings differently in each
+    code = "import pickle, sys, catnat; sys.stdout.buffer.write(pickle.dumps(catnat.Parameterization(5)))"
+    for salt in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": salt}
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, env=environment)
+        loaded = pickle.loads(done.stdout)
+        assert loaded == Parameterization(5)
+        assert hash(loaded) == hash(Parameterization(5))
+
+
+@pytest.mark.parametrize("value", [Natural(), Parameterization(3)], ids=repr)
+def test_no_field_can_be_set(value: object) -> None:
+    for field in dataclasses.fields(value):  # type: ignore[arg-type]
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(value, field.name, None)
+
+
+def test_centres_cannot_be_written_to() -> None:
+    for center in ("uniform", 0.5, (0.5, 0.5)):
+        with pytest.raises(ValueError, match="read-only"):
+            Parameterization(3, center=center).centers[0] = 1.0  # type: ignore[arg-type]
+
+
+def test_resolve_hands_a_parameterization_through() -> None:
+    pi = Parameterization(5)
+    assert resolve(pi, 99) is pi

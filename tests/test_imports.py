@@ -1,0 +1,73 @@
+"""What comes in with an import, what it offers, and that its examples are true."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import catnat
+import catnat.torch
+
+MODULES = [
+    info.name
+    for info in pkgutil.walk_packages(catnat.__path__, "catnat.")
+    if info.name != "catnat.demo" and not info.name.startswith("catnat.jax")
+]
+FRAMEWORKS = ("torch", "jax", "triton")
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Which frameworks a fresh interpreter has loaded after a statement."""
+    code = f"{statement}\nimport sys\nprint(*({set(FRAMEWORKS)!r} & set(sys.modules)))"
+    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+
+
+def test_importing_catnat_loads_no_framework() -> None:
+    assert loaded_by("import catnat; catnat.Parameterization(5).centers; import catnat.core.reference") == set()
+
+
+def test_a_framework_that_is_loaded_would_be_seen() -> None:
+    assert "torch" in loaded_by("import catnat.torch")
+
+
+@pytest.mark.parametrize("package", [catnat, catnat.torch], ids=lambda p: p.__name__)
+def test_every_public_name_exists_and_is_explained(package: object) -> None:
+    names = package.__all__  # type: ignore[attr-defined]
+    assert len(names) == len(set(names))
+    for name in names:
+        thing = getattr(package, name)
+        if name == "__version__":
+            continue
+        assert inspect.isclass(thing) or inspect.isfunction(thing), name
+        own = thing.__dict__.get("__doc__") if inspect.isclass(thing) else thing.__doc__
+        assert own and own.strip(), f"{name} has no docstring of its own"
+        for member, value in inspect.getmembers(thing, inspect.isfunction):
+            if member in vars(thing) and not member.startswith("_"):
+                assert value.__doc__, f"{name}.{member} has no docstring"
+
+
+def test_public_names_are_all_offered() -> None:
+    # what a user can reach in the package without an underscore is meant to be reached
+    for package in (catnat, catnat.torch):
+        offered = set(package.__all__)
+        found = {
+            name for name, thing in vars(package).items() if not name.startswith("_") and not inspect.ismodule(thing)
+        }
+        assert found <= offered, found - offered
+
+
+@pytest.mark.parametrize("name", ["catnat", *MODULES])
+def test_examples_in_docstrings_are_true(name: str) -> None:
+    outcome = doctest.testmod(importlib.import_module(name))
+    assert outcome.failed == 0
+
+
+def test_there_are_examples() -> None:
+    tried = sum(doctest.testmod(importlib.import_module(f"catnat.torch.{m}")).attempted for m in ("functional", "nn"))
+    assert tried > 20

@@ -1,0 +1,202 @@
+"""Bad scores and masks, for everything public: the message names the argument, what came and what was wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import catnat.torch as ct
+from catnat import Natural, Parameterization, Tree
+
+K = 6
+PI = Parameterization(K)
+X = torch.zeros(4, K - 1)
+IDS = torch.zeros(4, dtype=torch.int64)
+
+# -- scores: everything that takes them ---------------------------------------------------------------------------
+
+TAKES_SCORES: dict[str, Callable[[object, object], object]] = {
+    "catnat": ct.catnat,
+    "log_catnat": ct.log_catnat,
+    "log_prob": lambda x, pi: ct.log_prob(x, IDS, pi),
+    "sample": ct.sample,
+    "mode": ct.mode,
+    "entropy": ct.entropy,
+    "kl_divergence p": lambda x, pi: ct.kl_divergence(x, X, pi),
+    "kl_divergence q": lambda x, pi: ct.kl_divergence(X, x, pi),
+    "cross_entropy": lambda x, pi: ct.cross_entropy(x, IDS, pi),
+    "reach": ct.reach,
+    "fisher_diagonal": ct.fisher_diagonal,
+    "natural_gradient": ct.natural_gradient,
+    "straight_through": ct.straight_through,
+    "relaxed_sample": ct.relaxed_sample,
+    "gumbel_straight_through": ct.gumbel_straight_through,
+    "Catnat": lambda x, pi: ct.Catnat(pi)(x),
+    "LogCatnat": lambda x, pi: ct.LogCatnat(pi)(x),
+    "CatnatCrossEntropyLoss": lambda x, pi: ct.CatnatCrossEntropyLoss(pi)(x, IDS),
+    "CatnatCategorical": ct.CatnatCategorical,
+    "OneHotCatnat": ct.OneHotCatnat,
+    "OneHotCatnatStraightThrough": ct.OneHotCatnatStraightThrough,
+    "RelaxedOneHotCatnat": lambda x, pi: ct.RelaxedOneHotCatnat(0.5, x, pi),
+    "MultiCatnat": lambda x, pi: ct.MultiCatnat(x, [K], [pi]),
+}
+takes_scores = pytest.mark.parametrize("call", TAKES_SCORES.values(), ids=TAKES_SCORES.keys())
+
+
+@takes_scores
+def test_good_scores_are_taken(call: Callable[..., object]) -> None:
+    call(X, PI)
+
+
+@takes_scores
+@pytest.mark.parametrize("width", [K, K - 2, 0])
+def test_scores_of_the_wrong_width(call: Callable[..., object], width: int) -> None:
+    with pytest.raises(ValueError, match=rf"scores must .*{K - 1}.*{K} classes; got {width} .*shape \(4, {width}\)"):
+        call(torch.zeros(4, width), PI)
+
+
+@takes_scores
+def test_scores_of_integers(call: Callable[..., object]) -> None:
+    with pytest.raises(TypeError, match=r"scores must be floating point; got torch\.int64"):
+        call(torch.zeros(4, K - 1, dtype=torch.int64), PI)
+
+
+@takes_scores
+def test_scores_that_are_complex(call: Callable[..., object]) -> None:
+    with pytest.raises(TypeError, match=r"scores must be floating point; got torch\.complex64"):
+        call(torch.zeros(4, K - 1, dtype=torch.complex64), PI)
+
+
+@takes_scores
+def test_scores_without_a_dimension(call: Callable[..., object]) -> None:
+    with pytest.raises(ValueError, match=r"scores must have at least one dimension; got a scalar"):
+        call(torch.tensor(0.0), PI)
+
+
+@takes_scores
+def test_scores_that_are_no_tensor(call: Callable[..., object]) -> None:
+    with pytest.raises(TypeError, match=r"scores must be a torch\.Tensor; got list"):
+        call([0.0] * (K - 1), PI)
+
+
+@takes_scores
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        ("natrual", ValueError, r"parameterization must be one of .*; got 'natrual' \(did you mean 'natural'\?\)"),
+        ("softmax", ValueError, r"parameterization must be one of 'natural', 'sigmoid'; got 'softmax'"),
+        (7, TypeError, r"parameterization must be .*Parameterization; got 7"),
+        (None, TypeError, r"parameterization must be .*Parameterization; got None"),
+        (Tree.chain(K), TypeError, r"parameterization must be .*Parameterization; got <tree of 6 classes"),
+    ],
+)
+def test_unknown_parameterization(
+    call: Callable[..., object], wrong: object, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        call(X, wrong)
+
+
+def test_parameterization_that_cannot_be_hashed() -> None:
+    with pytest.raises(TypeError, match=r"parameterization must be .*Parameterization; got \["):
+        ct.log_catnat(X, [PI])  # type: ignore[arg-type]
+
+
+def test_unknown_saturation_has_a_hint() -> None:
+    with pytest.raises(ValueError, match=r"saturation must be one of .*; got 'reflekt' \(did you mean 'reflect'\?\)"):
+        ct.log_catnat(X, Natural(saturation="reflekt"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["catnat", "log_catnat", "reach", "fisher_diagonal", "natural_gradient", "cross_entropy", "scores_from_probs"],
+)
+@pytest.mark.parametrize("dim", [2, -3])
+def test_dim_out_of_range(name: str, dim: int) -> None:
+    arguments = {"cross_entropy": (X, IDS), "scores_from_probs": (torch.ones(4, K),)}.get(name, (X,))
+    with pytest.raises(IndexError, match=rf"dim must lie in \[-2, 1\] for (scores|probs); got {dim}"):
+        getattr(ct, name)(*arguments, dim=dim)
+
+
+def test_kl_of_scores_of_different_widths() -> None:
+    with pytest.raises(ValueError, match=r"p_scores and q_scores must be equally wide; got \(4, 5\) and \(4, 3\)"):
+        ct.kl_divergence(X, torch.zeros(4, 3))
+
+
+# -- masks --------------------------------------------------------------------------------------------------------
+
+
+def with_mask(function: Callable[..., object], *arguments: object) -> Callable[[object, str], object]:
+    return lambda mask, mode: function(*arguments, mask=mask, mask_mode=mode)
+
+
+def with_pruning_mask(function: Callable[..., object]) -> Callable[[object, str], object]:
+    return lambda mask, mode: function(X, PI, mask=mask)
+
+
+TAKES_MASK = {
+    "catnat": with_mask(ct.catnat, X, PI),
+    "log_catnat": with_mask(ct.log_catnat, X, PI),
+    "log_prob": with_mask(ct.log_prob, X, IDS, PI),
+    "sample": with_mask(ct.sample, X, PI),
+    "mode": with_mask(ct.mode, X, PI),
+    "entropy": with_mask(ct.entropy, X, PI),
+    "kl_divergence": with_mask(ct.kl_divergence, X, X, PI),
+    "straight_through": with_mask(ct.straight_through, X, PI),
+    "relaxed_sample": with_mask(ct.relaxed_sample, X, PI),
+    "gumbel_straight_through": with_mask(ct.gumbel_straight_through, X, PI),
+    "CatnatCategorical": with_mask(ct.CatnatCategorical, X, PI),
+    "OneHotCatnat": with_mask(ct.OneHotCatnat, X, PI),
+    "OneHotCatnatStraightThrough": with_mask(ct.OneHotCatnatStraightThrough, X, PI),
+    "MultiCatnat": with_mask(ct.MultiCatnat, X, [K]),
+}
+TAKES_PRUNING_MASK = {
+    "reach": with_pruning_mask(ct.reach),
+    "fisher_diagonal": with_pruning_mask(ct.fisher_diagonal),
+    "natural_gradient": with_pruning_mask(ct.natural_gradient),
+}
+WITH_MASK = {**TAKES_MASK, **TAKES_PRUNING_MASK}
+takes_mask = pytest.mark.parametrize("call", WITH_MASK.values(), ids=WITH_MASK.keys())
+
+
+@takes_mask
+def test_a_good_mask_is_taken(call: Callable[..., object]) -> None:
+    call(torch.ones(4, K, dtype=torch.bool), "prune")
+
+
+@takes_mask
+@pytest.mark.parametrize(
+    ("mask", "error", "message"),
+    [
+        (torch.ones(4, K - 1, dtype=torch.bool), ValueError, r"mask .*6.*; got .*\(4, 5\)"),
+        (torch.ones(4, K), TypeError, r"mask must be a boolean .*True where a class is allowed; got torch\.float32"),
+        (torch.ones(4, K, dtype=torch.uint8), TypeError, r"mask must be a boolean .*; got torch\.uint8"),
+        ([True] * K, TypeError, r"mask must be a boolean torch\.Tensor.*; got list"),
+        (torch.ones(3, K, dtype=torch.bool), ValueError, r"mask must broadcast .*\(4,\).*; got shape \(3, 6\)"),
+        (torch.tensor(True), ValueError, r"mask must .*; got"),
+        (
+            torch.arange(4)[:, None].expand(4, K) != 2,
+            ValueError,
+            r"mask must allow .* every row; row \(2,\) allows none",
+        ),
+        (
+            torch.zeros(K, dtype=torch.bool),
+            ValueError,
+            r"mask must allow at least one class in every row; it allows none",
+        ),
+    ],
+    ids=["narrow", "float", "uint8", "list", "batch", "scalar", "empty row", "empty"],
+)
+def test_bad_masks(call: Callable[..., object], mask: object, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call(mask, "renormalize")
+
+
+@pytest.mark.parametrize("call", TAKES_MASK.values(), ids=TAKES_MASK.keys())
+def test_unknown_mask_mode_has_a_hint(call: Callable[..., object]) -> None:
+    with pytest.raises(ValueError, match=r"mask_mode must be one of .*; got 'prun' \(did you mean 'prune'\?\)"):
+        call(torch.ones(4, K, dtype=torch.bool), "prun")
+    with pytest.raises(ValueError, match=r"mask_mode must be one of .*; got 'prun'"):
+        call(None, "prun")

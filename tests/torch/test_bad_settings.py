@@ -1,0 +1,129 @@
+"""Bad temperatures, baselines, parts and the like: the message names the argument, what came and what was wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import catnat.torch as ct
+from catnat import Parameterization
+
+K = 6
+X = torch.zeros(4, K - 1)
+
+# -- one number each ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, float("nan")])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda t: ct.relaxed_sample(X, temperature=t),
+        lambda t: ct.gumbel_straight_through(X, temperature=t),
+        lambda t: ct.RelaxedOneHotCatnat(t, X),
+        lambda t: ct.RelaxedOneHotCatnat(torch.tensor(t), X),
+    ],
+    ids=["relaxed_sample", "gumbel_straight_through", "RelaxedOneHotCatnat", "with a tensor"],
+)
+def test_temperature_must_be_above_zero(call: Callable[[float], object], wrong: float) -> None:
+    with pytest.raises(ValueError, match=rf"temperature must be .*above 0; got .*{str(wrong).split('.')[0]}"):
+        call(wrong)
+
+
+@pytest.mark.parametrize("wrong", [-0.1, float("inf"), float("nan")])
+def test_damping_must_not_be_negative(wrong: float) -> None:
+    with pytest.raises(ValueError, match=rf"damping must be a finite number of at least 0; got {wrong}"):
+        ct.natural_gradient(X, damping=wrong)
+
+
+@pytest.mark.parametrize("wrong", [0, -3])
+def test_num_samples_must_be_positive(wrong: int) -> None:
+    with pytest.raises(ValueError, match=rf"num_samples must be at least 1; got {wrong}"):
+        ct.monte_carlo_fisher(ct.CatnatCategorical, torch.zeros(3), wrong)
+
+
+def test_monte_carlo_fisher_takes_one_row_and_one_log_prob_a_draw() -> None:
+    with pytest.raises(ValueError, match=r"scores must be one row \[S\]; got shape \(4, 5\)"):
+        ct.monte_carlo_fisher(ct.CatnatCategorical, X, 3)
+    with pytest.raises(ValueError, match=r"distribution must give one log_prob a draw, shape \(3,\); got \(3, 2\)"):
+        ct.monte_carlo_fisher(lambda row: ct.CatnatCategorical(row.expand(2, -1)), torch.zeros(3), 3)
+
+
+@pytest.mark.parametrize("wrong", [1.0, -0.1, float("nan")])
+def test_decay_out_of_range(wrong: float) -> None:
+    with pytest.raises(ValueError, match=rf"decay must lie in \[0, 1\); got {wrong}"):
+        ct.MovingAverage(wrong)
+
+
+# -- estimators and parts -----------------------------------------------------------------------------------------
+
+
+def test_leave_one_out_needs_two_samples() -> None:
+    with pytest.raises(ValueError, match=r"at least 2 samples along dim 0; got 1 \(cost has shape \(1, 4\)\)"):
+        ct.score_function(torch.zeros(1, 4), torch.zeros(1, 4), ct.LeaveOneOut())
+    with pytest.raises(ValueError, match=r"at least 2 samples along dim 1; got 1 \(cost has shape \(5, 1\)\)"):
+        ct.LeaveOneOut(dim=1)(torch.zeros(5, 1))
+    with pytest.raises(ValueError, match=r"at least 2 samples along dim 0; got 0 \(cost has shape \(\)\)"):
+        ct.LeaveOneOut()(torch.tensor(1.0))
+
+
+def test_cost_and_log_prob_must_match() -> None:
+    with pytest.raises(ValueError, match=r"cost and log_prob must have one shape; got \(4,\) and \(3, 4\)"):
+        ct.score_function(torch.zeros(4), torch.zeros(3, 4))
+
+
+@pytest.mark.parametrize("wrong", ["mean", True, torch.zeros(4)])
+def test_unknown_baseline(wrong: object) -> None:
+    with pytest.raises(TypeError, match=r"baseline must be None, a number, MovingAverage or LeaveOneOut; got"):
+        ct.score_function(torch.zeros(4), torch.zeros(4), wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("nvec", "options", "error", "message"),
+    [
+        ([3, 5], {}, ValueError, r"scores must .* 6 values .*; got 5 \(scores have shape \(4, 5\)\)"),
+        ([], {}, ValueError, r"nvec must name at least one part; got none"),
+        ([6, 0], {}, ValueError, r"must be at least 1; got 0"),
+        ([2.5, 4], {}, TypeError, r"must be a whole number of at least 1; got 2\.5"),
+        (6, {}, TypeError, r"nvec must be a sequence .*; got 6"),
+        ([3, 4], {"parameterization": ["natural"]}, ValueError, r"parameterization must name one a part: 2; got 1"),
+        (
+            [3, 4],
+            {"mask": torch.ones(4, 6, dtype=torch.bool)},
+            ValueError,
+            r"mask .*sum\(nvec\) = 7 wide; got .*\(4, 6\)",
+        ),
+        (
+            [3, 4],
+            {"parameterization": [Parameterization(3), Parameterization(3)]},
+            ValueError,
+            r"scores must .*3 classes",
+        ),
+    ],
+    ids=["width", "empty", "zero", "float", "number", "kinds", "mask", "part"],
+)
+def test_bad_parts(nvec: object, options: dict[str, object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        ct.MultiCatnat(X, nvec, **options)  # type: ignore[arg-type]
+
+
+def test_kl_between_things_of_different_size() -> None:
+    p, q = ct.CatnatCategorical(X), ct.CatnatCategorical(torch.zeros(4, 3))
+    with pytest.raises(ValueError, match=r"KL needs equally many classes; got 6 and 4"):
+        torch.distributions.kl_divergence(p, q)
+    p, q = ct.MultiCatnat(X, [3, 4]), ct.MultiCatnat(X, [4, 3])
+    with pytest.raises(ValueError, match=r"KL needs the same nvec on both sides; got \(3, 4\) and \(4, 3\)"):
+        torch.distributions.kl_divergence(p, q)
+
+
+@pytest.mark.parametrize("wrong", [-1, K, 0.5])
+def test_validated_distributions_refuse_values_outside_their_support(wrong: float) -> None:
+    policy = ct.CatnatCategorical(X, validate_args=True)
+    with pytest.raises(ValueError, match=r"within the support"):
+        policy.log_prob(torch.full((4,), wrong))
+    with pytest.raises(ValueError, match=r"within the support"):
+        ct.OneHotCatnat(X, validate_args=True).log_prob(torch.full((4, K), 0.5))
+    with pytest.raises(ValueError, match=r"within the support"):
+        ct.MultiCatnat(X, [3, 4], validate_args=True).log_prob(torch.full((4, 2), wrong))

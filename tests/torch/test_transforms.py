@@ -1,0 +1,410 @@
+"""Compilers, function transforms, exporters and everything else that looks inside a call see the eager results."""
+
+import io
+import itertools
+import threading
+from functools import partial
+
+import pytest
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch._dynamo.testing import CompileCounter
+from torch.autograd.functional import hessian, jacobian
+from torch.func import grad, jacfwd, jacrev, jvp, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.testing import assert_close
+from torch.utils._pytree import tree_leaves
+
+import catnat
+import catnat.torch as ct
+from catnat.torch import plan
+from tests.core.trees import make_tree
+
+# name: number of classes, activation, tree, kind of mask
+CASES = {
+    "natural-5": (5, "natural", "balanced", None),
+    "sigmoid-8": (8, "sigmoid", "balanced", None),
+    "natural-18": (18, "natural", "balanced", None),
+    "sigmoid-100": (100, "sigmoid", "balanced", None),
+    "natural-100": (100, "natural", "balanced", None),
+    "chain-18": (18, "sigmoid", "chain", None),
+    "reflect-8": (8, catnat.Natural(saturation="reflect"), "balanced", None),
+    "revive-18": (18, catnat.Natural(saturation="revive"), "nested", None),
+    "renormalize-18": (18, "natural", "huffman", "renormalize"),
+    "prune-5": (5, "sigmoid", "balanced", "prune"),
+}
+EACH = pytest.mark.parametrize("case", CASES)
+MODULES = pytest.mark.parametrize("module", [ct.LogCatnat, ct.Catnat])
+
+
+def make_case(name):
+    """A parameterization, and the masking arguments that go with it."""
+    num_classes, activation, kind, mask_mode = CASES[name]
+    pi = catnat.Parameterization(num_classes, activation, make_tree(kind, num_classes))
+    mask = torch.arange(num_classes) % 3 != 1
+    return pi, {"mask": mask, "mask_mode": mask_mode} if mask_mode else {}
+
+
+def draw_scores(pi, *batch, seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*batch, pi.num_nodes, dtype=dtype, generator=generator)
+
+
+def operations(case):
+    """Every public function, as a function of the scores alone."""
+    pi, masking = make_case(case)
+    free = draw_scores(pi, seed=7).bfloat16()  # the same numbers in every dtype
+    return {
+        "log_catnat": lambda s: ct.log_catnat(s, pi, **masking).clamp(min=-1e4),  # -inf has no gradient to compare
+        "catnat": lambda s: ct.catnat(s, pi, **masking),
+        "log_prob": lambda s: ct.log_prob(s, torch.full(s.shape[:-1], 3), pi, **masking),
+        "entropy": lambda s: ct.entropy(s, pi, **masking),
+        "kl_divergence": lambda s: ct.kl_divergence(s, free.to(s), pi, **masking),
+        "cross_entropy": lambda s: ct.cross_entropy(s, torch.full(s.shape[:-1], 2), pi, reduction="none"),
+        "soft_cross_entropy": lambda s: ct.cross_entropy(s, ct.catnat(free.to(s), pi).expand(*s.shape[:-1], -1), pi),
+        "mode": lambda s: ct.mode(s, pi, **masking),
+        "reach": lambda s: ct.reach(s, pi, **({"mask": masking["mask"]} if masking else {})),
+        "fisher_diagonal": lambda s: ct.fisher_diagonal(s, pi),
+    }
+
+
+SMOOTH = ["log_catnat", "catnat", "log_prob", "entropy", "kl_divergence", "cross_entropy", "soft_cross_entropy"]
+EACH_SMOOTH = pytest.mark.parametrize("name", SMOOTH)
+
+
+def with_gradient(function, scores, create_graph=False):
+    """A function's value and the gradient of a weighted sum of it."""
+    scores = scores.detach().clone().requires_grad_()
+    value = function(scores)
+    weights = torch.linspace(-1, 2, value.numel(), dtype=value.dtype).reshape(value.shape)
+    return value, torch.autograd.grad(value, scores, weights, create_graph=create_graph)[0]
+
+
+@pytest.fixture
+def fresh():
+    """No plan, no compiled code."""
+    torch._dynamo.reset()
+    plan._cached.cache_clear()
+
+
+# -- torch.compile -----------------------------------------------------------------------------------------------
+
+
+def check_compiled(case, names, **options):
+    functions, scores = [operations(case)[name] for name in names], draw_scores(make_case(case)[0], 3)
+
+    def everything(s):
+        return torch.cat([function(s).reshape(-1) for function in functions])
+
+    compiled = torch.compile(everything, fullgraph=True, **options)
+    assert_close(with_gradient(compiled, scores), with_gradient(everything, scores))
+
+
+@pytest.mark.parametrize("turn, case", enumerate(CASES), ids=CASES)
+def test_compiled_values_and_gradients_are_eager_ones(fresh, turn, case):
+    others = SMOOTH[1:] * 2  # each of them with three or four cases; all of them with all is slow
+    check_compiled(case, ["log_catnat", *others[turn % 6 : turn % 6 + 2]], backend="aot_eager")
+
+
+@pytest.mark.slow
+@EACH
+def test_compiled_values_and_gradients_are_eager_ones_in_every_combination(fresh, case):
+    check_compiled(case, SMOOTH, backend="aot_eager")
+
+
+@pytest.mark.parametrize("case, name", [("natural-18", "log_catnat"), ("sigmoid-100", "log_prob")])
+def test_inductor_agrees(fresh, case, name):
+    check_compiled(case, [name])
+
+
+@pytest.mark.slow
+@EACH
+def test_inductor_agrees_in_every_combination(fresh, case):
+    check_compiled(case, SMOOTH)
+
+
+@pytest.mark.parametrize("case", ["natural-18", "sigmoid-8", "renormalize-18"])
+@pytest.mark.parametrize("name", ["mode", "reach", "fisher_diagonal"])
+def test_compiled_summaries_are_eager_ones(fresh, case, name):
+    scores, function = draw_scores(make_case(case)[0], 3), operations(case)[name]
+    assert_close(torch.compile(function, fullgraph=True, backend="aot_eager")(scores), function(scores))
+
+
+@pytest.mark.parametrize("case", ["natural-18", "sigmoid-100", "reflect-8", "renormalize-18", "prune-5"])
+def test_compiled_sampling_draws_classes(fresh, case):
+    pi, masking = make_case(case)
+    draw = torch.compile(partial(ct.sample, sample_shape=(7,), **masking), fullgraph=True, backend="aot_eager")
+    drawn = draw(draw_scores(pi, 3), pi)
+    assert drawn.shape == (7, 3) and drawn.min() >= 0 and drawn.max() < pi.num_classes
+
+
+@pytest.mark.parametrize("case", ["natural-18", "chain-18", "renormalize-18"])
+def test_one_compilation_serves_all_values_and_all_batches(fresh, case):
+    pi, function = make_case(case)[0], operations(case)["log_catnat"]
+    for dynamic, batches in [(False, [(3,), (3,), (3,)]), (True, [(3,), (5,), (9,)])]:
+        counter = CompileCounter()
+        compiled = torch.compile(function, fullgraph=True, dynamic=dynamic, backend=counter)
+        for seed, batch in enumerate(batches):
+            scores = 10 * draw_scores(pi, *batch, seed=seed)
+            assert_close(compiled(scores), function(scores))
+        assert counter.frame_count == 1
+        torch._dynamo.reset()
+
+
+def test_a_compiled_distribution(fresh):
+    def loss(scores, action):
+        policy = ct.CatnatCategorical(scores, validate_args=False)
+        return policy.log_prob(action) + policy.entropy()
+
+    scores, action = torch.randn(3, 17), torch.tensor([0, 4, 17])
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    assert_close(with_gradient(lambda s: compiled(s, action), scores), with_gradient(lambda s: loss(s, action), scores))
+
+
+def test_natural_gradients_and_estimators_compile(fresh):
+    scores = draw_scores(make_case("natural-18")[0], 3)
+
+    def natural(s):
+        return ct.log_catnat(ct.natural_gradient(s, damping=0.1))
+
+    compiled = torch.compile(natural, fullgraph=True, backend="aot_eager")
+    assert_close(with_gradient(compiled, scores), with_gradient(natural, scores))
+    for estimator in (ct.straight_through, ct.gumbel_straight_through, ct.relaxed_sample):
+        drawn, gradient = with_gradient(torch.compile(estimator, fullgraph=True, backend="aot_eager"), scores)
+        assert_close(drawn.sum(-1), torch.ones(3, dtype=torch.float64))
+        assert gradient.isfinite().all() and gradient.any()
+
+
+# -- torch.func --------------------------------------------------------------------------------------------------
+
+
+@EACH
+@EACH_SMOOTH
+def test_transforms_of_one_row_are_those_of_autograd(case, name):
+    scores, function = draw_scores(make_case(case)[0]), operations(case)[name]
+    expected = jacobian(function, scores)
+    assert_close(jacobian(function, scores, vectorize=True), expected)
+    assert_close(jacrev(function)(scores), expected)
+    if "revive" not in case:  # whose gradient is not a derivative: no forward mode has it
+        assert_close(jacfwd(function)(scores), expected)
+        direction = draw_scores(make_case(case)[0], seed=1)
+        assert_close(jvp(function, (scores,), (direction,)), (function(scores), expected @ direction))
+        with forward_ad.dual_level():
+            value, tangent = forward_ad.unpack_dual(function(forward_ad.make_dual(scores, direction)))
+            assert_close((value, tangent), (function(scores), expected @ direction))
+
+
+@EACH
+@EACH_SMOOTH
+def test_second_derivatives_agree(case, name):
+    scores, function = draw_scores(make_case(case)[0]), operations(case)[name]
+
+    def total(s):
+        return (function(s) * torch.linspace(1, 2, function(s).numel()).reshape(function(s).shape)).sum()
+
+    expected = hessian(total, scores)  # grad of grad
+    assert_close(jacrev(jacrev(total))(scores), expected)
+    if "revive" not in case:
+        assert_close(expected, expected.T)
+        assert_close(torch.func.hessian(total)(scores), expected)
+
+
+@EACH
+@EACH_SMOOTH
+def test_vmap_is_a_loop(case, name):
+    pi, function = make_case(case)[0], operations(case)[name]
+    rows, planes = draw_scores(pi, 4), draw_scores(pi, 2, 3)
+    assert_close(vmap(function)(rows), torch.stack([function(row) for row in rows]))
+    nested = [torch.stack([function(row) for row in plane]) for plane in planes]
+    assert_close(vmap(vmap(function))(planes), torch.stack(nested))
+    per_row = vmap(grad(lambda s: function(s).sum()))(rows)
+    assert_close(per_row, torch.stack([jacobian(lambda s: function(s).sum(), row) for row in rows]))
+
+
+def test_vmap_over_masks_class_ids_and_draws():
+    scores, index = torch.randn(4, 17), torch.tensor([0, 5, 17, 9])
+    masks = torch.rand(4, 18) < 0.7
+    masks[:, 3] = True
+    for mode in ("renormalize", "prune"):
+        masked = vmap(lambda s, m, mode=mode: ct.catnat(s, mask=m, mask_mode=mode))(scores, masks)
+        assert_close(masked, ct.catnat(scores, mask=masks, mask_mode=mode))
+    assert_close(vmap(ct.log_prob)(scores, index), ct.log_prob(scores, index))
+    assert_close(vmap(ct.cross_entropy)(scores, index), ct.cross_entropy(scores, index, reduction="none"))
+    assert vmap(ct.sample, randomness="different")(scores).shape == (4,)
+
+
+@pytest.mark.parametrize("case, batch", [("natural-18", 150), ("chain-18", 2), ("revive-18", 150), ("sigmoid-100", 30)])
+def test_batched_and_differentiated_backward_passes(case, batch):
+    """The hand-written backward passes give way to the plain ones where those are needed."""
+    scores, function = draw_scores(make_case(case)[0], batch), operations(case)["log_catnat"]
+    leaf = scores.clone().requires_grad_()
+    value = function(leaf)
+    upstream = torch.randn(3, *value.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    loop = torch.stack([torch.autograd.grad(value, leaf, u, retain_graph=True)[0] for u in upstream])
+    assert_close(torch.autograd.grad(value, leaf, upstream, is_grads_batched=True, retain_graph=True)[0], loop)
+    (first,) = torch.autograd.grad(value, leaf, upstream[0], create_graph=True)
+    (second,) = torch.autograd.grad((first**2).sum(), leaf)
+    assert_close(second, grad(lambda s: (grad(lambda t: (function(t) * upstream[0]).sum())(s) ** 2).sum())(scores))
+
+
+# -- graphs for elsewhere ----------------------------------------------------------------------------------------
+
+
+@MODULES
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("case", ["natural-18", "sigmoid-100", "chain-18", "reflect-8", "revive-18"])
+def test_exported_programs_give_the_modules_results(fresh, module, strict, case):
+    pi, _ = make_case(case)
+    model = module(pi)
+    batch = torch.export.Dim("batch", min=2)
+    example = (draw_scores(pi, 3),)
+    program = torch.export.export(model, example, strict=strict, dynamic_shapes=({0: batch},))
+    for size in (3, 8):
+        scores = draw_scores(pi, size, seed=size)
+        assert_close(program.module()(scores), model(scores))
+    saved = io.BytesIO()
+    torch.export.save(program, saved)
+    saved.seek(0)
+    assert_close(torch.export.load(saved).module()(scores), model(scores))
+
+
+@EACH
+@EACH_SMOOTH
+def test_make_fx_traces_a_graph_that_gives_the_same(fresh, case, name):
+    pi, function = make_case(case)[0], operations(case)[name]
+    graph = make_fx(lambda s: with_gradient(function, s))(draw_scores(pi, 3))
+    scores = draw_scores(pi, 3, seed=1)
+    assert_close(graph(scores), with_gradient(function, scores))
+
+
+# -- plans are made once, whoever comes first --------------------------------------------------------------------
+
+
+def run_inference_mode(function, scores):
+    with torch.inference_mode():
+        return function(scores.clone())
+
+
+def run_export(function, scores):
+    class Module(torch.nn.Module):
+        def forward(self, s):
+            return function(s)
+
+    return torch.export.export(Module(), (scores,), strict=False).module()(scores)
+
+
+VISITORS = {
+    "compile": lambda f, s: torch.compile(f, fullgraph=True, backend="eager")(s),
+    "vmap": lambda f, s: vmap(f)(s),
+    "vmap of grad": lambda f, s: [vmap(grad(lambda t: f(t).sum()))(s), f(s)][1],
+    "inference mode": run_inference_mode,
+    "export": run_export,
+}
+ORDERS = [*itertools.permutations(VISITORS, 2), tuple(VISITORS), tuple(reversed(VISITORS))]
+
+
+def assert_plan_is_plain(case):
+    """Nothing of an inference mode, a tracer or a function transform may be kept."""
+    pi, _ = make_case(case)
+    kept = vars(plan.plan_for(pi, pi.num_classes, torch.float64, torch.device("cpu"))).values()
+    for tensor in (t for t in tree_leaves(list(kept)) if isinstance(t, torch.Tensor)):
+        assert type(tensor) is torch.Tensor and not tensor.is_inference() and not tensor.requires_grad
+        assert not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=" then ".join)
+@pytest.mark.parametrize("case", ["natural-18", "chain-18"])
+def test_who_comes_first_leaves_nothing_behind(fresh, order, case):
+    function, scores = operations(case)["log_catnat"], draw_scores(make_case(case)[0], 3)
+    results = []
+    for name in order:
+        visited = VISITORS[name](function, scores)
+        assert_plan_is_plain(case)
+        results.append((visited, with_gradient(function, scores)))
+    plan._cached.cache_clear()
+    eager = with_gradient(function, scores)
+    for visited, afterwards in results:
+        assert_close(visited, eager[0])
+        assert_close(afterwards, eager)
+
+
+def test_many_threads_may_be_first(fresh):
+    function, scores = operations("natural-18")["log_catnat"], draw_scores(make_case("natural-18")[0], 3)
+    start, results = threading.Barrier(8), [None] * 8
+
+    def work(i):
+        start.wait()
+        results[i] = with_gradient(function, scores)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for result in results:
+        assert_close(result, with_gradient(function, scores))
+
+
+# -- kinds of tensors --------------------------------------------------------------------------------------------
+
+
+@EACH
+def test_autocast_answers_half_precision_in_float32(case):
+    pi, _ = make_case(case)
+    half = draw_scores(pi, 3).bfloat16()
+    for scores in (half, half.float()):
+        for name in SMOOTH:
+            function = operations(case)[name]
+            with torch.autocast("cpu", torch.bfloat16):
+                value, gradient = with_gradient(function, scores)
+            assert value.dtype == torch.float32 and gradient.dtype == scores.dtype
+            expected = with_gradient(function, half.float())
+            assert_close(value, expected[0])
+            assert_close(gradient, expected[1].to(scores.dtype))
+        with torch.autocast("cpu", torch.bfloat16):
+            assert ct.sample(scores, pi).shape == (3,)
+
+
+@EACH
+def test_without_gradients_the_values_are_the_same(case):
+    scores = draw_scores(make_case(case)[0], 3).requires_grad_()
+    for name in SMOOTH:
+        function = operations(case)[name]
+        with torch.no_grad():
+            value = function(scores)
+        assert not value.requires_grad
+        assert_close(value, function(scores).detach())
+
+
+@EACH
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_float32_rounded_at_the_end(case, dtype):
+    scores = draw_scores(make_case(case)[0], 3).to(dtype)
+    for name in SMOOTH:
+        value, gradient = with_gradient(operations(case)[name], scores)
+        assert value.dtype == gradient.dtype == dtype
+        assert_close(value, operations(case)[name](scores.float()).to(dtype))
+
+
+LAYOUTS = {
+    "transposed": lambda s: s.mT,
+    "strided": lambda s: s[::2],
+    "expanded": lambda s: s[:1].expand(4, -1),
+    "deep": lambda s: s[:4].reshape(2, 1, 2, -1).movedim(0, 2),
+    "parameter": lambda s: s,
+}
+
+
+@EACH
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_strides_and_parameters_make_no_difference(case, layout):
+    pi, arrange = make_case(case)[0], LAYOUTS[layout]
+    square = (
+        torch.nn.Parameter(draw_scores(pi, pi.num_nodes)) if layout == "parameter" else draw_scores(pi, pi.num_nodes)
+    )
+    for name in SMOOTH:
+        function = operations(case)[name]
+        value, plain = function(arrange(square)), function(arrange(square.detach()).contiguous())
+        assert_close(value, plain, check_stride=False)
+        gradient = with_gradient(lambda s, f=function: f(arrange(s)), square)
+        assert_close(gradient, with_gradient(lambda s, f=function: f(arrange(s).contiguous()), square))

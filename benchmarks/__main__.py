@@ -47,12 +47,10 @@ def main() -> None:
             for activation in case.ours:
                 found = ratio(times[activation], times["rival"])
                 limit = case.limits[activation]
-                verdict = "" if found.median <= limit else "  over"
-                print(
-                    f"{'':28} {activation:10} {f'{shape[0]} x {shape[1]}':>15} {found.median:13.2f}   {limit}{verdict}"
-                )
+                verdict = "" if limit is None else f"{limit}" if found.median <= limit else f"{limit}  over"
+                print(f"{'':28} {activation:10} {f'{shape[0]} x {shape[1]}':>15} {found.median:13.2f}   {verdict}")
                 figures = (f"{value:.3f}" for value in (found.median, found.low, found.high))
-                rows.append((name, activation, *shape, operation.rival, *figures, limit))
+                rows.append((name, activation, *shape, operation.rival, *figures, "" if limit is None else limit))
     if arguments.output:
         _write(arguments.output, rows)
 

@@ -20,8 +20,9 @@ CORE = {
     "__init__": 0.4,
 }
 BACKEND = {  # the same files and the same names in every backend
-    "plan": 1.0,
-    "activations": 1.1,
+    "compat": 1.0,
+    "plan": 1.1,
+    "activations": 1.2,
     "eager": 2.0,
     "inputs": 3.0,
     "masks": 3.0,

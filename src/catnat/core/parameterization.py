@@ -37,11 +37,14 @@ class Natural:
         saturation: what happens outside the range.
 
             - ``"clip"``: a stays at its end value and the gradient is 0 (the paper).
-            - ``"revive"``: as clip, but a gradient whose descent step points back inside is let through.
-            - ``"reflect"``: the sine goes on. The Fisher information is then constant everywhere and nothing dies,
-              but a is no longer monotone.
+            - ``"revive"``: as clip, but a score's gradient is let through where a descent step would lead back inside.
+              That gradient is as steep as at the floor, (pi/A) / sqrt(floor), so give it a floor of 1e-6 or so; and it
+              is a rule, not a derivative: an estimator that is unbiased elsewhere is not so outside the range.
+            - ``"reflect"``: the sine goes on. The Fisher information is then constant everywhere but on the floor, and
+              nothing dies, but a is no longer monotone.
         floor: the least probability that either branch may take, 0 <= floor < 1/2. It bounds log a from below and
-            its gradient by (pi/A) / sqrt(floor). 0 is the paper's formula to the letter, with log a = -inf at the ends.
+            its gradient by (pi/A) / sqrt(floor). 0 is the paper's formula to the letter, with log a = -inf at the ends;
+            a floor below the smallest number of a dtype counts as 0 there.
     """
 
     amplitude: float = 2 * math.pi

@@ -104,8 +104,8 @@ def _natural_tangent(x: Tensor, plan: Plan, nodes: Tensor | None) -> tuple[Tenso
     """tan(u), u in [0, pi/4] the angle to the nearer end, and whether that is the upper end, where a = 1."""
     assert plan.natural is not None
     distance, is_upper = _natural_distance(x, plan, nodes)
-    if plan.natural.saturation == "revive":
-        distance = _Revive.apply(distance, plan.margin)
+    if plan.revives:
+        distance = _StraightThroughClamp.apply(distance, plan.margin)
     else:
         distance = distance.clamp(min=plan.margin)
     return torch.tan(distance * plan.angle), is_upper
@@ -119,8 +119,49 @@ def _natural_logs(tangent: Tensor) -> tuple[Tensor, Tensor]:
     return log_big, log_big + 2 * log_tangent
 
 
-class _Revive(torch.autograd.Function):
-    """max(distance, margin), whose gradient outside passes only where a descent step would lead back inside."""
+# -- revival -----------------------------------------------------------------------------------------------------
+
+
+def gate_revival(x: Tensor, plan: Plan) -> Tensor:
+    """The scores themselves; on the way back, outside the range, only a gradient whose descent step leads back inside.
+
+    The gate looks at the whole gradient of a score, so it stands where the scores come in; behind it, the clamp passes
+    everything.
+    """
+    with torch.no_grad():
+        distance, is_upper = _natural_distance(x, plan, None)
+        side = torch.where(is_upper, 1.0, -1.0).to(x.dtype)
+        outside = torch.where(distance < plan.margin, side, 0.0)
+    return _Gate.apply(x, outside)
+
+
+class _Gate(torch.autograd.Function):
+    """Identity; the gradient passes inside, and outside where it has the sign of the side."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, outside: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+        ctx.save_for_forward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (outside,) = ctx.saved_tensors
+        return torch.where((outside == 0) | (outside * gradient > 0), gradient, 0.0), None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
+        # a direction has no descent step: forwards, the function is flat outside
+        return torch.where(ctx.saved_tensors[0] == 0, tangent, 0.0)
+
+
+class _StraightThroughClamp(torch.autograd.Function):
+    """max(distance, margin) with the gradient of the identity."""
 
     generate_vmap_rule = True
 
@@ -130,12 +171,12 @@ class _Revive(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
-        distance, margin = inputs
-        ctx.save_for_backward(distance)
-        ctx.margin = margin
+        pass
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (distance,) = ctx.saved_tensors
-        passes = (distance >= ctx.margin) | (gradient < 0)
-        return torch.where(passes, gradient, 0.0), None
+        return gradient, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
+        return tangent.clone()

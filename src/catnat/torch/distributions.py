@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, OneHotCategorical, RelaxedOneHotCategorical, constraints
 from torch.distributions.kl import kl_divergence, register_kl
-from torch.distributions.utils import lazy_property
 
 from catnat.torch import functional
+from catnat.torch.compat import is_plain
 from catnat.torch.dispatch import p_log_ratio
-from catnat.torch.inputs import ParameterizationLike, prepare, prepare_mask, values_can_be_read
+from catnat.torch.inputs import ParameterizationLike, prepare, prepare_mask
 
 Shape = Sequence[int] | torch.Size
 
@@ -62,18 +62,23 @@ class CatnatCategorical(Categorical):
         self.mask_mode = mask_mode
         self.allowed = mask  # not .mask: Pyro gives that name another meaning
         self._num_events = plan.num_classes
+        self._logits: Tensor | None = None
         Distribution.__init__(self, batch, validate_args=validate_args)
 
     @property
     def _masking(self) -> dict[str, Any]:
         return {"mask": self.allowed, "mask_mode": self.mask_mode}
 
-    @lazy_property
+    @property
     def logits(self) -> Tensor:
-        """[..., K] normalised log-probabilities."""
-        return functional.log_catnat(self.scores, self.parameterization, **self._masking)
+        """[..., K] normalised log-probabilities, computed once."""
+        # not torch's lazy_property: what it keeps from inference mode would have no gradient ever after
+        if self._logits is None or (self._logits.is_inference() and not torch.is_inference_mode_enabled()):
+            with torch.enable_grad():
+                self._logits = functional.log_catnat(self.scores, self.parameterization, **self._masking)
+        return self._logits
 
-    @lazy_property
+    @property
     def probs(self) -> Tensor:
         """[..., K] probabilities."""
         return self.logits.exp()
@@ -104,9 +109,7 @@ class CatnatCategorical(Categorical):
         new.scores = self.scores.expand((*batch, -1))
         new.parameterization, new.mask_mode, new._num_events = self.parameterization, self.mask_mode, self._num_events
         new.allowed = None if self.allowed is None else self.allowed.expand((*batch, -1))
-        for name in ("logits", "probs"):
-            if name in self.__dict__:
-                new.__dict__[name] = self.__dict__[name].expand((*batch, -1))
+        new._logits = None if self._logits is None else self._logits.expand((*batch, -1))
         Distribution.__init__(new, batch, validate_args=False)
         new._validate_args = self._validate_args
         return new
@@ -126,7 +129,7 @@ class CatnatCategorical(Categorical):
         if self._validate_args:
             self._validate_sample(value)
         value = value.long()
-        if "logits" in self.__dict__ or self.allowed is not None:  # the whole row is there, or needed anyway
+        if self._logits is not None or self.allowed is not None:  # the whole row is there, or needed anyway
             value, logits = torch.broadcast_tensors(value.unsqueeze(-1), self.logits)
             return logits.gather(-1, value[..., :1]).squeeze(-1)
         return functional.log_prob(self.scores, value, self.parameterization)
@@ -181,7 +184,9 @@ class OneHotCatnat(OneHotCategorical):
         mask_mode: str = "renormalize",
         validate_args: bool | None = None,
     ) -> None:
-        self._categorical = CatnatCategorical(scores, parameterization, mask=mask, mask_mode=mask_mode)
+        self._categorical = CatnatCategorical(
+            scores, parameterization, mask=mask, mask_mode=mask_mode, validate_args=validate_args
+        )
         event = self._categorical.param_shape[-1:]
         Distribution.__init__(self, self._categorical.batch_shape, event, validate_args=validate_args)
 
@@ -254,7 +259,7 @@ class RelaxedOneHotCatnat(RelaxedOneHotCategorical):
     ) -> None:
         logits = functional.log_catnat(scores, parameterization)
         value = torch.as_tensor(temperature, dtype=scores.dtype, device=scores.device)
-        if values_can_be_read(value) and not bool((value > 0).all()):
+        if is_plain(value) and not bool((value > 0).all()):
             raise ValueError(f"temperature must be above 0; got {temperature}")
         self.scores = scores
         self.parameterization = parameterization

@@ -153,7 +153,9 @@ def _by_class(table: Tensor, classes: Tensor) -> Tensor:
 def _paths(index: Tensor, plan: Plan) -> tuple[Tensor, Tensor, Tensor | None]:
     """Zero-based nodes, turns and, where paths differ in length, which steps count: [..., depth] each."""
     if plan.path_nodes is not None and plan.path_signs is not None:
-        nodes, signs = plan.path_nodes[index], plan.path_signs[index]
+        flat = index.reshape(-1)  # index_select: it refuses what is out of range
+        nodes, signs = plan.path_nodes.index_select(0, flat), plan.path_signs.index_select(0, flat)
+        nodes, signs = nodes.view(*index.shape, plan.depth), signs.view(*index.shape, plan.depth)
         return nodes, signs > 0, None if plan.even else signs != 0
     assert plan.is_heap  # other trees this large have no short paths
     places = (index + plan.num_classes).unsqueeze(-1)
@@ -200,6 +202,8 @@ class ScoreCoins(Coins):
     def toss(self, minted: Tensor, nodes: Tensor | None) -> Tensor:
         """Which scores lie above."""
         x = row_values(self.right, nodes)
+        if self.plan.natural is not None:
+            x = x.clamp(torch.finfo(x.dtype).min, torch.finfo(x.dtype).max)  # an infinite score is on its floor too
         return (x - at_nodes(self.plan.center, nodes) if self.centered else x) > minted
 
 

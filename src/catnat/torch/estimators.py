@@ -33,8 +33,10 @@ class MovingAverage(torch.nn.Module):
 
     @torch.no_grad()
     def forward(self, cost: Tensor) -> Tensor:
-        """The baseline from costs seen before this call (0 at first); then take this one in."""
+        """The baseline from costs seen before this call (0 at first); then, in training mode, take this one in."""
         before = self.value.clone()
+        if not self.training:
+            return before.to(cost)
         mean = cost.detach().mean().to(self.value)
         self.value.copy_(torch.where(self.seen, self.decay * self.value + (1 - self.decay) * mean, mean))
         self.seen.fill_(True)

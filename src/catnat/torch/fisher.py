@@ -91,7 +91,7 @@ class _Divide(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (divisor,) = ctx.saved_tensors
-        return torch.where(divisor > 0, gradient / torch.where(divisor > 0, divisor, 1.0), 0.0), None
+        return torch.where(divisor == 0, 0.0, gradient / torch.where(divisor == 0, 1.0, divisor)), None
 
 
 # -- any head ----------------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def condition_number(matrix: Tensor, *, rtol: float | None = None) -> Tensor:
     changes nothing) and are left out.
 
     Args:
-        matrix: [..., S, S] symmetric positive semi-definite, or a diagonal [S] given as a vector.
+        matrix: [..., S, S] symmetric positive semi-definite, or one diagonal [S] as a vector (not a stack of them).
         rtol: what counts as zero; by default 10 S times the rounding error of the dtype.
 
     Example:

@@ -219,8 +219,10 @@ def kl_divergence(
         return dispatch.p_log_ratio(log_p, log_q).sum(-1).to(dtype)
     p_left, p_right, reached = dispatch.branches(p, plan, mask)
     q_left, q_right, _ = dispatch.branches(q, q_plan, mask)
+    # a coin that is never tossed counts for nothing, be it infinitely off
+    never = reached == -torch.inf
+    p_left, p_right, q_left, q_right = (torch.where(never, 0.0, b) for b in (p_left, p_right, q_left, q_right))
     coins = dispatch.p_log_ratio(p_left, q_left) + dispatch.p_log_ratio(p_right, q_right)
-    coins = torch.where(reached == -torch.inf, 0.0, coins)  # a coin that is never tossed, be it infinitely off
     # a coin that is infinitely off makes the sum so, however rarely it is tossed
     return torch.where(coins == torch.inf, coins, reached.exp() * coins).sum(-1).to(dtype)
 

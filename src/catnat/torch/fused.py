@@ -20,12 +20,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from catnat.torch import eager
+from catnat.torch.compat import in_forward_mode, is_batched_gradient, is_plain
 from catnat.torch.plan import Plan
 
-PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
 SMALL = 2048  # scores up to which calls cost more than arithmetic
 GRAIN = 32768  # elements from which torch spreads one operation over threads
 LEAST_PRODUCT = {torch.float32: 1e-30, torch.float64: 1e-290}
@@ -35,12 +34,11 @@ def applies(x: Tensor, plan: Plan) -> bool:
     """Whether `log_classes` here may stand in for the plain walk, now and for this tensor."""
     return (
         plan.fusable
-        and type(x) in PLAIN_TENSORS
-        and not torch.compiler.is_compiling()
-        and not torch._C._are_functorch_transforms_active()
-        and not torch._C._len_torch_dispatch_stack()  # a tracer
-        and forward_ad._current_level < 0
-        and not torch.is_autocast_enabled("cpu")  # it would round the matrix products
+        and is_plain(x)
+        and not in_forward_mode()
+        # nothing may round the matrix products
+        and not torch.is_autocast_enabled("cpu")
+        and torch.get_float32_matmul_precision() == "highest"
         and x.numel() > 0
     )
 
@@ -48,12 +46,12 @@ def applies(x: Tensor, plan: Plan) -> bool:
 def log_classes(x: Tensor, plan: Plan) -> Tensor:
     """log p of every class: [..., K-1] to [..., K]."""
     rows = x if x.dim() == 2 else x.reshape(-1, plan.num_nodes)
-    clipped = plan.natural is None or plan.natural.saturation == "clip"
+    small = x.numel() <= SMALL and plan.depth <= 8 and not plan.revives
     if not plan.has_incidence:
         classes = _Heap.apply(rows, plan)
-    elif not _all_finite(x):  # products with the zeros of a matrix would be NaN
+    elif (small or plan.natural is None) and not _all_finite(x):  # infinity times a matrix's zero would be NaN
         return eager.log_classes(x, plan)
-    elif x.numel() <= SMALL and plan.depth <= 8 and clipped:
+    elif small:
         classes = _both(rows, plan)
     else:
         classes = _Incidence.apply(rows, plan)
@@ -111,14 +109,10 @@ class _Natural:
 
 def _natural_gradient(ctx: Any, left: Tensor, right: Tensor) -> Tensor:
     """d/ds from what stands below every branch: (pi/A) (sqrt((1-a)/a) right - sqrt(a/(1-a)) left)."""
-    ratio, alive, upper = ctx.saved_tensors[1:]
+    ratio, alive = ctx.saved_tensors[1:]
     plan: Plan = ctx.plan
     gradient = (ratio * right).sub_(left / ratio).mul_(2 * plan.angle)
-    assert plan.natural is not None
-    if plan.natural.saturation == "revive":
-        inward = (2 * upper - 1).mul_(gradient) > 0  # past the upper end a descent step must go down, and so on
-        return gradient.mul_(alive.maximum(inward.to(alive.dtype)))
-    return gradient.mul_(alive)
+    return gradient if plan.revives else gradient.mul_(alive)  # revival has its gate where the scores come in
 
 
 def _save(ctx: Any, plan: Plan, *tensors: Tensor) -> None:
@@ -128,19 +122,16 @@ def _save(ctx: Any, plan: Plan, *tensors: Tensor) -> None:
 
 def _must_be_plain(gradient: Tensor) -> bool:
     """Whether the backward pass is itself differentiated, or run for a batch of gradients at once, or traced."""
-    return (
-        torch.is_grad_enabled()
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._functorch.is_legacy_batchedtensor(gradient)  # is_grads_batched=True
-        or bool(torch._C._len_torch_dispatch_stack())
-    )
+    return torch.is_grad_enabled() or is_batched_gradient(gradient) or not is_plain(gradient)
 
 
 def _plain_backward(ctx: Any, gradient: Tensor) -> Tensor:
     """The backward pass of the plain walk, open to differentiation and to transforms."""
     again = torch.is_grad_enabled()
-    x = ctx.saved_tensors[0] if again else ctx.saved_tensors[0].detach().requires_grad_()
+    x = ctx.saved_tensors[0]
     with torch.enable_grad():
+        # a view of our own: the user's hooks on x must see this gradient once, not twice
+        x = x.view_as(x) if again else x.detach().requires_grad_()
         return torch.autograd.grad(eager.log_classes(x, ctx.plan), x, gradient, create_graph=again)[0]
 
 
@@ -157,7 +148,7 @@ class _Incidence(torch.autograd.Function):
         else:
             natural = _Natural(x, plan)
             ratio = natural.ratio()
-            _save(ctx, plan, x, ratio, natural.alive, natural.upper)
+            _save(ctx, plan, x, ratio, natural.alive)
             z = ratio.log().mul_(-2)
             tail = natural.tangent.square_().log1p_()
         log_right = z.clamp(max=0).sub_(tail)
@@ -200,7 +191,7 @@ class _Heap(torch.autograd.Function):
             _save(ctx, plan, x, a, not_a)
         else:
             natural = _Natural(x, plan)
-            _save(ctx, plan, x, natural.ratio(), natural.alive, natural.upper)
+            _save(ctx, plan, x, natural.ratio(), natural.alive)
             square = natural.tangent.square_()
             big = (square + 1).reciprocal_()
             small = square.mul_(big)

@@ -16,6 +16,8 @@ from catnat.core.errors import (
     empty_mask_row,
 )
 from catnat.core.parameterization import Natural, Parameterization, Sigmoid
+from catnat.torch.activations import gate_revival
+from catnat.torch.compat import assert_on_device, in_function_transform, is_plain
 from catnat.torch.plan import Plan, plan_for
 
 ParameterizationLike = Parameterization | Natural | Sigmoid | str
@@ -34,6 +36,8 @@ def prepare(scores: Tensor, parameterization: ParameterizationLike, dim: int = -
     plan = plan_for(parameterization, width + 1, x.dtype, x.device)
     if plan.num_nodes != width:
         check_width(plan.num_classes, width, scores.shape, dim)
+    if plan.revives:
+        x = gate_revival(x, plan)
     return x, plan, answer
 
 
@@ -70,6 +74,11 @@ def prepare_mask(mask: Tensor | None, mask_mode: str, x: Tensor, plan: Plan, dim
     if mask is None:
         return None
     check_mask(mask)
+    if mask.dim() not in (1, x.dim()) and dim not in (-1, x.dim() - 1):
+        raise ValueError(
+            f"mask must have as many dimensions as the scores, {x.dim()}, or one, where dim is not the last; "
+            f"got shape {tuple(mask.shape)}"
+        )
     moved = mask if mask.dim() == 1 else to_last(mask, dim, "mask")
     check_classes("mask", plan.num_classes, int(moved.shape[-1]) if moved.dim() else 0, mask.shape)
     try:
@@ -79,10 +88,10 @@ def prepare_mask(mask: Tensor | None, mask_mode: str, x: Tensor, plan: Plan, dim
             f"mask must broadcast to the scores' batch {tuple(x.shape[:-1])} with {plan.num_classes} classes; "
             f"got shape {tuple(mask.shape)}"
         ) from None
-    if values_can_be_read(moved):
+    if is_plain(moved):
         allowed = moved.any(-1)
         if moved.device.type != "cpu":
-            torch._assert_async(allowed.all())
+            assert_on_device(allowed.all())
         elif not allowed.all():
             raise empty_mask_row((~allowed).nonzero()[0].tolist())
     return moved
@@ -98,11 +107,11 @@ def check_index(index: Tensor, plan: Plan, argument: str = "index", looked_up: b
         return
     if index.numel() == 0:
         return
-    if values_can_be_read(index) and index.device.type == "cpu":
+    if is_plain(index) and index.device.type == "cpu":
         low, high = torch.aminmax(index)
         check_index_range(plan.num_classes, int(low), int(high), argument)
-    elif not torch._C._are_functorch_transforms_active():
-        torch._assert_async(((index >= 0) & (index < plan.num_classes)).all())
+    elif not in_function_transform():
+        assert_on_device(((index >= 0) & (index < plan.num_classes)).all())
 
 
 def check_integers(index: Tensor, argument: str) -> None:
@@ -110,12 +119,3 @@ def check_integers(index: Tensor, argument: str) -> None:
     if not isinstance(index, Tensor) or index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
         came = index.dtype if isinstance(index, Tensor) else type(index).__name__
         raise TypeError(f"{argument} must be an integer torch.Tensor of class ids; got {came}")
-
-
-def values_can_be_read(tensor: Tensor) -> bool:
-    """Whether a check may look at values: not under a compiler, a tracer or a function transform."""
-    return not (
-        torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._len_torch_dispatch_stack()
-    )

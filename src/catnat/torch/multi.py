@@ -72,7 +72,8 @@ class MultiCatnat(Distribution):
     @property
     def support(self) -> constraints.Constraint:
         """Class ids, part by part."""
-        return constraints.cat([constraints.integer_interval(0, n - 1) for n in self.nvec], -1, [1] * len(self.nvec))
+        parts = [constraints.integer_interval(0, n - 1) for n in self.nvec]
+        return constraints.independent(constraints.cat(parts, -1, [1] * len(parts)), 1)
 
     @property
     def mode(self) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from catnat.core.errors import MASK_MODES, REDUCTIONS, check_choice, check_share
+from catnat.core.parameterization import resolve
 from catnat.torch import functional
 from catnat.torch.inputs import ParameterizationLike
 
@@ -25,6 +26,7 @@ class Catnat(torch.nn.Module):
     ) -> None:
         super().__init__()
         check_choice("mask_mode", mask_mode, MASK_MODES)
+        resolve(parameterization, 1)  # a wrong one is refused here, not at the first call
         self.parameterization = parameterization
         self.dim = dim
         self.mask_mode = mask_mode
@@ -71,6 +73,7 @@ class CatnatCrossEntropyLoss(torch.nn.Module):
         super().__init__()
         check_choice("reduction", reduction, REDUCTIONS)
         check_share("label_smoothing", label_smoothing)
+        resolve(parameterization, 1)
         self.parameterization = parameterization
         self.ignore_index = ignore_index
         self.reduction = reduction

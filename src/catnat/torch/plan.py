@@ -6,17 +6,15 @@ A plan is a constant to torch.compile and torch.export, so everything in it is m
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack
 from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-from torch.utils._python_dispatch import _disable_current_modes
 
 from catnat.core.parameterization import Natural, Parameterization, Sigmoid, resolve
 from catnat.core.tree import Floats, Tree
+from catnat.torch.compat import plainly
 
 # Past this many entries a table of all paths is not kept: such a tree is a heap, whose paths are arithmetic, or so
 # deep that a path is no shortcut.
@@ -68,14 +66,17 @@ class Plan:
         self.centered = bool(np.any(centers != 0))  # whether there is a shift at all
         self.center = self._number(centers)
         self.natural = pi.activation if isinstance(pi.activation, Natural) else None
+        self.revives = self.natural is not None and self.natural.saturation == "revive"
         if self.natural is not None:
             lower, lower_rest, upper, upper_rest = self.natural.edges(centers)
             self.lower, self.lower_rest = self._split(lower, lower_rest)
             self.upper, self.upper_rest = self._split(upper, upper_rest)
             self.angle = math.pi / (2 * self.natural.amplitude)  # radians a unit of score, measured from an end
-            self.margin = self.natural.margin
-            period, rest = self._split(np.array([2 * self.natural.amplitude]), np.zeros(1))
-            self.period, self.period_rest = float(period), float(rest)
+            # a floor below the dtype's smallest number counts as none
+            self.margin = self.natural.margin if self.natural.floor >= torch.finfo(self._dtype).tiny else 0.0
+            kind = np.float32 if self._dtype == torch.float32 else np.float64
+            self.period = float(kind(2 * self.natural.amplitude))
+            self.period_rest = 2 * self.natural.amplitude - self.period
             self.near_center = self._number(self.natural.near_zero(centers))
 
     def _plan_tree(self, tree: Tree) -> None:
@@ -179,9 +180,5 @@ def _cached(
     pi = resolve(parameterization, num_classes)
     # Nothing but plain tensors may get into the cache: no inference tensors (they cannot be saved for a backward), no
     # fake ones of a tracer, none that belong to a running function transform.
-    with ExitStack() as plainly:
-        if torch.is_inference_mode_enabled():
-            plainly.enter_context(torch.inference_mode(False))
-        plainly.enter_context(_disable_current_modes())
-        plainly.enter_context(temporarily_clear_interpreter_stack())
+    with plainly():
         return Plan(pi, dtype, device)

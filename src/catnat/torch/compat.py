@@ -1,0 +1,61 @@
+"""The few questions that PyTorch answers only under private names, in one place.
+
+Each is about the moment, not about a tensor: is anything watching that plain eager code must not disturb?
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import _disable_current_modes
+
+try:
+    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+except ImportError:  # older releases
+    temporarily_clear_interpreter_stack = nullcontext  # type: ignore[assignment]
+
+PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether this is an ordinary tensor whose values may be read: no compiler, tracer or transform is at work."""
+    return (
+        type(tensor) in PLAIN_TENSORS
+        and not torch.compiler.is_compiling()
+        and not torch._C._are_functorch_transforms_active()
+        and not torch._C._len_torch_dispatch_stack()
+        and not torch._C._is_tracing()
+    )
+
+
+def in_forward_mode() -> bool:
+    """Whether forward-mode differentiation is on."""
+    return forward_ad._current_level >= 0
+
+
+def is_batched_gradient(gradient: Tensor) -> bool:
+    """Whether a backward pass runs for many gradients at once (is_grads_batched=True)."""
+    return bool(torch._C._functorch.is_legacy_batchedtensor(gradient))
+
+
+def in_function_transform() -> bool:
+    """Whether a torch.func transform is running."""
+    return bool(torch._C._are_functorch_transforms_active())
+
+
+def assert_on_device(condition: Tensor) -> None:
+    """Assert without waiting for the device; compilers keep it."""
+    torch._assert_async(condition)
+
+
+def plainly() -> AbstractContextManager[object]:
+    """A context in which new tensors are ordinary ones, whatever is being traced or transformed around it."""
+    stack = ExitStack()
+    if torch.is_inference_mode_enabled():
+        stack.enter_context(torch.inference_mode(False))
+    stack.enter_context(_disable_current_modes())
+    stack.enter_context(temporarily_clear_interpreter_stack())
+    return stack

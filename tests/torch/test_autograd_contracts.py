@@ -1,0 +1,125 @@
+"""What autograd's users may rely on beyond values: hooks, caches, gates and the ends of the number range."""
+
+import math
+
+import pytest
+import torch
+from torch.distributions import Independent
+
+import catnat.torch as ct
+from catnat import Natural, Parameterization
+
+SHAPES = [(4, 7), (1000, 7), (1000, 99)]  # one for every way down on a CPU
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("activation", ["sigmoid", "natural", Natural(saturation="revive")], ids=str)
+def test_a_hook_sees_one_gradient_once_also_when_the_graph_is_kept(shape, activation):
+    x = torch.randn(shape, requires_grad=True)
+    seen = []
+    x.register_hook(lambda gradient: seen.append(gradient.detach()))
+    upstream = torch.randn(shape[0], shape[1] + 1)
+    gradients = []
+    for create_graph in (False, True):
+        value = (ct.log_catnat(x, activation) * upstream).sum()
+        gradients.append(torch.autograd.grad(value, x, create_graph=create_graph)[0])
+    assert len(seen) == 2
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
+
+
+def test_a_retained_gradient_is_not_doubled_by_the_second_order():
+    b = torch.randn(1000, 7, requires_grad=True)
+    x = b * 1
+    x.retain_grad()
+    ct.log_catnat(x, "sigmoid")[:, 0].sum().backward(create_graph=True)
+    torch.testing.assert_close(x.grad, b.grad)
+
+
+def test_reading_probabilities_in_inference_mode_costs_no_gradient_later():
+    scores = torch.randn(3, 7, requires_grad=True)
+    policy = ct.CatnatCategorical(scores)
+    with torch.inference_mode():
+        assert policy.mode.shape == policy.probs.shape[:-1]
+    for value in (policy.log_prob(torch.tensor([0, 1, 2])), policy.probs, policy.entropy()):
+        assert value.requires_grad
+
+
+@pytest.mark.parametrize("read_first", [False, True])
+def test_revival_gates_the_whole_gradient_of_a_score(read_first):
+    # The root's score is beyond its upper end. Samples of classes 0 and 1, left of the root, pull it both ways with a
+    # steep slope; only their sum may decide whether the gradient leads back inside (positive: descent goes down).
+    for pull, passes in ((2.0, False), (-2.0, True)):
+        scores = torch.tensor([4.0, 0.1, 0.2], requires_grad=True)
+        policy = ct.CatnatCategorical(scores, Parameterization(4, Natural(saturation="revive", floor=1e-4)))
+        if read_first:
+            assert policy.probs.sum() > 0
+        value = policy.log_prob(torch.tensor([0, 1])) * torch.tensor([1.0 + pull, -1.0])
+        value.sum().backward()
+        assert (scores.grad[0] > 0) == passes
+        assert (scores.grad[0] == 0) != passes
+
+
+@pytest.mark.parametrize("floor", [1e-100, 1e-60, 1e-39])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_floor_below_the_number_range_makes_no_nan(shape, floor):
+    x = torch.full(shape, 0.3)
+    x[:, 0] = 4.0
+    x.requires_grad_()
+    p = ct.catnat(x, Parameterization(shape[1] + 1, Natural(floor=floor)))
+    (gradient,) = torch.autograd.grad(p[:, 0].sum(), x)
+    assert not p.isnan().any() and not gradient.isnan().any()
+
+
+def test_kl_has_a_finite_gradient_where_p_never_comes_by():
+    pi = Parameterization(4, Natural(floor=0.0))
+    p = torch.tensor([math.pi + 1, 0.2, 0.1], requires_grad=True)
+    q = torch.tensor([0.5, math.pi + 1, 0.1], requires_grad=True)
+    value = ct.kl_divergence(p, q, pi)
+    assert value.isfinite()
+    assert all(g.isfinite().all() for g in torch.autograd.grad(value, (p, q)))
+
+
+@pytest.mark.parametrize("score", [-math.inf, -1e30, 1e30, math.inf])
+def test_an_infinite_natural_score_is_drawn_at_its_floor(score):
+    pi = Parameterization(2, Natural(floor=0.1))
+    scores = torch.tensor([score])
+    share = ct.sample(scores, pi, sample_shape=(100_000,), generator=torch.Generator().manual_seed(0)).float().mean()
+    assert abs(share - ct.catnat(scores, pi)[1]) < 0.01
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "natural"])
+def test_shapes_come_without_values_on_the_meta_device(activation):
+    assert ct.log_catnat(torch.zeros(3, 7, device="meta"), activation).shape == (3, 8)
+
+
+@pytest.mark.parametrize("width", [7, 99])
+@pytest.mark.parametrize("activation", ["sigmoid", "natural"])
+def test_a_jit_trace_is_the_plain_walk(width, activation):
+    traced = torch.jit.trace(ct.LogCatnat(activation), torch.randn(4, width))
+    fresh = torch.randn(4, width)
+    fresh[0, 0] = math.inf
+    torch.testing.assert_close(traced(fresh), ct.log_catnat(fresh, activation))
+
+
+@pytest.mark.parametrize("saturation", ["clip", "revive"])
+def test_an_index_out_of_range_is_refused_under_vmap_too(saturation):
+    pi = Parameterization(8, Natural(saturation=saturation))
+    with pytest.raises((IndexError, RuntimeError), match="index|range"):
+        torch.func.vmap(lambda s, k: ct.log_prob(s, k, pi))(torch.zeros(2, 7), torch.tensor([-1, 3]))
+
+
+def test_a_nan_score_stays_visible_in_the_natural_gradient():
+    scores = torch.tensor([math.nan, 0.0, 0.0], requires_grad=True)
+    ct.log_catnat(ct.natural_gradient(scores))[0].backward()
+    assert scores.grad.isnan().any()
+
+
+def test_the_support_of_several_parts_has_their_event_shape():
+    several = ct.MultiCatnat(torch.zeros(7, 6), [3, 5])
+    assert several.support.event_dim == len(several.event_shape) == 1
+    assert several.support.check(several.sample()).shape == (7,)
+    assert Independent(several, 1).support.event_dim == 2
+
+
+def test_validation_is_passed_on_to_the_inner_distribution():
+    assert ct.OneHotCatnat(torch.full((3,), math.nan), validate_args=False).probs.isnan().all()

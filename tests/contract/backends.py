@@ -16,7 +16,7 @@ import catnat.torch as ct
 from catnat import Parameterization
 from catnat.core import reference
 from catnat.torch import eager
-from catnat.torch.plan import plan_for
+from catnat.torch.inputs import prepare
 
 Mask = np.ndarray | None
 
@@ -193,7 +193,8 @@ class TorchPlainWalk(Torch):
         self.name += "-plain"
 
     def _walk(self, x, pi):
-        return eager.log_classes(x, plan_for(pi, pi.num_classes, x.dtype, x.device))
+        x, plan, _ = prepare(x, pi)
+        return eager.log_classes(x, plan)
 
     def log_catnat(self, scores, pi, mask=None, mode="renormalize"):
         assert mask is None, "masks are judged through the public functions"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,7 @@ from catnat import Natural, Parameterization
 from catnat.core import reference
 from tests.contract.backends import PLAIN, PUBLIC, Backend
 from tests.contract.cases import SIZES, Case, batches, grid, scores_for
-from tests.contract.judge import assert_close, condition, sides
+from tests.contract.judge import assert_close, expected_gradient
 
 CASES = grid(*SIZES)
 JUDGED = [*PUBLIC, *PLAIN]
@@ -32,31 +30,6 @@ def test_values_and_gradients(dtype: type, case: Case) -> None:
             assert_close(backend.log_catnat(scores, pi), value, backend.tolerance, what)
             found = backend.gradient(scores, upstream, pi)
             assert_close(found, slope, backend.tolerance, f"gradient, {what}", scale)
-
-
-def expected_gradient(scores: np.ndarray, upstream: np.ndarray, pi: Parameterization) -> tuple[np.ndarray, np.ndarray]:
-    """The oracle's gradient, or the law of `revive`; and its condition."""
-    slopes = reference.activation(scores, pi)[2:]
-    clipped = reference.log_catnat_gradient(scores, upstream, pi)
-    natural = pi.activation
-    if not isinstance(natural, Natural) or natural.saturation != "revive" or natural.floor == 0:
-        return clipped, condition(slopes, upstream, pi)
-
-    # `revive` is `clip` inside. Outside, the gradient is the one at the edge of the range if a descent step along it
-    # leads back inside, and 0 if not.
-    u = math.asin(math.sqrt(natural.floor))
-    rate, above = math.pi / natural.amplitude, scores > pi.centers
-    at_edge = (
-        -rate * np.where(above, 1 / math.tan(u), math.tan(u)),
-        rate * np.where(above, math.tan(u), 1 / math.tan(u)),
-    )
-    left, right = sides(upstream, pi)
-    through = left * at_edge[0] + right * at_edge[1]
-    leads_inside = np.where(above, through > 0, through < 0)
-    inside = slopes[1] != 0
-    edge_condition = condition(at_edge, upstream, pi)
-    expected = np.where(inside, clipped, np.where(leads_inside, through, 0.0))
-    return expected, np.where(inside, condition(slopes, upstream, pi), edge_condition)
 
 
 @pytest.mark.parametrize("backend", JUDGED, ids=lambda b: b.name)

@@ -128,10 +128,9 @@ def gate_revival(x: Tensor, plan: Plan) -> Tensor:
     The gate looks at the whole gradient of a score, so it stands where the scores come in; behind it, the clamp passes
     everything.
     """
-    with torch.no_grad():
-        distance, is_upper = _natural_distance(x, plan, None)
-        side = torch.where(is_upper, 1.0, -1.0).to(x.dtype)
-        outside = torch.where(distance < plan.margin, side, 0.0)
+    distance, is_upper = _natural_distance(x.detach(), plan, None)
+    side = torch.where(is_upper, 1.0, -1.0).to(x.dtype)
+    outside = torch.where(distance < plan.margin, side, 0.0)
     return _Gate.apply(x, outside)
 
 
@@ -147,17 +146,11 @@ class _Gate(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
         ctx.save_for_backward(inputs[1])
-        ctx.save_for_forward(inputs[1])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (outside,) = ctx.saved_tensors
         return torch.where((outside == 0) | (outside * gradient > 0), gradient, 0.0), None
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
-        # a direction has no descent step: forwards, the function is flat outside
-        return torch.where(ctx.saved_tensors[0] == 0, tangent, 0.0)
 
 
 class _StraightThroughClamp(torch.autograd.Function):
@@ -176,7 +169,3 @@ class _StraightThroughClamp(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient, None
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
-        return tangent.clone()

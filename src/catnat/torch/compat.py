@@ -9,7 +9,10 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 import torch
 from torch import Tensor
+from torch._C import _are_functorch_transforms_active, _is_tracing, _len_torch_dispatch_stack
+from torch._C._functorch import is_legacy_batchedtensor
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 from torch.utils._python_dispatch import _disable_current_modes
 
 try:
@@ -24,10 +27,10 @@ def is_plain(tensor: Tensor) -> bool:
     """Whether this is an ordinary tensor whose values may be read: no compiler, tracer or transform is at work."""
     return (
         type(tensor) in PLAIN_TENSORS
-        and not torch.compiler.is_compiling()
-        and not torch._C._are_functorch_transforms_active()
-        and not torch._C._len_torch_dispatch_stack()
-        and not torch._C._is_tracing()
+        and not is_compiling()
+        and not _are_functorch_transforms_active()
+        and not _len_torch_dispatch_stack()
+        and not _is_tracing()
     )
 
 
@@ -38,12 +41,12 @@ def in_forward_mode() -> bool:
 
 def is_batched_gradient(gradient: Tensor) -> bool:
     """Whether a backward pass runs for many gradients at once (is_grads_batched=True)."""
-    return bool(torch._C._functorch.is_legacy_batchedtensor(gradient))
+    return bool(is_legacy_batchedtensor(gradient))
 
 
 def in_function_transform() -> bool:
     """Whether a torch.func transform is running."""
-    return bool(torch._C._are_functorch_transforms_active())
+    return bool(_are_functorch_transforms_active())
 
 
 def assert_on_device(condition: Tensor) -> None:

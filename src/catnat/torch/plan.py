@@ -136,7 +136,7 @@ class Plan:
         for k in range(tree.num_classes):
             for node, bit in tree.path(k):
                 (right if bit else left)[node - 1, k] = 1
-        self.incidence_left, self.incidence_right = self._number(left), self._number(right)  # [K-1, K]
+        self.minus_incidence_left, self.incidence_right = self._number(-left), self._number(right)  # [K-1, K]
         self.left_incidence, self.right_incidence = self._number(left.T), self._number(right.T)  # [K, K-1]
         # x @ both_signs + both_offsets is (C - x, x - C), or the distances to both ends, side by side
         identity = np.eye(tree.num_nodes)

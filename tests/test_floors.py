@@ -27,6 +27,7 @@ BACKEND = {  # the same files and the same names in every backend
     "inputs": 3.0,
     "masks": 3.0,
     "fused": 3.0,
+    "fused_path": 3.1,
     "dispatch": 4.0,
     "functional": 4.1,
     "nn": 5.0,

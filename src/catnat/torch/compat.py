@@ -39,9 +39,14 @@ def in_forward_mode() -> bool:
     return forward_ad._current_level >= 0
 
 
-def is_batched_gradient(gradient: Tensor) -> bool:
-    """Whether a backward pass runs for many gradients at once (is_grads_batched=True)."""
-    return bool(is_legacy_batchedtensor(gradient))
+def must_be_plain(gradient: Tensor) -> bool:
+    """Whether a backward pass is itself differentiated, or run for many gradients at once, or transformed."""
+    return (
+        torch.is_grad_enabled()
+        or bool(is_legacy_batchedtensor(gradient))  # is_grads_batched=True
+        or type(gradient) not in PLAIN_TENSORS
+        or bool(_are_functorch_transforms_active())
+    )
 
 
 def in_function_transform() -> bool:
@@ -57,6 +62,8 @@ def assert_on_device(condition: Tensor) -> None:
 def plainly() -> AbstractContextManager[object]:
     """A context in which new tensors are ordinary ones, whatever is being traced or transformed around it."""
     stack = ExitStack()
+    stack.callback(torch._C._set_tracing_state, torch._C._get_tracing_state())  # type: ignore[attr-defined]
+    torch._C._set_tracing_state(None)  # type: ignore[attr-defined]
     if torch.is_inference_mode_enabled():
         stack.enter_context(torch.inference_mode(False))
     stack.enter_context(_disable_current_modes())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from catnat.torch import eager, fused
+from catnat.torch import eager, fused, fused_path
 from catnat.torch.activations import log_branches
 from catnat.torch.inputs import check_index
 from catnat.torch.masks import prune, renormalize
@@ -64,6 +64,8 @@ def _log_prob_unchecked(x: Tensor, index: Tensor, plan: Plan, mask: Tensor | Non
     rows = x if x.dim() == 2 else x.reshape(x.shape[:-1].numel(), x.shape[-1])
     if whole:
         found = torch.gather(rows, 1, columns if columns.dim() == 2 else columns.unsqueeze(1)).view(columns.shape)
+    elif fused_path.applies(rows, columns, plan):
+        found = fused_path.log_path(rows, columns, plan)
     else:
         found = eager.log_path(rows, columns, plan)
     if extra == 0:

@@ -118,25 +118,19 @@ def log_path(x: Tensor, index: Tensor, plan: Plan) -> Tensor:
 
 def _log_short_path(x: Tensor, index: Tensor, plan: Plan) -> Tensor:
     """The same in few operations, with each step's sign and offset from a table by class."""
-    assert plan.path_nodes is not None and plan.path_signs is not None
     single = index.dim() == 1
     flat = index if single else index.reshape(-1)
-    nodes, signs = plan.path_nodes.index_select(0, flat), plan.path_signs.index_select(0, flat)  # [R * M, depth]
-    picked = torch.gather(x, 1, nodes if single else nodes.view(x.shape[0], index.shape[1] * plan.depth))
-    if not single:
-        picked = picked.view(nodes.shape)
+    _, signs, picked = pick_path(x, index, flat, plan)
     if not plan.even:
         picked = torch.where(signs != 0, picked, 0.0)
-    if plan.path_offsets is None:
-        taken = picked * signs
-    else:
-        taken = torch.addcmul(_by_class(plan.path_offsets, flat), picked, signs)
     if plan.natural is None:
+        taken = picked * signs
+        if plan.path_offsets is not None:
+            taken = taken + _by_class(plan.path_offsets, flat)
         terms = F.logsigmoid(taken)
     else:
-        assert plan.path_rests is not None
-        angles = torch.add(_by_class(plan.path_rests, flat), taken, alpha=plan.angle)
         least = plan.margin * plan.angle
+        angles = path_angles(picked, signs, flat, plan)
         terms = F.hardtanh(angles, least, math.pi / 2 - least).sin().log()  # of log sin^2; the 2 is below
     if not plan.even:
         terms = torch.where(signs != 0, terms, 0.0)
@@ -144,6 +138,22 @@ def _log_short_path(x: Tensor, index: Tensor, plan: Plan) -> Tensor:
     if plan.natural is not None:
         total = 2 * total
     return total if single else total.view(index.shape)
+
+
+def pick_path(x: Tensor, index: Tensor, classes: Tensor, plan: Plan) -> tuple[Tensor, Tensor, Tensor]:
+    """The steps to every class of ``index``, flat in ``classes``: nodes, signs and scores, [R * M, depth] each."""
+    assert plan.path_nodes is not None and plan.path_signs is not None
+    nodes, signs = plan.path_nodes.index_select(0, classes), plan.path_signs.index_select(0, classes)
+    if index.dim() == 1:  # in eager mode even a view has its price
+        return nodes, signs, torch.gather(x, 1, nodes)
+    return nodes, signs, torch.gather(x, 1, nodes.view(x.shape[0], index.shape[1] * plan.depth)).view(signs.shape)
+
+
+def path_angles(picked: Tensor, signs: Tensor, classes: Tensor, plan: Plan) -> Tensor:
+    """For the natural activation: the angle between every score and the end where its branch has probability 0."""
+    assert plan.path_offsets is not None and plan.path_rests is not None
+    distances = torch.addcmul(_by_class(plan.path_offsets, classes), picked, signs)
+    return torch.add(_by_class(plan.path_rests, classes), distances, alpha=plan.angle)
 
 
 def _by_class(table: Tensor, classes: Tensor) -> Tensor:

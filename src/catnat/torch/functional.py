@@ -95,7 +95,8 @@ def log_prob(
     x, plan, dtype = prepare(scores, parameterization)
     mask = prepare_mask(mask, mask_mode, x, plan)
     check_index(index, plan, looked_up=plan.short_paths and mask is None)
-    return dispatch.log_prob(x, index, plan, mask, mask_mode).to(dtype)
+    found = dispatch.log_prob(x, index, plan, mask, mask_mode)
+    return found if found.dtype == dtype else found.to(dtype)
 
 
 def sample(

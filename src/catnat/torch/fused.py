@@ -15,6 +15,7 @@ Derivatives of higher order, function transforms, other devices and other trees 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,13 +23,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from catnat.torch import eager
-from catnat.torch.compat import in_forward_mode, is_batched_gradient, is_plain
-from catnat.torch.plan import Plan
+from catnat.torch.compat import in_forward_mode, is_plain, must_be_plain
+from catnat.torch.plan import LEAST_PRODUCT, Plan
 
 SMALL = 2048  # scores up to which calls cost more than arithmetic
 LOG2_E = math.log2(math.e)
 GRAIN = 32768  # elements from which torch spreads one operation over threads
-LEAST_PRODUCT = {torch.float32: 1e-30, torch.float64: 1e-290}
 
 
 def applies(x: Tensor, plan: Plan) -> bool:
@@ -50,9 +50,7 @@ def log_classes(x: Tensor, plan: Plan) -> Tensor:
     small = x.numel() <= SMALL and plan.depth <= 8 and not plan.revives
     if not plan.has_incidence:
         classes = _Heap.apply(rows, plan)
-    elif (small or plan.natural is None) and not _all_finite(x):  # infinity times a matrix's zero would be NaN
-        return eager.log_classes(x, plan)
-    elif small:
+    elif small and _all_finite(x.detach()):
         classes = _both(rows, plan)
     else:
         classes = _Incidence.apply(rows, plan)
@@ -60,7 +58,8 @@ def log_classes(x: Tensor, plan: Plan) -> Tensor:
 
 
 def _all_finite(x: Tensor) -> bool:
-    return math.isfinite(x.detach().sum().item())  # an overflow of finite numbers only costs the shortcut
+    """Whether a product with a matrix of zeros and ones is safe: infinity times 0 is NaN."""
+    return math.isfinite(x.sum().item())  # an overflow of finite numbers only costs the shortcut
 
 
 # -- small: built-in operations on both branches side by side ----------------------------------------------------
@@ -121,19 +120,17 @@ def _save(ctx: Any, plan: Plan, *tensors: Tensor) -> None:
     ctx.save_for_backward(*tensors)
 
 
-def _must_be_plain(gradient: Tensor) -> bool:
-    """Whether the backward pass is itself differentiated, or run for a batch of gradients at once, or traced."""
-    return torch.is_grad_enabled() or is_batched_gradient(gradient) or not is_plain(gradient)
-
-
-def _plain_backward(ctx: Any, gradient: Tensor) -> Tensor:
-    """The backward pass of the plain walk, open to differentiation and to transforms."""
+def plain_backward(function: Callable[[Tensor], Tensor], x: Tensor, gradient: Tensor) -> Tensor:
+    """The backward pass of plain tensor code at ``x``, open to differentiation and to transforms."""
     again = torch.is_grad_enabled()
-    x = ctx.saved_tensors[0]
     with torch.enable_grad():
         # a view of our own: the user's hooks on x must see this gradient once, not twice
         x = x.view_as(x) if again else x.detach().requires_grad_()
-        return torch.autograd.grad(eager.log_classes(x, ctx.plan), x, gradient, create_graph=again)[0]
+        return torch.autograd.grad(function(x), x, gradient, create_graph=again)[0]
+
+
+def _plain_backward(ctx: Any, gradient: Tensor) -> Tensor:
+    return plain_backward(lambda x: eager.log_classes(x, ctx.plan), ctx.saved_tensors[0], gradient)
 
 
 # -- few classes: sums along paths by matrix products ------------------------------------------------------------
@@ -142,38 +139,47 @@ def _plain_backward(ctx: Any, gradient: Tensor) -> Tensor:
 class _Incidence(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, plan: Plan) -> Tensor:
+        many = x.numel() > GRAIN
         if plan.natural is None:
+            if not _all_finite(x):
+                _save(ctx, plan, x)
+                return eager.log_classes(x, plan)
             z = x - plan.center if plan.centered else x
-            # e^-|z|: exp2 is the faster one where torch spreads it over threads
-            odds = z.abs().neg_().exp_() if x.numel() <= GRAIN else z.abs().mul_(-LOG2_E).exp2_()
-            tail = odds.log1p()
         else:
             natural = _Natural(x, plan)
             ratio = natural.ratio()
             _save(ctx, plan, x, ratio, natural.alive)
             z = ratio.log().mul_(-2)
+        log_right = z.clamp(max=0)
+        log_left = log_right - z  # min(-z, 0), exactly
+        if plan.natural is not None:
             tail = natural.tangent.square_().log1p_()
-        log_right = z.clamp(max=0).sub_(tail)
-        minus_log_left = tail.add_(z.clamp(min=0))
-        if plan.natural is None:
-            # fewer calls, or less arithmetic, to get a and 1-a back
-            ctx.by_logs = x.numel() <= GRAIN
-            _save(ctx, plan, x, *((log_right, minus_log_left) if ctx.by_logs else (z, odds)))
-        return torch.addmm(minus_log_left @ plan.minus_incidence_left, log_right, plan.incidence_right)
+        elif many:  # e^-|z|: exp2 is the faster one where torch spreads it over threads
+            odds = (log_left + log_right).mul_(LOG2_E).exp2_()
+            tail = odds.log1p()
+            _save(ctx, plan, x, z, odds)
+        else:
+            tail = (log_left + log_right).exp_().log1p_()
+        log_right.sub_(tail)
+        log_left.sub_(tail)
+        if plan.natural is None and not many:  # fewer calls than by z and odds to get a and 1-a back
+            _save(ctx, plan, x, log_left, log_right)
+        return torch.mm(log_left, plan.incidence_left).addmm_(log_right, plan.incidence_right)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        if _must_be_plain(gradient):
+        x, *saved = ctx.saved_tensors
+        if not saved or must_be_plain(gradient):
             return _plain_backward(ctx, gradient), None
         plan: Plan = ctx.plan
-        left, right = gradient @ plan.left_incidence, gradient @ plan.right_incidence
+        left, right = torch.mm(gradient, plan.left_incidence), torch.mm(gradient, plan.right_incidence)
         if plan.natural is not None:
             return _natural_gradient(ctx, left, right), None
-        _, first, second = ctx.saved_tensors
-        if ctx.by_logs:
-            a, not_a = first.exp(), second.neg().exp_()
+        if x.numel() <= GRAIN:
+            log_left, log_right = saved
+            not_a, a = log_left.exp(), log_right.exp()
         else:
-            z, odds = first, second
+            z, odds = saved
             big = (odds + 1).reciprocal_()
             small = odds * big
             above = _is_above(z, 0.0)
@@ -205,7 +211,7 @@ class _Heap(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        if _must_be_plain(gradient):
+        if must_be_plain(gradient):
             return _plain_backward(ctx, gradient), None
         left, right = _sum_up(gradient, ctx.plan)
         if ctx.plan.natural is not None:

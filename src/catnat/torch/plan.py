@@ -23,6 +23,8 @@ MAX_PATH_TABLE = 1 << 21
 MAX_INCIDENCE_CLASSES = 64
 # The short form of a path's terms is right to one rounding of 1 a step; so many steps keep within 2e-6 in float32.
 MAX_SHORT_DEPTH = 16
+# A product of probabilities no smaller than this is right to its last digits.
+LEAST_PRODUCT = {torch.float32: 1e-30, torch.float64: 1e-290}
 
 
 class Plan:
@@ -111,6 +113,15 @@ class Plan:
         tabled = tree.num_classes > 1 and tree.num_classes * tree.depth <= MAX_PATH_TABLE
         clipped = self.natural is None or (self.natural.saturation == "clip" and self.margin > 0)
         self.short_paths = tabled and clipped and tree.depth <= MAX_SHORT_DEPTH
+        least = LEAST_PRODUCT[self._dtype]
+        # whether a product of sines along a path stays in range (`catnat.torch.fused_path`)
+        self.path_products = (
+            self.short_paths
+            and self._device.type == "cpu"
+            and self.natural is not None
+            and self.natural.floor ** (tree.depth / 2) > least
+        )
+        self.zero = self._number(np.zeros(()))
         if not tabled:
             return
         steps = tree.paths
@@ -136,7 +147,7 @@ class Plan:
         for k in range(tree.num_classes):
             for node, bit in tree.path(k):
                 (right if bit else left)[node - 1, k] = 1
-        self.minus_incidence_left, self.incidence_right = self._number(-left), self._number(right)  # [K-1, K]
+        self.incidence_left, self.incidence_right = self._number(left), self._number(right)  # [K-1, K]
         self.left_incidence, self.right_incidence = self._number(left.T), self._number(right.T)  # [K, K-1]
         # x @ both_signs + both_offsets is (C - x, x - C), or the distances to both ends, side by side
         identity = np.eye(tree.num_nodes)

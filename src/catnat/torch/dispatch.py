@@ -48,6 +48,8 @@ def _log_prob_unchecked(x: Tensor, index: Tensor, plan: Plan, mask: Tensor | Non
     whole = mask is not None or not (plan.is_heap or plan.path_nodes is not None)
     if whole:
         x = log_p(x, plan, mask, mask_mode)  # [..., K] from here on
+    if index.dim() == 1 and x.dim() == 2 and index.shape[0] == x.shape[0]:  # one class a row: nothing to arrange
+        return _pick(x, index, plan, whole)
     batch, extra = x.shape[:-1], index.dim() - (x.dim() - 1)
     if extra < 0 or index.shape[extra:] != batch:
         try:
@@ -56,21 +58,22 @@ def _log_prob_unchecked(x: Tensor, index: Tensor, plan: Plan, mask: Tensor | Non
             came = tuple(index.shape)
             raise ValueError(f"index must broadcast with the scores' batch {tuple(batch)}; got shape {came}") from None
         x, index, extra = x.expand((*shape, -1)), index.expand(shape), 0
+    rows = x.reshape(x.shape[:-1].numel(), x.shape[-1])
     if extra == 0:
-        columns = index if index.dim() == 1 else index.reshape(-1)
-    else:  # samples go last, so that a row's gradient is one row however many samples it has
-        samples = index.shape[:extra].numel()
-        columns = index.reshape((samples, *batch)).movedim(0, -1).reshape(batch.numel(), samples)
-    rows = x if x.dim() == 2 else x.reshape(x.shape[:-1].numel(), x.shape[-1])
+        return _pick(rows, index.reshape(-1), plan, whole).reshape(index.shape)
+    # samples go last, so that a row's gradient is one row however many samples it has
+    samples = index.shape[:extra].numel()
+    columns = index.reshape((samples, *batch)).movedim(0, -1).reshape(batch.numel(), samples)
+    return _pick(rows, columns, plan, whole).movedim(-1, 0).reshape(index.shape)
+
+
+def _pick(rows: Tensor, columns: Tensor, plan: Plan, whole: bool) -> Tensor:
+    """log p of one class a row [R], or of several [R, M], from all log-probabilities or from the scores."""
     if whole:
-        found = torch.gather(rows, 1, columns if columns.dim() == 2 else columns.unsqueeze(1)).view(columns.shape)
-    elif fused_path.applies(rows, columns, plan):
-        found = fused_path.log_path(rows, columns, plan)
-    else:
-        found = eager.log_path(rows, columns, plan)
-    if extra == 0:
-        return found if index.dim() == 1 else found.reshape(index.shape)
-    return found.movedim(-1, 0).reshape(index.shape)
+        return torch.gather(rows, 1, columns if columns.dim() == 2 else columns.unsqueeze(1)).view(columns.shape)
+    if fused_path.applies(rows, columns, plan):
+        return fused_path.log_path(rows, columns, plan)
+    return eager.log_path(rows, columns, plan)
 
 
 def branches(x: Tensor, plan: Plan, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

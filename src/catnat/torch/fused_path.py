@@ -48,17 +48,19 @@ class _LogPath(torch.autograd.Function):
             sines.masked_fill_(done, 1.0)
         ctx.plan = plan
         if ctx.needs_input_grad[0]:
-            slopes = torch.addcdiv(plan.zero, kept.cos_().mul_(signs), sines, value=2 * plan.angle)
-            ctx.save_for_backward(x, index, nodes, slopes)
+            ctx.index, ctx.nodes = index, nodes  # integers: nothing for autograd to watch
+            ctx.save_for_backward(x, kept.cos_().mul_(signs).div_(sines))
         logs = sines.prod(1).log_()
         logs.add_(logs)
         return logs if index.dim() == 1 else logs.view(index.shape)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        x, index, nodes, slopes = ctx.saved_tensors
+        x, slopes = ctx.saved_tensors
+        index, nodes = ctx.index, ctx.nodes
         if must_be_plain(gradient):
             return plain_backward(lambda x: eager.log_path(x, index, ctx.plan), x, gradient), None, None
+        gradient = gradient * (2 * ctx.plan.angle)
         if index.dim() == 1:
             slopes = slopes * gradient.unsqueeze(1)
         else:

@@ -20,6 +20,7 @@ from catnat.torch.activations import gate_revival
 from catnat.torch.compat import assert_on_device, in_function_transform, is_plain
 from catnat.torch.plan import Plan, plan_for
 
+INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
 ParameterizationLike = Parameterization | Natural | Sigmoid | str
 
 
@@ -116,6 +117,6 @@ def check_index(index: Tensor, plan: Plan, argument: str = "index", looked_up: b
 
 def check_integers(index: Tensor, argument: str) -> None:
     """Raise unless ``index`` is a tensor of integers."""
-    if not isinstance(index, Tensor) or index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
+    if not isinstance(index, Tensor) or index.dtype not in INTEGERS:
         came = index.dtype if isinstance(index, Tensor) else type(index).__name__
         raise TypeError(f"{argument} must be an integer torch.Tensor of class ids; got {came}")

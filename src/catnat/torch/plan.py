@@ -121,7 +121,6 @@ class Plan:
             and self.natural is not None
             and self.natural.floor ** (tree.depth / 2) > least
         )
-        self.zero = self._number(np.zeros(()))
         if not tabled:
             return
         steps = tree.paths

@@ -24,8 +24,8 @@ INSTALL := $(PIP) install -qq -c constraints.txt $(TORCH)
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
-demo: $(READY) ## Run the demonstration; it writes into demo-output/
-	$(BIN)/python -m catnat.demo $(ARGS)
+demo: $(READY) ## Compare parameterizations on a small study; it writes into demo-output/
+	$(BIN)/catnat demo $(ARGS)
 
 test: $(READY) ## Lint, check types, then run every test that is not slow
 	$(BIN)/ruff check
@@ -60,7 +60,7 @@ $(READY): pyproject.toml constraints.txt
 	else \
 	  $(PYTHON) -m venv --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install -qq pip; \
 	fi
-	@$(INSTALL) -e '.[torch,dev]'
+	@$(INSTALL) -e '.[torch,lab,dev]'
 	@touch $@
 
 $(DOCS): $(READY)

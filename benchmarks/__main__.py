@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import sys
 from pathlib import Path
 
 import torch
 
 from benchmarks.measure import interleave, ratio
 from benchmarks.operations import OPERATIONS
-from benchmarks.provenance import provenance
+from catnat_lab.provenance import provenance
 
 COLUMNS = ("operation", "activation", "rows", "classes", "rival", "ratio", "quartile_low", "quartile_high", "limit")
 
@@ -60,7 +61,8 @@ def _write(folder: Path, rows: list[tuple[object, ...]]) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         writer.writerows(rows)
-    (folder / "cpu.json").write_text(json.dumps(provenance(), indent=2) + "\n")
+    command = " ".join(["python -m benchmarks", *sys.argv[1:]])
+    (folder / "cpu.json").write_text(json.dumps(provenance(command), indent=2) + "\n")
     print(f"written: {folder / 'cpu.csv'} and {folder / 'cpu.json'}")
 
 

@@ -37,11 +37,44 @@ BACKEND = {  # the same files and the same names in every backend
     "fisher": 6.0,
     "__init__": 6.9,
 }
+LAB = {  # uses the library's front doors, as any user would
+    "__init__": 7.0,
+    "errors": 8.0,
+    "provenance": 8.0,
+    "heads": 8.1,
+    "stats": 8.1,
+    "database": 8.1,
+    "trials": 8.2,
+    "study": 8.3,
+    "store": 8.4,
+    "gsl.__init__": 9.0,
+    "gsl.data": 9.1,
+    "gsl.energy": 9.1,
+    "gsl.train": 9.2,
+    "gsl.presets": 9.2,
+    "gsl.search": 9.3,
+    "report.svg": 10.0,
+    "report.table": 10.0,
+    "report.judgement": 10.1,
+    "report.notes": 10.05,
+    "report.drawing": 10.1,
+    "report.words": 10.2,
+    "report.as_markdown": 10.3,
+    "report.as_page": 10.3,
+    "report.as_terminal": 10.3,
+    "report.__init__": 10.4,
+    "report.gsl_figures": 10.5,
+    "report.gsl": 10.6,
+    "figure": 10.0,
+    "cli": 11.0,
+    "__main__": 11.1,
+}
+LIBRARY_DOORS = {"catnat.__init__", "catnat.torch.__init__", "catnat.jax.__init__"}
 FLOORS = {
     **{f"catnat.core.{name}": floor for name, floor in CORE.items()},
     **{f"catnat.{backend}.{name}": floor for backend in ("torch", "jax") for name, floor in BACKEND.items()},
     "catnat.__init__": 0.9,  # the front door of the core; a framework must not come in through it
-    "catnat.demo": 12.0,  # uses everything, as a user would
+    **{f"catnat_lab.{name}": floor for name, floor in LAB.items()},
 }
 
 
@@ -56,7 +89,15 @@ def imports(tree: ast.AST, module: str, known: set[str]) -> Iterator[tuple[int, 
     def resolve(name: str) -> str:
         return name if name in known else f"{name}.__init__" if f"{name}.__init__" in known else name
 
+    typing_only = {
+        inner
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"
+        for inner in ast.walk(block)
+    }
     for node in ast.walk(tree):
+        if node in typing_only:  # names for a type checker bring nothing in
+            continue
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, resolve(alias.name)
@@ -76,8 +117,10 @@ def wrongs_of(text: str, module: str, known: set[str]) -> list[str]:
     found = []
     for line, name in imports(ast.parse(text), module, known):
         top = name.split(".")[0]
-        if top == "catnat":
-            if name not in FLOORS:
+        if top in ("catnat", "catnat_lab"):
+            if module.startswith("catnat_lab.") and top == "catnat" and name not in LIBRARY_DOORS:
+                found.append(f"{module}:{line} imports {name}; the lab takes the library's public names alone")
+            elif name not in FLOORS:
                 found.append(f"{module}:{line} imports {name}, which has no floor")
             elif FLOORS[name] >= FLOORS[module]:
                 found.append(f"{module}:{line} imports {name}, which is not below it")
@@ -86,7 +129,7 @@ def wrongs_of(text: str, module: str, known: set[str]) -> list[str]:
     return found
 
 
-FILES = {module_of(path): path for path in sorted((SOURCE / "catnat").rglob("*.py"))}
+FILES = {module_of(path): path for top in ("catnat", "catnat_lab") for path in sorted((SOURCE / top).rglob("*.py"))}
 
 
 @pytest.mark.parametrize("module", FILES)
@@ -121,6 +164,9 @@ def test_the_walk_finds_the_files_and_their_imports() -> None:
         ("catnat.__init__", "import catnat.torch", "imports catnat.torch.__init__"),
         ("catnat.__init__", "import torch", "NumPy and the standard library alone"),
         ("catnat.torch.brand_new", "", "has no floor"),
+        ("catnat_lab.heads", "from catnat.torch import eager", "public names alone"),
+        ("catnat_lab.gsl.train", "from catnat_lab.report import table", "imports catnat_lab.report.table"),
+        ("catnat.torch.nn", "import catnat_lab.heads", "imports catnat_lab.heads"),
     ],
 )
 def test_a_bad_import_is_found(module: str, line: str, wrong: str) -> None:

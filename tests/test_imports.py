@@ -17,7 +17,7 @@ import catnat.torch
 MODULES = [
     info.name
     for info in pkgutil.walk_packages(catnat.__path__, "catnat.")
-    if info.name != "catnat.demo" and not info.name.startswith("catnat.jax")
+    if not info.name.startswith("catnat.jax")
 ]
 FRAMEWORKS = ("torch", "jax", "triton")
 

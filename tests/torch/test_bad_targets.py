@@ -91,16 +91,25 @@ def test_index_whose_shape_does_not_broadcast() -> None:
 @pytest.mark.parametrize(
     ("target", "error", "message"),
     [
-        (torch.zeros(3, dtype=torch.int64), ValueError, r"target must have the scores' batch shape \(4,\); got \(3,\)"),
-        (torch.zeros(4, 1, dtype=torch.int64), ValueError, r"target must have the scores' batch .*; got \(4, 1\)"),
-        (torch.tensor(0), ValueError, r"target must have the scores' batch shape \(4,\); got \(\)"),
+        (
+            torch.zeros(3, dtype=torch.int64),
+            ValueError,
+            r"target must hold one class id a row, shape \(4,\).*; got torch.int64 of shape \(3,\)",
+        ),
+        (
+            torch.zeros(4, 1, dtype=torch.int64),
+            ValueError,
+            r"target must hold one class id a row, .* of shape \(4, 1\); .*dim=1",
+        ),
+        (torch.tensor(0), ValueError, r"target must hold one class id a row, shape \(4,\).* of shape \(\)"),
         (torch.zeros(4, K - 1), ValueError, r"target must hold one value a class: 6 .*; got 5 .*\(4, 5\)"),
         (torch.zeros(3, K), ValueError, r"target must have the scores' batch shape \(4,\); got \(3,\)"),
+        (torch.zeros(4), TypeError, "target must hold integers if it holds class ids; got torch.float32"),
         (torch.tensor(0.0), ValueError, r"target must have at least one dimension; got a scalar"),
         (torch.zeros(4, dtype=torch.bool), TypeError, r"target must be an integer .*; got torch\.bool"),
         ([0, 1, 2, 3], TypeError, r"target must be .*; got list"),
     ],
-    ids=["short", "extra axis", "scalar id", "narrow", "batch", "scalar", "bool", "list"],
+    ids=["short", "extra axis", "scalar id", "narrow", "batch", "float ids", "scalar", "bool", "list"],
 )
 def test_bad_target(target: object, error: type[Exception], message: str) -> None:
     for loss in (ct.cross_entropy, ct.CatnatCrossEntropyLoss()):
@@ -147,3 +156,8 @@ def test_bad_class_weight(weight: torch.Tensor) -> None:
 def test_bad_probs(probs: object, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         ct.scores_from_probs(probs, Parameterization(K))  # type: ignore[arg-type]
+
+
+def test_negative_probabilities_have_no_scores() -> None:
+    with pytest.raises(ValueError, match=r"probs must not be negative; got -0\.2"):
+        ct.scores_from_probs(torch.tensor([0.5, -0.2, 0.7]))

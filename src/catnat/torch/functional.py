@@ -9,6 +9,7 @@ from catnat.core.errors import REDUCTIONS, check_choice, check_classes, check_sh
 from catnat.core.parameterization import Parameterization
 from catnat.torch import dispatch, eager
 from catnat.torch.activations import score_of
+from catnat.torch.compat import is_plain
 from catnat.torch.inputs import ParameterizationLike, check_index, check_integers, prepare, prepare_mask, to_last
 from catnat.torch.masks import PrunedCoins, coins_of_masses
 
@@ -267,6 +268,8 @@ def cross_entropy(
         check_classes("weight", plan.num_classes, weight.shape[0] if weight.dim() == 1 else 0, weight.shape)
         weight = weight.to(x.dtype)
     if target.is_floating_point():
+        if target.shape == x.shape[:-1]:
+            raise TypeError(f"target must hold integers if it holds class ids; got {target.dtype}")
         probs = to_last(target, dim, "target").to(x.dtype)
         check_classes("target", plan.num_classes, probs.shape[-1], target.shape)
         _check_batch("target", probs.shape[:-1], x.shape[:-1])
@@ -276,7 +279,12 @@ def cross_entropy(
         counted = torch.ones_like(loss)
     else:
         check_integers(target, "target")
-        _check_batch("target", target.shape, x.shape[:-1])
+        if target.shape != x.shape[:-1]:
+            hint = "; where the classes' axis is not the last, say which it is: dim=1" if target.dim() > 1 else ""
+            raise ValueError(
+                f"target must hold one class id a row, shape {tuple(x.shape[:-1])}, or floating-point probabilities; "
+                f"got {target.dtype} of shape {tuple(target.shape)}{hint}"
+            )
         keep = target != ignore_index
         ids = torch.where(keep, target, 0)
         check_index(ids, plan, "target")
@@ -313,6 +321,8 @@ def scores_from_probs(probs: Tensor, parameterization: ParameterizationLike = "n
         raise ValueError(f"probs must hold at least one class along dim {dim}; got shape {tuple(probs.shape)}")
     if isinstance(parameterization, Parameterization):
         check_classes("probs", parameterization.num_classes, last.shape[-1], probs.shape)
+    if is_plain(last) and last.device.type == "cpu" and (last < 0).any():
+        raise ValueError(f"probs must not be negative; got {last.min().item():g}")
     # the plan for as many scores as these classes need
     x, plan, dtype = prepare(last[..., 1:], parameterization)
     left, right = eager.ascend(last.to(x.dtype), plan)

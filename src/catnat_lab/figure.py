@@ -1,4 +1,4 @@
-"""See catnat work: loss landscapes with gradient descent on them, and Fisher matrices. `python -m catnat.demo`.
+"""Loss landscapes with gradient descent on them, and Fisher matrices: `catnat figure`.
 
 The setting is the paper's Figure 1: three classes, the uniform distribution as target, cross-entropy as loss. Every
 trajectory starts from one of the same six distributions, so that the parameterizations differ and nothing else does.
@@ -6,20 +6,20 @@ trajectory starts from one of the same six distributions, so that the parameteri
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 import catnat
 import catnat.torch as ct
+from catnat_lab.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -154,22 +154,14 @@ def step_table(names: Sequence[str], starts: Tensor, losses: Sequence[Tensor]) -
     return "\n".join(lines)
 
 
-def main(arguments: Sequence[str] | None = None, *, resolution: int = 301) -> int:
-    """Print the numbers, draw the figure with ``resolution`` points a side, return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m catnat.demo", description="Loss landscapes and Fisher matrices.")
-    parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for the figure")
-    target: Path = parser.parse_args(arguments).output / "landscapes.png"
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        print("error: the demo draws with matplotlib; install catnat[lab] or catnat[dev]", file=sys.stderr)
-        return 2
+def run(output: Path, *, resolution: int = 301) -> Path:
+    """Print the numbers, draw the figure with ``resolution`` points a side; its path."""
+    target = output / "landscapes.png"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.touch()  # better to find out now
     except OSError as problem:
-        print(f"error: cannot write {target}: {problem.strerror}", file=sys.stderr)
-        return 2
+        raise UserError(f"cannot write {target}: {problem.strerror}") from None
 
     every = heads()
     print(f"Fisher information of the scores at p = {EXAMPLE}\n\n{fisher_report([every[0], *every[2:]])}")
@@ -192,8 +184,4 @@ def main(arguments: Sequence[str] | None = None, *, resolution: int = 301) -> in
     figure.suptitle(f"Cross-entropy of three classes against a uniform target\n{what} (star)")
     figure.savefig(target, dpi=150)
     print(f"\n{target}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return target

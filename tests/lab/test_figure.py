@@ -1,11 +1,10 @@
-"""The demonstration draws its figure, prints true numbers, and says in one line what it lacks."""
+"""The paper's first figure is drawn, and the numbers printed beside it are true."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,8 @@ import torch
 
 pytest.importorskip("matplotlib")
 
-from catnat import demo
+from catnat_lab import figure as demo
+from catnat_lab.errors import UserError
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -24,7 +24,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     folder = tmp_path_factory.mktemp("demo") / "made" / "on the way"
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        assert demo.main(["--output", str(folder)], resolution=21) == 0
+        assert demo.run(folder, resolution=21) == folder / "landscapes.png"
     return printed.getvalue(), folder
 
 
@@ -81,18 +81,9 @@ def test_descent_stays_in_the_slice_that_is_drawn():
 
 
 @pytest.mark.parametrize("below", [".", "deeper"])
-def test_unwritable_folder_is_one_line_and_code_2(below, tmp_path, capsys):
+def test_an_unwritable_folder_is_refused_before_anything_is_printed(below, tmp_path, capsys):
     file = tmp_path / "file"
     file.write_text("in the way")
-    assert demo.main(["--output", str(file / below)], resolution=5) == 2
-    captured = capsys.readouterr()
-    assert captured.err.startswith("error: cannot write") and captured.err.count("\n") == 1
-    assert str(file) in captured.err and not captured.out
-
-
-def test_missing_matplotlib_is_one_line_and_code_2(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert demo.main(["--output", str(tmp_path)]) == 2
-    captured = capsys.readouterr()
-    assert "matplotlib" in captured.err and "catnat[lab]" in captured.err and captured.err.count("\n") == 1
-    assert not captured.out
+    with pytest.raises(UserError, match="cannot write") as caught:
+        demo.run(file / below, resolution=5)
+    assert str(file) in str(caught.value) and not capsys.readouterr().out

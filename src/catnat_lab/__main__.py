@@ -1,0 +1,21 @@
+"""`catnat`, also as `python -m catnat_lab`."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> int:
+    """Run the command line, or say in one line what it lacks."""
+    try:
+        from catnat_lab import cli
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] in ("catnat", "catnat_lab"):
+            raise
+        print(f"error: the experiments need {error.name}: pip install 'catnat[lab]'", file=sys.stderr)
+        return 2
+    return cli.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

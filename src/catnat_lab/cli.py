@@ -1,0 +1,215 @@
+"""The command line: `catnat demo | gsl | figure | report`. Bad input is one line on stderr and exit code 2."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from catnat_lab import figure
+from catnat_lab.errors import UserError
+from catnat_lab.gsl import presets
+from catnat_lab.gsl.search import Search
+from catnat_lab.provenance import provenance
+from catnat_lab.report import gsl as gsl_report
+from catnat_lab.report import terminal
+from catnat_lab.store import Store
+
+DATABASE = "study.db"
+STACKED = {"cuda": 256, "cpu": 8}  # runs trained as one program: on a CPU few, so that little is lost with a killed one
+
+
+@dataclass(frozen=True)
+class Gsl:
+    """Graph structure learning, the paper's first table. Stop it whenever you like: the same command goes on."""
+
+    preset: str = "quick"
+    """smoke (seconds), quick (minutes on two cores) or paper (all of the table, on a GPU)."""
+    output: Path = Path("runs/gsl")
+    """Folder of the study's database and its report."""
+    storage: str | None = None
+    """Database URL of the study, for work shared by several machines; by default a SQLite file in the output folder."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1 ...; auto takes a GPU where there is one."""
+    stacked: int | None = None
+    """Runs trained as one program at most."""
+    thetas: tuple[float, ...] | None = None
+    """True edge probabilities."""
+    heads: tuple[str, ...] | None = None
+    """Parameterizations."""
+    search: str | None = None
+    """How rates are searched: grid or tpe."""
+    rates: tuple[float, ...] | None = None
+    """The coarse grid of learning rates."""
+    seeds: int | None = None
+    """Final runs at the chosen rate."""
+    epochs: int | None = None
+    """Passes over the data."""
+    baseline: str | None = None
+    """Of the score-function gradient: none, moving-average or leave-one-out."""
+
+    def settings(self) -> presets.Settings:
+        """The preset with what was given instead of it."""
+        names = ("thetas", "heads", "search", "rates", "seeds", "epochs", "baseline")
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return replace(presets.preset(self.preset), **given)
+
+    def run(self) -> None:
+        """Train what is not trained yet, then report."""
+        settings, device = self.settings(), _device(self.device)
+        stacked = STACKED[device.type] if self.stacked is None else self.stacked
+        if stacked < 1:
+            raise UserError(f"stacked must be at least 1; got {stacked}")
+        with Store(self.storage or self.output / DATABASE) as store, _Bars() as on_step:
+            started = time.perf_counter()
+            search = Search(store, settings, device, stacked, on_step)
+            store.set_note(
+                gsl_report.PROVENANCE, _merged(store.note(gsl_report.PROVENANCE), provenance(_command(), device))
+            )
+            search.run()
+            _note_cost(store, device, time.perf_counter() - started)
+            results = gsl_report.load(store)
+        _show(results, self.output)
+
+
+@dataclass(frozen=True)
+class Demo:
+    """The quick comparison of graph structure learning on this machine's CPU, some minutes on two cores."""
+
+    output: Path = Path("demo-output")
+    """Folder of the study and its report."""
+
+    def run(self) -> None:
+        """As `catnat gsl`, with everything chosen."""
+        Gsl(preset="quick", output=self.output, device="cpu").run()
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write a study's report again, finished or not."""
+
+    output: Path = Path("runs/gsl")
+    """Folder of the study; the report goes there too."""
+    storage: str | None = None
+    """Database URL, if the study is not in that folder."""
+
+    def run(self) -> None:
+        """Read the store, write the pages."""
+        with Store(self.storage or self.output / DATABASE, create=False) as store:
+            results = gsl_report.load(store)
+        _show(results, self.output)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """The paper's first figure: loss landscapes of three classes with gradient descent on them, and Fisher matrices."""
+
+    output: Path = Path("demo-output")
+    """Folder of the picture."""
+
+    def run(self) -> None:
+        """Print and draw."""
+        figure.run(self.output)
+
+
+Command = (
+    Annotated[Demo, tyro.conf.subcommand("demo")]
+    | Annotated[Gsl, tyro.conf.subcommand("gsl")]
+    | Annotated[Report, tyro.conf.subcommand("report")]
+    | Annotated[Figure, tyro.conf.subcommand("figure")]
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; the exit code."""
+    command: Any = tyro.cli(Command, prog="catnat", description=__doc__, args=arguments)
+    try:
+        command.run()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+        return 130
+    return 0
+
+
+# -- parts -------------------------------------------------------------------------------------------------------
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in STACKED:
+        raise UserError(f"device must be auto, cpu, cuda or cuda:N; got {name!r}")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"device must be one of the {torch.cuda.device_count()} GPUs here; got {name!r}")
+    return device
+
+
+class _Bars:
+    """A bar with the time left for every stack of runs."""
+
+    def __init__(self) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("steps,"))
+        self.bars = Progress(
+            *columns, TimeRemainingColumn(compact=True), TextColumn("left"), console=Console(stderr=True)
+        )
+        self.what = ""
+
+    def __enter__(self) -> Callable[[str, int, int], None]:
+        self.bars.start()
+        return self.step
+
+    def __exit__(self, *_: object) -> None:
+        self.bars.stop()
+
+    def step(self, what: str, done: int, total: int) -> None:
+        """Show so many steps done."""
+        if done == 1:
+            self.task = self.bars.add_task(what, total=total)
+        self.bars.update(self.task, completed=done)
+
+
+def _command() -> str:
+    return " ".join(["catnat", *sys.argv[1:]])
+
+
+def _merged(before: dict[str, str] | None, now: dict[str, str]) -> dict[str, str]:
+    """A study that goes on keeps the cost of its earlier parts."""
+    return {key: value for key, value in (before or {}).items() if key not in now} | now
+
+
+def _note_cost(store: Store, device: torch.device, seconds: float) -> None:
+    facts = store.note(gsl_report.PROVENANCE)
+    spent = float(facts.get("seconds", "0").split()[0]) + seconds
+    facts["seconds"] = f"{spent:.0f} in all parts, training and bookkeeping"
+    if device.type == "cuda":
+        facts["peak GPU memory"] = f"{torch.cuda.max_memory_allocated(device) / 1e9:.1f} GB"
+    store.set_note(gsl_report.PROVENANCE, facts)
+
+
+def _show(results: gsl_report.Results, output: Path) -> None:
+    try:
+        page = gsl_report.write_report(results, output)
+        (output / "provenance.json").write_text(json.dumps(results.provenance, indent=2) + "\n")
+    except OSError as problem:
+        raise UserError(f"cannot write the report into {output}: {problem.strerror}") from None
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    console.print(terminal(gsl_report.table_of(results)))
+    if "peak GPU memory" in results.provenance:
+        console.print(f"peak GPU memory: {results.provenance['peak GPU memory']}")
+    console.print(f"report: {page}", soft_wrap=True)

@@ -1,0 +1,115 @@
+"""What one study of graph structure learning runs: `smoke` in seconds, `quick` in minutes on two cores, `paper` all."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from catnat_lab.errors import UserError
+from catnat_lab.gsl.energy import BASELINES
+from catnat_lab.heads import PAPER_HEADS, check_head
+
+SEARCHES = ("grid", "tpe")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that decides the numbers of a study; kept in its database, so that it is never continued as another."""
+
+    thetas: tuple[float, ...] = (0.1, 0.25, 0.5, 0.75, 0.9)
+    heads: tuple[str, ...] = PAPER_HEADS
+    search: str = "grid"  # or "tpe": as many rates as both grids have, between the ends of the coarse one
+    rates: tuple[float, ...] = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # the coarse grid
+    refined: int = 7  # rates around the best of the coarse grid
+    ratio: float = 1.25  # between neighbours of the refined grid
+    widen: int = 3  # rates that may be added beyond either end of the coarse grid, while the best one is at that end
+    seeds: int = 10  # runs at the chosen rate
+    communities: int = 4
+    pairs: int = 10_000
+    epochs: int = 40
+    batch: int = 64
+    graphs: int = 32
+    choice_graphs: int = 256
+    baseline: str = "leave-one-out"
+
+    def __post_init__(self) -> None:
+        """Name what is wrong, before anything is written."""
+        _check_all("theta", self.thetas, lambda theta: 0 < theta < 1, "lie in (0, 1)")
+        _check_all("rate", self.rates, lambda rate: 0 < rate < math.inf, "be positive and finite")
+        for name in self.heads:
+            check_head(name)
+        if not self.heads:
+            raise UserError("heads must name at least one parameterization; got none")
+        least = {
+            "refined": 0,
+            "widen": 0,
+            "seeds": 2,
+            "communities": 1,
+            "pairs": 20,
+            "epochs": 1,
+            "batch": 1,
+            "graphs": 3,
+        }
+        for name, low in {**least, "choice_graphs": 3}.items():
+            if getattr(self, name) < low:
+                raise UserError(f"{name} must be at least {low}; got {getattr(self, name)}")
+        if not 1 < self.ratio < math.inf:
+            raise UserError(f"ratio must be above 1; got {self.ratio}")
+        if self.batch > self.pairs - 2 * (self.pairs // 10):
+            raise UserError(f"batch must be at most the training pairs, 80% of pairs = {self.pairs}; got {self.batch}")
+        if self.search not in SEARCHES:
+            raise UserError(f"search must be one of {', '.join(SEARCHES)}; got {self.search!r}")
+        if self.baseline not in BASELINES:
+            raise UserError(f"baseline must be one of {', '.join(BASELINES)}; got {self.baseline!r}")
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+
+
+def _check_all(name: str, values: tuple[float, ...], good: Any, expected: str) -> None:
+    if not values:
+        raise UserError(f"{name}s must hold at least one value; got none")
+    for value in values:
+        if not good(value):
+            raise UserError(f"{name} must {expected}; got {value}")
+    if len(set(values)) < len(values):
+        raise UserError(f"{name}s must differ; got {', '.join(map(str, values))}")
+
+
+PAPER = Settings()
+PRESETS = {
+    "smoke": Settings(
+        thetas=(0.5,),
+        rates=(0.02, 0.1),
+        refined=2,
+        widen=1,
+        seeds=2,
+        communities=1,
+        pairs=200,
+        epochs=2,
+        batch=32,
+        graphs=8,
+        choice_graphs=8,
+    ),
+    "quick": Settings(
+        thetas=(0.5,),
+        rates=(0.005, 0.01, 0.02, 0.05),
+        refined=0,
+        widen=2,
+        seeds=4,
+        pairs=4000,
+        epochs=25,
+        graphs=16,
+        choice_graphs=64,
+    ),
+    "paper": PAPER,
+}
+
+
+def preset(name: str) -> Settings:
+    """The settings of that name."""
+    if name not in PRESETS:
+        raise UserError(f"preset must be one of {', '.join(PRESETS)}; got {name!r}")
+    return PRESETS[name]

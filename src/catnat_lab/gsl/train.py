@@ -1,0 +1,254 @@
+"""Train many runs as one program: every tensor has a leading axis R of runs that differ in data, head, rate and seed.
+
+A run draws its random numbers from a stream of its own, so what it becomes does not depend on its neighbours: stacked
+training is training one by one, in a fraction of the time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from catnat_lab.gsl.data import Dataset, glorot
+from catnat_lab.gsl.energy import Baseline, energy, predict, weighted_log_prob, weights
+from catnat_lab.heads import Head, head
+
+START = 0.1  # every theta starts uniform in (0, START)
+CHUNK = 25  # steps for which random numbers are drawn at once; part of a run's stream, so a constant
+ADAM = (0.9, 0.999, 1e-8)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run: on which data, by which head, at which rate, from which seed."""
+
+    dataset: Dataset
+    head: str
+    rate: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long and how finely to train and to judge."""
+
+    epochs: int
+    batch: int
+    graphs: int  # drawn a step, and to judge a trained model: the point predictions depend on how many
+    choice_graphs: int  # drawn to compare rates on validation data: the more the less noise
+    baseline: str = "leave-one-out"
+
+
+@dataclass
+class Outcome:
+    """What a run has become."""
+
+    metrics: dict[str, float]
+    theta: list[float]  # [N * N] learned
+    curve: dict[str, list[float]] = field(default_factory=dict)
+
+
+class Stack:
+    """Scores, weights and their Adam moments of R runs, sorted by head; each head sees its own slice."""
+
+    def __init__(self, runs: Sequence[Run], device: torch.device, dtype: torch.dtype) -> None:
+        names = [run.head for run in runs]
+        if names != sorted(names):
+            raise ValueError("runs must be sorted by head")
+        self.nodes = runs[0].dataset.theta.shape[0]
+        # the start is drawn on the CPU, so that it is the same on every device
+        streams = [torch.Generator().manual_seed(run.seed) for run in runs]
+        theta = torch.stack([START * torch.rand(self.nodes**2, generator=stream) for stream in streams]).to(
+            device, dtype
+        )
+        self.weight = torch.stack([glorot(stream) for stream in streams]).to(device, dtype).requires_grad_()
+        self.heads: list[Head] = []
+        self.scores: list[Tensor] = []  # a head's runs [r, E, width]
+        first = 0
+        for name, group in groupby(runs, key=lambda run: run.head):
+            last = first + len(list(group))
+            probs = torch.stack((1 - theta[first:last], theta[first:last]), -1)
+            self.heads.append(head(name, 2))
+            self.scores.append(self.heads[-1].scores_from_probs(probs).requires_grad_())
+            first = last
+        self.parameters = [*self.scores, self.weight]
+        rates = torch.tensor([run.rate for run in runs], device=device, dtype=dtype)
+        sizes = [scores.shape[0] for scores in self.scores]
+        self.rates = [rate.view(-1, 1, 1) for rate in (*rates.split(sizes), rates)]
+        self.moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in self.parameters]
+        self.steps = 0
+
+    def log_probs(self) -> Tensor:
+        """log(1 - theta) and log(theta) of every run [R, E, 2]."""
+        return torch.cat([one.log_probs(scores) for one, scores in zip(self.heads, self.scores, strict=True)])
+
+    @torch.no_grad()
+    def descend(self, loss: Tensor) -> None:
+        """One step of Adam, every run at its own rate. Runs share no parameters, so their summed loss serves all."""
+        with torch.enable_grad():
+            gradients = torch.autograd.grad(loss, self.parameters)
+        self.steps += 1
+        decay, square_decay, epsilon = ADAM
+        correction, square_correction = 1 - decay**self.steps, 1 - square_decay**self.steps
+        for p, gradient, rate, (mean, square) in zip(self.parameters, gradients, self.rates, self.moments, strict=True):
+            mean.lerp_(gradient, 1 - decay)
+            square.mul_(square_decay).addcmul_(gradient, gradient, value=1 - square_decay)
+            p.sub_(rate * (mean / correction) / ((square / square_correction).sqrt() + epsilon))
+        for one, scores in zip(self.heads, self.scores, strict=True):
+            projected = one.project(scores)
+            if projected is not scores:
+                scores.copy_(projected)
+
+
+class Streams:
+    """Random numbers of R runs, each from a generator of its own."""
+
+    def __init__(self, runs: Sequence[Run], device: torch.device, dtype: torch.dtype) -> None:
+        self.device, self.dtype = device, dtype
+        self.generators = [torch.Generator(device).manual_seed(run.seed) for run in runs]
+
+    def uniforms(self, *shape: int) -> Tensor:
+        """[R, *shape] in [0, 1)."""
+        drawn = torch.empty((len(self.generators), *shape), device=self.device, dtype=self.dtype)
+        for row, generator in zip(drawn, self.generators, strict=True):
+            row.uniform_(generator=generator)
+        return drawn
+
+    def order(self, count: int) -> Tensor:
+        """A random order of 0 .. count-1 for every run: [R, count]."""
+        return torch.stack([torch.randperm(count, generator=g, device=self.device) for g in self.generators])
+
+
+def train(
+    runs: Sequence[Run],
+    budget: Budget,
+    device: torch.device | str = "cpu",
+    *,
+    dtype: torch.dtype = torch.float32,
+    on_step: Callable[[int, int], None] | None = None,
+) -> list[Outcome]:
+    """Train all runs side by side and judge them on their test sets, in the order they came."""
+    device = torch.device(device)
+    order = sorted(range(len(runs)), key=lambda i: runs[i].head)
+    runs = [runs[i] for i in order]
+    data = _Data(runs, device, dtype)
+    stack, streams = Stack(runs, device, dtype), Streams(runs, device, dtype)
+    baseline = Baseline(budget.baseline)
+    batches = data.train[0].shape[1] // budget.batch
+    total = budget.epochs * batches
+    curve: dict[str, list[Tensor]] = {"step": [], "train_es": [], "validation_es": [], "theta_mae": []}
+    uniforms, used, losses = torch.empty(0), CHUNK, torch.zeros(len(runs), device=device, dtype=dtype)
+    for step in range(total):
+        if step % batches == 0:
+            rows = streams.order(data.train[0].shape[1])
+        if used == CHUNK:
+            uniforms, used = streams.uniforms(CHUNK, budget.graphs, stack.nodes**2), 0
+        log_probs = stack.log_probs()
+        graphs = (uniforms[:, used] < log_probs.detach()[..., 1].exp().unsqueeze(1)).to(dtype)  # [R, M, E]
+        used += 1
+        start = step % batches * budget.batch
+        x, y = data.batch(rows[:, start : start + budget.batch])
+        found = energy(predict(graphs.unflatten(-1, (stack.nodes, stack.nodes)), x, stack.weight), y)
+        score = found.score()
+        stack.descend((score + weighted_log_prob(weights(found, baseline), graphs, log_probs)).sum())
+        losses += score.detach()
+        if (step + 1) % batches == 0:
+            judged = judge(stack, streams, data, data.validation, budget.graphs)
+            for key, value in zip(curve, (step + 1, losses / batches, judged["es"], judged["theta_mae"]), strict=True):
+                curve[key].append(torch.as_tensor(value, dtype=dtype).cpu().expand(len(runs)))
+            losses.zero_()
+        if on_step is not None:
+            on_step(step + 1, total)
+    test = judge(stack, streams, data, data.test, budget.graphs)
+    test["validation_es"] = judge(stack, streams, data, data.validation, budget.choice_graphs)["es"]
+    theta = stack.log_probs().detach()[..., 1].exp().cpu()
+    curves = {key: torch.stack(values, -1) for key, values in curve.items() if values}  # [R, epochs]
+    outcomes: dict[int, Outcome] = {}
+    for row, place in enumerate(order):
+        metrics = {key: float(value[row]) for key, value in test.items()}
+        outcomes[place] = Outcome(metrics, theta[row].tolist(), {k: v[row].tolist() for k, v in curves.items()})
+    return [outcomes[i] for i in range(len(runs))]
+
+
+# -- judging -----------------------------------------------------------------------------------------------------
+
+
+class _Data:
+    """The data sets of R runs: each distinct one is kept once, and a run knows which is its own."""
+
+    def __init__(self, runs: Sequence[Run], device: torch.device, dtype: torch.dtype) -> None:
+        distinct = list({id(run.dataset): run.dataset for run in runs}.values())
+        places = {id(dataset): place for place, dataset in enumerate(distinct)}
+        self.which = torch.tensor([places[id(run.dataset)] for run in runs], device=device)
+
+        def stacked(pairs: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+            x, y = zip(*pairs, strict=True)
+            return torch.stack(x).to(device, dtype), torch.stack(y).flatten(-2).to(device, dtype)
+
+        self.train = stacked(dataset.train for dataset in distinct)  # [T, n, N, F], [T, n, N * O]
+        self.validation = stacked(dataset.validation for dataset in distinct)
+        self.test = stacked(dataset.test for dataset in distinct)
+        self.theta = torch.stack([run.dataset.theta.flatten() for run in runs]).to(device, dtype)  # [R, E]
+
+    def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Training pairs at rows [R, b] of every run's own data."""
+        which = self.which.unsqueeze(1)
+        return self.train[0][which, rows], self.train[1][which, rows]
+
+
+@torch.no_grad()
+def judge(stack: Stack, streams: Streams, data: _Data, pairs: tuple[Tensor, Tensor], graphs: int) -> dict[str, Tensor]:
+    """The metrics of every run [R] on held-out pairs, from as many graphs drawn of its learned distribution."""
+    theta = stack.log_probs()[..., 1].exp()
+    found = judge_model(theta, stack.weight, streams, data.which, pairs, graphs)
+    return found | {"theta_mae": (theta - data.theta).abs().mean(-1)}
+
+
+@torch.no_grad()
+def judge_model(
+    theta: Tensor, weight: Tensor, streams: Streams, which: Tensor, pairs: tuple[Tensor, Tensor], graphs: int
+) -> dict[str, Tensor]:
+    """Energy score in both conventions, and the errors of the mean and of the median prediction.
+
+    The paper's tables hold twice its own formula of the energy score: `es_paper`.
+    """
+    nodes = pairs[0].shape[-2]
+    drawn = (streams.uniforms(graphs, nodes**2) < theta.unsqueeze(1)).to(theta.dtype).unflatten(-1, (nodes, nodes))
+    total: dict[str, Tensor] = dict.fromkeys(("es", "pp_mae", "pp_mse"), torch.zeros(len(which), device=theta.device))
+    count = pairs[0].shape[1]
+    # as many pairs at once as keep the distances between predictions near a quarter of a gigabyte
+    size = max(1, min(count, int(2**26 / (len(which) * graphs * graphs))))
+    for x, y in zip(pairs[0].split(size, 1), pairs[1].split(size, 1), strict=True):
+        x, y = x[which], y[which]
+        predictions = predict(drawn, x, weight)  # [R, b, M, D]
+        share = x.shape[1] / count
+        errors = {
+            "es": energy(predictions, y).score(),
+            "pp_mse": (predictions.mean(2) - y).square().mean((-1, -2)),
+            "pp_mae": (predictions.median(2).values - y).abs().mean((-1, -2)),
+        }
+        total = {key: total[key] + share * value for key, value in errors.items()}
+    return total | {"es_paper": 2 * total["es"]}
+
+
+def optimal(dataset: Dataset, seeds: Sequence[int], graphs: int, device: torch.device | str = "cpu") -> list[Outcome]:
+    """What the true model scores on its test set, once a seed: nobody can do better but by chance."""
+    device, dtype = torch.device(device), torch.float32
+    runs = [Run(dataset, "softmax", 0.0, seed) for seed in seeds]
+    data, streams = _Data(runs, device, dtype), Streams(runs, device, dtype)
+    weight = dataset.weight.to(device).expand(len(runs), -1, -1)
+    found = judge_model(data.theta, weight, streams, data.which, data.test, graphs)
+    found["theta_mae"] = torch.zeros(len(runs))
+    theta = dataset.theta.flatten().tolist()
+    return [Outcome({key: float(value[i]) for key, value in found.items()}, theta) for i in range(len(runs))]
+
+
+def value_of(outcome: Outcome) -> float:
+    """What rates are chosen by: the energy score on validation data; infinite where a run has diverged."""
+    # a theta that is not a number draws no edges, and empty graphs have a finite score: look at all metrics
+    return outcome.metrics["validation_es"] if all(map(math.isfinite, outcome.metrics.values())) else math.inf

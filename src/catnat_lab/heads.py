@@ -1,0 +1,108 @@
+"""The one switch between parameterizations: whatever in the lab turns scores into probabilities goes through here.
+
+A head knows how many scores K classes take, their log-probabilities, and the way back from probabilities to scores, so
+that experiments start every parameterization from the same distribution.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+import catnat
+import catnat.torch as ct
+from catnat_lab.errors import UserError
+
+# The paper's four, in its order.
+PAPER_HEADS = ("sparsemax", "softmax", "catnat-sigmoid", "catnat-natural")
+
+_ACTIVATIONS: dict[str, catnat.Natural | catnat.Sigmoid] = {
+    "catnat-sigmoid": catnat.Sigmoid(),
+    "catnat-natural": catnat.Natural(),
+    "catnat-natural-reflect": catnat.Natural(saturation="reflect"),
+    "catnat-natural-revive": catnat.Natural(saturation="revive", floor=1e-4),
+}
+HEAD_NAMES = ("softmax", "sparsemax", *_ACTIVATIONS)
+
+
+@dataclass(frozen=True)
+class Head:
+    """A way from scores [..., width] to K log-probabilities, and back."""
+
+    name: str
+    num_classes: int
+    width: int
+
+    def log_probs(self, scores: Tensor) -> Tensor:
+        """Log-probabilities [..., K]; -inf where a class has probability 0."""
+        raise NotImplementedError
+
+    def scores_from_probs(self, probs: Tensor) -> Tensor:
+        """Scores whose probabilities are these."""
+        raise NotImplementedError
+
+    def project(self, scores: Tensor) -> Tensor:
+        """Scores brought back to where they can learn; the same scores, for all heads but sparsemax."""
+        return scores
+
+
+@dataclass(frozen=True)
+class _Softmax(Head):
+    def log_probs(self, scores: Tensor) -> Tensor:
+        return torch.log_softmax(scores, -1)
+
+    def scores_from_probs(self, probs: Tensor) -> Tensor:
+        return probs.log()
+
+
+@dataclass(frozen=True)
+class _Sparsemax(Head):
+    floor: float = 1e-3
+
+    def log_probs(self, scores: Tensor) -> Tensor:
+        from entmax import sparsemax
+
+        probs = sparsemax(scores, dim=-1)
+        inside = probs > 0
+        return torch.where(inside, torch.where(inside, probs, 1.0).log(), -torch.inf)
+
+    def scores_from_probs(self, probs: Tensor) -> Tensor:
+        return probs  # a point of the simplex is its own projection
+
+    def project(self, scores: Tensor) -> Tensor:
+        """Keep every class at ``floor`` at least: at probability 0 it is never drawn and its gradient is 0 for good."""
+        probs = self.log_probs(scores).exp()
+        least = probs.clamp(min=self.floor)
+        lost = (probs < self.floor).any(-1, keepdim=True)
+        return torch.where(lost, least / least.sum(-1, keepdim=True), scores)
+
+
+@dataclass(frozen=True)
+class _Catnat(Head):
+    parameterization: catnat.Parameterization
+
+    def log_probs(self, scores: Tensor) -> Tensor:
+        return ct.log_catnat(scores, self.parameterization)
+
+    def scores_from_probs(self, probs: Tensor) -> Tensor:
+        return ct.scores_from_probs(probs, self.parameterization)
+
+
+@cache
+def head(name: str, num_classes: int) -> Head:
+    """The head of that name for so many classes."""
+    check_head(name)
+    if name == "softmax":
+        return _Softmax(name, num_classes, num_classes)
+    if name == "sparsemax":
+        return _Sparsemax(name, num_classes, num_classes)
+    return _Catnat(name, num_classes, num_classes - 1, catnat.Parameterization(num_classes, _ACTIVATIONS[name]))
+
+
+def check_head(name: str) -> None:
+    """Raise unless there is a head of that name."""
+    if name not in HEAD_NAMES:
+        raise UserError(f"head must be one of {', '.join(HEAD_NAMES)}; got {name!r}")

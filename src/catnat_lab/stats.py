@@ -1,0 +1,121 @@
+"""Means, deviations, and Welch's t-test as the paper uses it.
+
+Every function refuses a value that is not finite. A run that diverged is a finding to be told, not a number to be
+averaged: count such runs and leave them out before, or rank the method as failed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scipy import stats
+
+from catnat_lab.errors import UserError
+
+
+class StatsError(UserError):
+    """The values cannot be summarized or compared."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean, sample standard deviation (n - 1) and count. One value alone has a deviation of NaN."""
+
+    mean: float
+    std: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Excess:
+    """How far a mean lies above the optimal one, and the standard error of that difference."""
+
+    mean: float
+    error: float
+
+
+def summarize(values: Sequence[float]) -> Summary:
+    """Mean, standard deviation and count of at least one finite value."""
+    numbers = _finite(values, least=1)
+    count = len(numbers)
+    mean = math.fsum(numbers) / count
+    if min(numbers) == max(numbers):  # rounding in the mean would leave a deviation near, not at, zero
+        return Summary(numbers[0], 0.0 if count > 1 else math.nan, count)
+    return Summary(mean, math.sqrt(math.fsum((number - mean) ** 2 for number in numbers) / (count - 1)), count)
+
+
+def welch(a: Sequence[float], b: Sequence[float]) -> float:
+    """Two-sided p-value of Welch's t-test that two samples, of at least two values each, have the same mean.
+
+    Without any spread on either side the test is undefined; then p is 1 for equal means and 0 for different ones.
+    """
+    # As scipy's ttest_ind, which would warn of values that are nearly the same: our sums are exact.
+    return welch_from_summaries(summarize(_finite(a, least=2)), summarize(_finite(b, least=2)))
+
+
+def welch_from_summaries(a: Summary, b: Summary) -> float:
+    """The same test from means, deviations and counts, which are all that a paper prints."""
+    for summary in (a, b):
+        if summary.count < 2:
+            raise StatsError(f"Welch's test needs at least 2 values a side; got {summary}")
+        if not (math.isfinite(summary.mean) and math.isfinite(summary.std) and summary.std >= 0):
+            raise StatsError(f"Welch's test needs a finite mean and a finite deviation of at least 0; got {summary}")
+    if a.std == b.std == 0:
+        return 1.0 if a.mean == b.mean else 0.0
+    test = stats.ttest_ind_from_stats(a.mean, a.std, a.count, b.mean, b.std, b.count, equal_var=False)
+    return float(test.pvalue)
+
+
+def bold(groups: Mapping[str, Sequence[float]], lower_is_better: bool = True, alpha: float = 0.05) -> set[str]:
+    """The best-performing groups: the best mean, and all that Welch's test at ``alpha`` cannot tell from it."""
+    best = _best(groups, lower_is_better, alpha)
+    return {name for name in groups if name == best or welch(groups[name], groups[best]) >= alpha}
+
+
+def is_significantly_best(
+    groups: Mapping[str, Sequence[float]], name: str, lower_is_better: bool = True, alpha: float = 0.05
+) -> bool:
+    """Whether the group has the best mean, and Welch's test tells every other from it."""
+    if name not in groups:
+        raise StatsError(f"there is no group {name!r}; known: {', '.join(map(repr, groups)) or 'none'}")
+    return bold(groups, lower_is_better, alpha) == {name}
+
+
+def excess(values: Sequence[float], optimal: Sequence[float]) -> Excess:
+    """Mean of ``values`` minus mean of ``optimal``, with its standard error (two independent samples)."""
+    a, b = summarize(_finite(values, least=2)), summarize(_finite(optimal, least=2))
+    return Excess(a.mean - b.mean, math.hypot(a.std / math.sqrt(a.count), b.std / math.sqrt(b.count)))
+
+
+def holm(pvalues: Sequence[float]) -> list[float]:
+    """P-values adjusted by Holm's method, in the order given: compare each with alpha as it is."""
+    numbers = _finite(pvalues, least=0)
+    if not all(0 <= number <= 1 for number in numbers):
+        raise StatsError(f"p-values must lie in [0, 1]; got {numbers}")
+    adjusted = [0.0] * len(numbers)
+    floor = 0.0  # a larger p-value is never adjusted to less than a smaller one
+    for rank, index in enumerate(sorted(range(len(numbers)), key=numbers.__getitem__)):
+        floor = max(floor, min(1.0, (len(numbers) - rank) * numbers[index]))
+        adjusted[index] = floor
+    return adjusted
+
+
+def _best(groups: Mapping[str, Sequence[float]], lower_is_better: bool, alpha: float) -> str:
+    if not groups:
+        raise StatsError("there is no group to choose the best from")
+    if not 0 < alpha < 1:
+        raise StatsError(f"alpha must lie between 0 and 1; got {alpha}")
+    sign = 1 if lower_is_better else -1
+    return min(groups, key=lambda name: sign * summarize(_finite(groups[name], least=2, name=name)).mean)
+
+
+def _finite(values: Sequence[float], *, least: int, name: str = "values") -> list[float]:
+    numbers = [float(value) for value in values]
+    for index, number in enumerate(numbers):
+        if not math.isfinite(number):
+            raise StatsError(f"{name} must be finite; {name}[{index}] is {number} (a run that diverged?)")
+    if len(numbers) < least:
+        raise StatsError(f"{name} must hold at least {least} numbers; got {len(numbers)}")
+    return numbers

@@ -1,0 +1,159 @@
+"""The command line as a user meets it: what it writes, what it refuses, and that it goes on after a kill."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from catnat_lab.cli import main
+from catnat_lab.gsl.search import study_name
+from catnat_lab.store import Store
+
+SMOKE = ["gsl", "--preset", "smoke", "--device", "cpu"]
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "catnat_lab", *map(str, arguments)]
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """The folder of one finished smoke study, and what it printed."""
+    folder = tmp_path_factory.mktemp("study")
+    done = subprocess.run(command(*SMOKE, "--output", folder), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+def values(folder):
+    with (folder / "values.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_study_writes_its_table_its_page_and_where_they_come_from(study):
+    folder, printed = study
+    assert printed.strip().splitlines()[-1] == f"report: {folder / 'report.html'}"
+    page = (folder / "report.html").read_text()
+    assert page.count("<svg") == 4 and "catnat-natural" in page
+    assert "catnat-natural" in (folder / "report.md").read_text()
+    facts = json.loads((folder / "provenance.json").read_text())
+    assert {"command", "commit", "torch", "processor", "seconds"} <= set(facts)
+    rows = values(folder)
+    finals = [row for row in rows if row["stage"] == "final"]
+    assert len(finals) == 4 * 2 and len([row for row in rows if row["stage"] == "optimal"]) == 2
+    assert all(float(row["es_paper"]) == pytest.approx(2 * float(row["es"]), rel=1e-4) for row in finals)
+
+
+def test_a_smaller_study_is_not_compared_with_the_paper(study):
+    folder, printed = study
+    assert "disagree" not in printed and "paper" not in (folder / "report.md").read_text().split("\n", 3)[3]
+
+
+def test_a_finished_study_runs_again_in_no_time_and_says_the_same(study, capsys):
+    folder, printed = study
+    before = values(folder)
+    assert main([*SMOKE, "--output", str(folder)]) == 0
+    assert values(folder) == before
+    assert capsys.readouterr().out.split("report:")[0] == printed.split("report:")[0]
+
+
+def test_the_report_can_be_written_again(study, capsys):
+    folder, _ = study
+    page = (folder / "report.html").read_bytes()
+    (folder / "report.html").unlink()
+    assert main(["report", "--output", str(folder)]) == 0
+    assert (folder / "report.html").read_bytes() == page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["gsl", "--heads", "softmax", "hardmax"], "head must be one of softmax, sparsemax"),
+        (["gsl", "--rates", "-0.1"], "rate must be positive and finite; got -0.1"),
+        (["gsl", "--thetas", "1.5"], "theta must lie in (0, 1); got 1.5"),
+        (["gsl", "--preset", "huge"], "preset must be one of smoke, quick, paper; got 'huge'"),
+        (["gsl", "--device", "tpu"], "device must be auto, cpu, cuda or cuda:N; got 'tpu'"),
+        (["gsl", "--device", "cuda:99"], "device must be one of the"),
+        (["gsl", "--stacked", "0"], "stacked must be at least 1; got 0"),
+        (["gsl", "--storage", "nonsense://x"], "nonsense"),
+        (["report"], "study.db"),
+    ],
+)
+def test_bad_input_is_one_line_and_code_2_and_nothing_is_written(arguments, message, tmp_path, capsys):
+    folder = tmp_path / "made"
+    assert main([*arguments, "--output", str(folder)]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ") and captured.err.count("\n") == 1 and message in captured.err
+    assert not captured.out and not folder.exists()
+
+
+def test_a_folder_that_cannot_be_written_is_one_line_and_code_2(tmp_path, capsys):
+    file = tmp_path / "file"
+    file.write_text("in the way")
+    assert main([*SMOKE, "--output", str(file / "below")]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ") and captured.err.count("\n") == 1 and str(file) in captured.err
+    assert file.read_text() == "in the way"
+
+
+def test_a_foreign_database_is_left_as_it_is(tmp_path, capsys):
+    database = tmp_path / "study.db"
+    database.write_bytes(b"not a database, but somebody's")
+    assert main([*SMOKE, "--output", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert database.read_bytes() == b"not a database, but somebody's"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["study.db"]
+
+
+def test_a_report_of_no_study_is_refused(tmp_path, capsys):
+    Store(tmp_path / "study.db").close()
+    assert main(["report", "--output", str(tmp_path)]) == 2
+    assert "no study of graph structure learning" in capsys.readouterr().err
+
+
+def finished(folder) -> int:
+    with Store(folder / "study.db", create=False) as store:
+        return sum(len(store.study(name, create=False).finished()) for name in store.names())
+
+
+def test_killed_in_the_middle_it_goes_on_to_the_same_table(study, tmp_path):
+    arguments = command(*SMOKE, "--stacked", 1, "--output", tmp_path)
+    running = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "study.db").exists() or finished(tmp_path) < 6:
+        assert running.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    os.kill(running.pid, signal.SIGKILL)
+    running.wait()
+    kept = finished(tmp_path)
+    assert 6 <= kept < 26
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    expected, found = values(study[0]), values(tmp_path)
+    assert [row["seed"] for row in found] == [row["seed"] for row in expected]
+    for ours, theirs in zip(found, expected, strict=True):
+        for key, value in theirs.items():
+            if key in ("head", "stage", "rate", "seed"):
+                assert ours[key] == value
+            else:  # another stacking may round otherwise
+                assert float(ours[key]) == pytest.approx(float(value), rel=0.02, abs=1e-3) if value else not ours[key]
+
+
+def test_two_processes_share_one_study(study, tmp_path):
+    arguments = command(*SMOKE, "--stacked", 1, "--output", tmp_path)
+    both = [subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(2)]
+    for process in both:
+        _, errors = process.communicate(timeout=240)
+        assert process.returncode == 0, errors
+    found = values(tmp_path)
+    keys = [tuple(row[key] for key in ("theta_star", "head", "stage", "rate", "seed")) for row in found]
+    assert len(keys) == len(set(keys)) == len(values(study[0]))
+    with Store(tmp_path / "study.db", create=False) as store:
+        assert store.study(study_name(0.5, "softmax"), create=False).running() == 0

@@ -1,0 +1,171 @@
+"""A study of graph structure learning: its stages, its resumption, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from catnat_lab.errors import UserError
+from catnat_lab.gsl import search as search_module
+from catnat_lab.gsl.presets import PAPER, PRESETS, Settings, preset
+from catnat_lab.gsl.search import OPTIMAL, Search, study_name
+from catnat_lab.gsl.train import Outcome, Run
+from catnat_lab.store import Store
+
+SMOKE = preset("smoke")
+METRICS = {"es": 1.0, "es_paper": 2.0, "pp_mae": 1.0, "pp_mse": 1.0, "theta_mae": 0.1}
+
+
+class Landscape:
+    """In place of training: a validation score with its minimum at a rate of its own for every head; it counts runs."""
+
+    def __init__(self, best: dict[str, float]) -> None:
+        self.best, self.seen = best, []
+
+    def __call__(self, runs: list[Run], budget: object, device: object, on_step: object) -> list[Outcome]:
+        self.seen += [(run.dataset.theta_star, run.head, run.rate, run.seed) for run in runs]
+        scores = [abs(math.log(run.rate / self.best[run.head])) + 1 for run in runs]
+        return [Outcome(METRICS | {"validation_es": score}, [0.1] * 4, {"step": [1.0]}) for score in scores]
+
+
+def run_search(tmp_path, monkeypatch, best, settings: Settings, stacked: int = 5):
+    landscape = Landscape(best)
+    monkeypatch.setattr(search_module, "train", landscape)
+    with Store(tmp_path / "study.db") as store:
+        search = Search(store, settings, torch.device("cpu"), stacked)
+        search.run()
+        trials = {cell: store.study(study_name(*cell)).finished() for cell in search.cells}
+    return landscape, trials
+
+
+def rates(trials, stage):
+    return [trial.config["rate"] for trial in trials if trial.config["stage"] == stage]
+
+
+def test_the_stages_follow_each_other(tmp_path, monkeypatch):
+    settings = replace(SMOKE, heads=("softmax", "catnat-natural"), rates=(0.01, 0.1, 1.0), refined=3, ratio=2, seeds=3)
+    landscape, trials = run_search(tmp_path, monkeypatch, {"softmax": 0.19, "catnat-natural": 0.1}, settings)
+    softmax = trials[0.5, "softmax"]
+    assert rates(softmax, "coarse") == [0.01, 0.1, 1.0]
+    assert rates(softmax, "refined") == [0.05, 0.1, 0.2]
+    assert rates(softmax, "final") == [0.2] * 3  # the best of both grids
+    assert {trial.config["seed"] for trial in softmax if trial.config["stage"] == "final"} == {1, 2, 3}
+    assert rates(trials[0.5, "catnat-natural"], "final") == [0.1] * 3
+    assert len(landscape.seen) == 2 * (3 + 3 + 3)
+    assert all("theta" in trial.record for trial in softmax if trial.config["stage"] == "final")
+
+
+def test_the_grid_is_widened_while_the_best_rate_is_at_its_end(tmp_path, monkeypatch):
+    settings = replace(SMOKE, heads=("softmax", "sparsemax", "catnat-natural"), rates=(0.01, 0.1), refined=0, widen=3)
+    best = {"softmax": 0.0026, "sparsemax": 1e-9, "catnat-natural": 0.19}
+    _, trials = run_search(tmp_path, monkeypatch, best, settings)
+    assert sorted(rates(trials[0.5, "softmax"], "coarse")) == [0.00125, 0.0025, 0.005, 0.01, 0.1]
+    assert sorted(rates(trials[0.5, "sparsemax"], "coarse")) == [0.00125, 0.0025, 0.005, 0.01, 0.1]  # three and no more
+    assert sorted(rates(trials[0.5, "catnat-natural"], "coarse")) == [0.01, 0.1, 0.2, 0.4]
+    assert rates(trials[0.5, "catnat-natural"], "final") == [0.2, 0.2]
+
+
+def test_tpe_tries_as_many_rates_as_both_grids(tmp_path, monkeypatch):
+    settings = replace(SMOKE, heads=("softmax",), search="tpe", rates=(0.001, 0.01, 0.1, 1.0), refined=3)
+    _, trials = run_search(tmp_path, monkeypatch, {"softmax": 0.05}, settings)
+    tried = rates(trials[0.5, "softmax"], "tpe")
+    assert len(tried) == 7 and all(0.001 <= rate <= 1 for rate in tried) and len(set(tried)) == 7
+    (final,) = set(rates(trials[0.5, "softmax"], "final"))
+    assert final == min(tried, key=lambda rate: abs(math.log(rate / 0.05)))
+
+
+def test_a_study_that_was_stopped_goes_on_and_runs_nothing_twice(tmp_path, monkeypatch):
+    settings = replace(SMOKE, heads=("softmax", "catnat-natural"), rates=(0.01, 0.1, 1.0), refined=3, ratio=2, seeds=3)
+    best = {"softmax": 0.19, "catnat-natural": 0.1}
+    whole, expected = run_search(tmp_path / "whole", monkeypatch, best, settings, stacked=2)
+    landscape = Landscape(best)
+    allowed, parts = 0, 0
+
+    def breaking(*arguments, **named):
+        if len(landscape.seen) >= allowed:
+            raise KeyboardInterrupt
+        return landscape(*arguments, **named)
+
+    monkeypatch.setattr(search_module, "train", breaking)
+    for parts in range(1, 30):
+        allowed = 4 * parts
+        with Store(tmp_path / "parts.db") as store:
+            try:
+                Search(store, settings, torch.device("cpu"), 2).run()
+            except KeyboardInterrupt:
+                continue
+            trials = {cell: store.study(study_name(*cell)).finished() for cell in expected}
+        break
+    assert parts > 3
+    assert sorted(landscape.seen) == sorted(whole.seen)
+    for cell, found in trials.items():
+        assert [t.config for t in found] == [t.config for t in expected[cell]]
+
+
+def test_other_settings_do_not_go_on_with_a_study(tmp_path, monkeypatch):
+    run_search(tmp_path, monkeypatch, dict.fromkeys(SMOKE.heads, 0.05), SMOKE)
+    with pytest.raises(UserError, match=r"other settings: seeds was 2, now 3; give another --output"):
+        run_search(tmp_path, monkeypatch, {}, replace(SMOKE, seeds=3))
+
+
+def test_optimal_values_are_kept_too(tmp_path, monkeypatch):
+    run_search(tmp_path, monkeypatch, dict.fromkeys(SMOKE.heads, 0.05), SMOKE)
+    with Store(tmp_path / "study.db", create=False) as store:
+        found = store.study(study_name(0.5, OPTIMAL), create=False).finished()
+    assert len(found) == SMOKE.seeds and all(trial.metrics["theta_mae"] == 0 for trial in found)
+
+
+def test_a_diverged_run_is_never_chosen(tmp_path, monkeypatch):
+    settings = replace(SMOKE, heads=("softmax",), rates=(0.01, 0.1), refined=0, widen=0)
+    landscape = Landscape({"softmax": 0.1})
+
+    def diverging(runs, *arguments, **named):
+        outcomes = landscape(runs, *arguments, **named)
+        for run, outcome in zip(runs, outcomes, strict=True):
+            if run.rate == 0.1:
+                outcome.metrics["theta_mae"] = math.nan
+        return outcomes
+
+    monkeypatch.setattr(search_module, "train", diverging)
+    with Store(tmp_path / "study.db") as store:
+        Search(store, settings, torch.device("cpu"), 4).run()
+        assert rates(store.study(study_name(0.5, "softmax")).finished(), "final") == [0.01, 0.01]
+
+
+def test_the_papers_preset_is_its_table():
+    assert PAPER.thetas == (0.1, 0.25, 0.5, 0.75, 0.9) and len(PAPER.heads) == 4
+    assert (len(PAPER.rates), PAPER.refined, PAPER.seeds) == (7, 7, 10)
+    steps = PAPER.epochs * (PAPER.pairs * 8 // 10 // PAPER.batch)
+    assert steps == 5000
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"thetas": (0.5, 1.0)}, r"theta must lie in \(0, 1\); got 1.0"),
+        ({"thetas": ()}, "thetas must hold at least one value"),
+        ({"thetas": (0.5, 0.5)}, "thetas must differ"),
+        ({"rates": (-0.1,)}, "rate must be positive and finite; got -0.1"),
+        ({"rates": (math.nan,)}, "rate must be positive and finite; got nan"),
+        ({"heads": ("softmax", "hardmax")}, r"head must be one of softmax, .*; got 'hardmax'"),
+        ({"heads": ()}, "heads must name at least one"),
+        ({"seeds": 1}, "seeds must be at least 2; got 1"),
+        ({"graphs": 2}, "graphs must be at least 3; got 2"),
+        ({"epochs": 0}, "epochs must be at least 1; got 0"),
+        ({"ratio": 1.0}, "ratio must be above 1; got 1.0"),
+        ({"batch": 161}, "batch must be at most the training pairs"),
+        ({"search": "random"}, "search must be one of grid, tpe; got 'random'"),
+        ({"baseline": "mean"}, "baseline must be one of none, .*; got 'mean'"),
+    ],
+)
+def test_bad_settings_are_named(change, message):
+    with pytest.raises(UserError, match=message):
+        replace(SMOKE, **change)
+
+
+def test_an_unknown_preset_is_named():
+    with pytest.raises(UserError, match=f"preset must be one of {', '.join(PRESETS)}; got 'huge'"):
+        preset("huge")

@@ -1,0 +1,137 @@
+"""Stacked training is training one by one; and it does learn."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from catnat_lab.gsl.data import COMMUNITY_NODES, make_dataset, true_edges
+from catnat_lab.gsl.train import ADAM, Budget, Run, Stack, optimal, train, value_of
+from catnat_lab.heads import HEAD_NAMES, PAPER_HEADS
+
+BUDGET = Budget(epochs=2, batch=16, graphs=6, choice_graphs=8)
+
+
+def dataset(theta: float = 0.5, pairs: int = 200):
+    return make_dataset(theta, communities=1, pairs=pairs)
+
+
+def test_the_true_graph_is_the_papers():
+    edges = true_edges(4)
+    assert edges.sum() == 102 and torch.equal(edges, edges.T) and edges.diagonal().all()
+    assert edges[5, 6] and not edges[0, 2]
+    assert torch.equal(edges[:6, :6], edges[12:18, 12:18])
+
+
+def test_a_dataset_is_drawn_from_its_model():
+    data = make_dataset(0.25, communities=2, pairs=4000)
+    x, y = data.train
+    assert x.shape == (3200, 12, 4) and len(data.validation[0]) == len(data.test[0]) == 400
+    # given x, the mean of y is theta x W, and its variance theta (1 - theta) sum_j (x_j W)^2
+    xw = x @ data.weight
+    miss = y - data.theta @ xw
+    variance = (data.theta * (1 - data.theta)) @ xw.square()
+    assert abs((miss.square() / variance).mean() - 1) < 0.03
+    assert abs((miss / variance.sqrt()).mean()) < 0.02
+    again = make_dataset(0.25, communities=2, pairs=4000)
+    assert torch.equal(again.test[1], data.test[1])
+
+
+@pytest.mark.parametrize("baseline", ["leave-one-out", "moving-average"])
+def test_stacked_training_is_training_one_by_one(baseline):
+    data = {theta: dataset(theta) for theta in (0.3, 0.7)}
+    runs = [
+        Run(data[theta], name, rate, seed)
+        for theta, rate, seed in ((0.3, 0.02, 1), (0.7, 0.05, 2))
+        for name in HEAD_NAMES
+    ]
+    budget = Budget(1, 16, 6, 8, baseline)
+    together = train(runs, budget, dtype=torch.float64)
+    for run, outcome in zip(runs, together, strict=True):
+        (alone,) = train([run], budget, dtype=torch.float64)
+        assert outcome.metrics == pytest.approx(alone.metrics, rel=1e-9), run.head
+        assert outcome.theta == pytest.approx(alone.theta, rel=1e-9, abs=1e-12), run.head
+        for key, values in outcome.curve.items():
+            assert values == pytest.approx(alone.curve[key], rel=1e-9), (run.head, key)
+
+
+def test_runs_of_different_seeds_rates_and_data_differ():
+    data = dataset()
+    runs = [Run(data, "softmax", 0.02, 1), Run(data, "softmax", 0.02, 2), Run(data, "softmax", 0.05, 1)]
+    outcomes = train([*runs, Run(dataset(0.3), "softmax", 0.02, 1)], BUDGET)
+    assert len({outcome.metrics["validation_es"] for outcome in outcomes}) == 4
+
+
+def test_every_run_descends_as_by_torchs_adam_at_its_own_rate():
+    runs = [
+        Run(dataset(), name, rate, seed)
+        for name in ("catnat-natural", "softmax")
+        for rate, seed in ((0.1, 1), (0.01, 2))
+    ]
+    stack = Stack(runs, torch.device("cpu"), torch.float64)
+    targets = [torch.randn_like(p) for p in stack.parameters]
+    groups, mirrors = [], []
+    for parameter, rates in zip(stack.parameters, stack.rates, strict=True):
+        for row, rate in zip(parameter.detach(), rates.flatten().tolist(), strict=True):
+            mirrors.append(row.clone().requires_grad_())
+            groups.append({"params": [mirrors[-1]], "lr": rate})
+    adam = torch.optim.Adam(groups, betas=ADAM[:2], eps=ADAM[2])
+    flat_targets = [row for target in targets for row in target]
+    for _ in range(5):
+        stack.descend(sum(((p - t) ** 4).sum() for p, t in zip(stack.parameters, targets, strict=True)))
+        adam.zero_grad()
+        sum(((p - t) ** 4).sum() for p, t in zip(mirrors, flat_targets, strict=True)).backward()
+        adam.step()
+    ours = [row for parameter in stack.parameters for row in parameter.detach()]
+    for row, mirror in zip(ours, mirrors, strict=True):
+        torch.testing.assert_close(row, mirror.detach())
+
+
+@pytest.mark.parametrize("name", PAPER_HEADS)
+def test_every_head_starts_from_the_same_graph(name):
+    stack = Stack([Run(dataset(), name, 0.1, 3)], torch.device("cpu"), torch.float32)
+    theta = stack.log_probs()[0, :, 1].exp()
+    assert theta.min() >= 0 and theta.max() <= 0.1 and theta.shape == (COMMUNITY_NODES**2,)
+    softmax = Stack([Run(dataset(), "softmax", 0.1, 3)], torch.device("cpu"), torch.float32)
+    torch.testing.assert_close(theta, softmax.log_probs()[0, :, 1].exp(), rtol=1e-4, atol=1e-6)
+    assert torch.equal(stack.weight, softmax.weight)
+
+
+@pytest.mark.parametrize("name", ["softmax", "catnat-sigmoid", "catnat-natural"])
+def test_training_finds_the_graph(name):
+    data = dataset(0.5, pairs=2000)
+    (outcome,) = train([Run(data, name, 0.05, 1)], Budget(6, 32, 16, 32))
+    (best,) = optimal(data, [1], 16)
+    start = 0.5 * float(true_edges(1).float().mean())  # the error of an empty graph
+    assert outcome.metrics["theta_mae"] < start / 3
+    assert best.metrics["es"] < outcome.metrics["es"] < 1.15 * best.metrics["es"]
+    curve = outcome.curve
+    assert len(curve["step"]) == 6 and curve["validation_es"][-1] < 0.85 * curve["validation_es"][0]
+    assert outcome.metrics["es_paper"] == pytest.approx(2 * outcome.metrics["es"])
+
+
+def test_optimal_values_are_those_of_the_true_model():
+    data = dataset(0.25, pairs=20_000)
+    outcomes = optimal(data, range(3), 64)
+    mean = sum(outcome.metrics["pp_mse"] for outcome in outcomes) / 3
+    degree = float(true_edges(1).float().sum(1).mean())
+    expected = 0.25 * 0.75 * degree * float(data.weight.square().sum(0).mean()) * (1 + 1 / 64)
+    assert mean == pytest.approx(expected, rel=0.05)
+    assert all(outcome.metrics["theta_mae"] == 0 for outcome in outcomes)
+
+
+def test_a_run_that_diverges_is_infinitely_bad_and_spoils_no_other():
+    data = dataset()
+    good = Run(data, "softmax", 0.02, 1)
+    wild, calm = train([Run(data, "softmax", 1e30, 1), good], BUDGET)
+    (alone,) = train([good], BUDGET)
+    assert value_of(wild) == math.inf and math.isfinite(value_of(calm))
+    assert calm.metrics == pytest.approx(alone.metrics, rel=1e-4)
+
+
+def test_runs_must_come_sorted_to_a_stack():
+    runs = [Run(dataset(), "softmax", 0.1, 0), Run(dataset(), "catnat-natural", 0.1, 0)]
+    with pytest.raises(ValueError, match="sorted by head"):
+        Stack(runs, torch.device("cpu"), torch.float32)

@@ -1,0 +1,101 @@
+"""A search ends with exactly as many finished trials as it was asked for, and learns on the way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from catnat_lab.store import Claim, Store, work
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "lab.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    with Store(path) as opened:
+        yield opened
+
+
+def bowl(claims: list[Claim]) -> Iterator[Any]:
+    for claim in claims:
+        yield claim, math.log10(claim.config["rate"] / 0.03) ** 2, {}, None
+
+
+def test_a_search_ends_at_its_count_and_goes_on_with_a_larger_one(store: Store) -> None:
+    study = store.study("cell")
+    study.plan([{"stage": "grid", "rate": 0.1}])
+    study.search({"rate": (1e-4, 1.0)}, {"stage": "search"}, 5, parallel=2)
+    assert study.waiting() == 1 + 5
+    work([study], bowl, batch=4)
+    work([study], bowl, batch=4)
+    found = study.finished(stage="search")
+    assert len(found) == 5
+    assert len(study.finished()) == 1 + 5
+    assert all(1e-4 <= result.config["rate"] <= 1.0 for result in found)
+    study.search({"rate": (1e-4, 1.0)}, {"stage": "search"}, 7)
+    study.search({"rate": (1e-4, 1.0)}, {"stage": "other"}, 2)
+    work([study], bowl, batch=4)
+    assert len(study.finished(stage="search")) == 7
+    assert len(study.finished(stage="other")) == 2
+    assert len({result.config["rate"] for result in study.finished(stage="search")}) == 7
+
+
+def test_a_search_learns_from_its_results(store: Store) -> None:
+    study = store.study("cell")
+    study.search({"rate": (1e-6, 1e2)}, {}, 40)
+    work([study], bowl, batch=5)
+    values = [result.value for result in study.finished()]
+    assert sorted(values[20:])[10] < 0.5 * sorted(values[:10])[5]
+
+
+def test_a_search_keeps_at_most_parallel_trials_open(path: Path, store: Store) -> None:
+    study = store.study("cell")
+    study.search({"rate": (1e-4, 1.0)}, {}, 9, parallel=3)
+    claims = study.ask(8)
+    assert len(claims) == 3
+    assert study.ask(8) == []
+    study.tell(claims[0], 1.0, {})
+    assert len(study.ask(8)) == 1
+
+
+def test_a_search_whose_trials_all_fail_comes_to_an_end(path: Path) -> None:
+    def failing(claims: list[Claim]) -> Iterator[Any]:
+        for claim in claims:
+            study.fail(claim, "always")
+        yield from ()
+
+    with Store(path) as store:
+        study = store.study("cell")
+        study.search({"rate": (1e-4, 1.0)}, {}, 4)
+        work([study], failing, batch=2)
+        assert study.waiting() == 0
+    with Store(path) as later:
+        study = later.study("cell")
+        study.search({"rate": (1e-4, 1.0)}, {}, 4)
+        work([study], bowl, batch=2)
+        assert len(study.finished()) == 4
+
+
+@pytest.mark.parametrize("space", [{"rate": (0.0, 1.0)}, {"rate": (1.0, 1.0)}, {"rate": (1.0, math.inf)}, {}])
+def test_a_search_of_nothing_is_refused(store: Store, space: dict[str, tuple[float, float]]) -> None:
+    with pytest.raises(ValueError, match="space"):
+        store.study("cell").search(space, {}, 3)
+
+
+def test_optuna_is_silent(path: Path, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder) -> None:
+    level = optuna.logging.get_verbosity()
+    with Store(path) as store:
+        study = store.study("cell")
+        study.search({"rate": (1e-4, 1.0)}, {}, 12)
+        work([study], bowl, batch=3)
+    assert capfd.readouterr() == ("", "")
+    assert [str(warning.message) for warning in recwarn] == []
+    assert optuna.logging.get_verbosity() == level

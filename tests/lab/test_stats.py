@@ -1,0 +1,160 @@
+"""Summaries and Welch's test agree with numpy and scipy, and their edges are settled."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats as scipy_stats
+
+from catnat_lab.errors import UserError
+from catnat_lab.stats import (
+    Summary,
+    bold,
+    excess,
+    holm,
+    is_significantly_best,
+    summarize,
+    welch,
+    welch_from_summaries,
+)
+
+samples = st.lists(st.floats(-1e3, 1e3).map(lambda x: round(x, 3)), min_size=2, max_size=8)
+GOOD, CLOSE, BAD = [1.0, 1.1, 0.9, 1.05], [1.02, 1.12, 0.95, 1.1], [2.0, 2.1, 1.9, 2.05]
+
+
+@given(samples)
+def test_a_summary_is_numpys(values: list[float]) -> None:
+    summary = summarize(values)
+    assert summary.count == len(values)
+    assert math.isclose(summary.mean, np.mean(values), rel_tol=1e-9, abs_tol=1e-9)
+    assert math.isclose(summary.std, np.std(values, ddof=1), rel_tol=1e-9, abs_tol=1e-9)
+
+
+def test_one_value_has_a_mean_and_no_deviation() -> None:
+    summary = summarize([0.1])
+    assert (summary.mean, summary.count) == (0.1, 1)
+    assert math.isnan(summary.std)
+
+
+def test_equal_values_deviate_by_exactly_nothing() -> None:
+    assert summarize([0.1] * 7) == Summary(0.1, 0.0, 7)
+
+
+@given(samples, samples)
+@pytest.mark.filterwarnings("ignore:Precision loss:RuntimeWarning")
+def test_welch_is_scipys_symmetric_and_the_same_from_summaries(a: list[float], b: list[float]) -> None:
+    p = welch(a, b)
+    assert 0 <= p <= 1
+    assert math.isclose(p, welch(b, a), rel_tol=1e-9, abs_tol=1e-12)
+    assert p == welch_from_summaries(summarize(a), summarize(b))
+    if summarize(a).std or summarize(b).std:
+        assert math.isclose(p, scipy_stats.ttest_ind(a, b, equal_var=False).pvalue, rel_tol=1e-6, abs_tol=1e-9)
+
+
+def test_welch_does_not_pool_the_variances() -> None:
+    wide, narrow = [0.0, 10.0, -10.0, 5.0, -5.0, 1.0], [2.0, 2.01]
+    assert welch(wide, narrow) != pytest.approx(scipy_stats.ttest_ind(wide, narrow).pvalue, rel=0.05)
+
+
+@pytest.mark.parametrize(("other", "p"), [([1.0, 1.0, 1.0], 1.0), ([1.5, 1.5], 0.0)])
+def test_without_spread_the_means_decide(other: list[float], p: float) -> None:
+    assert welch([1.0, 1.0], other) == p
+    assert welch_from_summaries(summarize([1.0, 1.0]), summarize(other)) == p
+
+
+def test_the_papers_test_from_its_printed_numbers() -> None:
+    """Table cell theta = 0.1: natural (7.425, 0.014) against softmax (7.450, 0.015), with the textbook's formulas."""
+    n = 5
+    a, b = 0.014**2 / n, 0.015**2 / n
+    t = (7.425 - 7.450) / math.sqrt(a + b)
+    degrees = (a + b) ** 2 / (a**2 / (n - 1) + b**2 / (n - 1))
+    p = 2 * scipy_stats.t.sf(abs(t), degrees)
+    assert welch_from_summaries(Summary(7.425, 0.014, n), Summary(7.450, 0.015, n)) == pytest.approx(p, rel=1e-9)
+
+
+def test_bold_is_the_best_and_what_cannot_be_told_from_it() -> None:
+    groups = {"bad": BAD, "good": GOOD, "close": CLOSE}
+    assert bold(groups) == {"good", "close"}
+    assert bold(groups, lower_is_better=False) == {"bad"}
+    assert bold({"good": GOOD, "bad": BAD}) == {"good"}
+    assert bold({"good": GOOD, "bad": BAD}, alpha=1e-9) == {"good", "bad"}
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), samples, min_size=1))
+def test_bold_is_never_empty_and_holds_the_best_mean(groups: dict[str, list[float]]) -> None:
+    chosen = bold(groups)
+    assert min(groups.values(), key=lambda values: summarize(values).mean) in [groups[name] for name in chosen]
+    for name in groups:
+        assert is_significantly_best(groups, name) == (chosen == {name})
+
+
+def test_significantly_best_needs_the_best_mean_and_every_difference() -> None:
+    assert is_significantly_best({"good": GOOD, "bad": BAD}, "good")
+    assert not is_significantly_best({"good": GOOD, "bad": BAD}, "bad")
+    assert not is_significantly_best({"good": GOOD, "bad": BAD, "close": CLOSE}, "good")
+    assert is_significantly_best({"good": GOOD, "bad": BAD}, "bad", lower_is_better=False)
+
+
+def test_excess_is_the_difference_of_means_with_its_error() -> None:
+    found = excess([3.0, 5.0], [1.0, 1.0, 1.0, 1.0])
+    assert found.mean == pytest.approx(3.0)
+    assert found.error == pytest.approx(math.sqrt(2.0 / 2))
+    assert excess(GOOD, BAD).error == pytest.approx(math.sqrt(np.var(GOOD, ddof=1) / 4 + np.var(BAD, ddof=1) / 4))
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+@given(st.lists(st.floats(0, 1), max_size=8))
+def test_holm_only_raises_keeps_the_order_and_lies_below_bonferroni(pvalues: list[float]) -> None:
+    adjusted = holm(pvalues)
+    for p, q in zip(pvalues, adjusted, strict=True):
+        assert p <= q <= min(1.0, p * len(pvalues)) or math.isclose(q, min(1.0, p * len(pvalues)))
+    order = sorted(range(len(pvalues)), key=lambda i: pvalues[i])
+    assert [adjusted[i] for i in order] == sorted(adjusted)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_run_that_diverged_is_refused_by_name_and_place(bad: float) -> None:
+    message = rf"\[1\] is {bad} \(a run that diverged\?\)"
+    for call in (
+        lambda: summarize([1.0, bad]),
+        lambda: welch([1.0, bad], GOOD),
+        lambda: welch(GOOD, [1.0, bad]),
+        lambda: excess(GOOD, [1.0, bad]),
+        lambda: bold({"good": GOOD, "bad": [1.0, bad]}),
+        lambda: holm([0.5, bad]),
+    ):
+        with pytest.raises(UserError, match=message):
+            call()
+    with pytest.raises(UserError, match="finite"):
+        welch_from_summaries(Summary(bad, 1.0, 5), summarize(GOOD))
+
+
+def test_too_little_to_compare_is_refused() -> None:
+    for call in (
+        lambda: welch([1.0], GOOD),
+        lambda: welch(GOOD, []),
+        lambda: welch_from_summaries(Summary(1.0, 0.1, 1), summarize(GOOD)),
+        lambda: bold({"good": GOOD, "one": [1.0]}),
+        lambda: excess([1.0], GOOD),
+    ):
+        with pytest.raises(UserError, match="at least 2"):
+            call()
+    with pytest.raises(UserError, match="at least 1"):
+        summarize([])
+    with pytest.raises(UserError, match="no group"):
+        bold({})
+    with pytest.raises(UserError, match="no group 'x'; known: 'good'"):
+        is_significantly_best({"good": GOOD}, "x")
+    with pytest.raises(UserError, match="alpha"):
+        bold({"good": GOOD}, alpha=0.0)
+    with pytest.raises(UserError, match=r"\[0, 1\]"):
+        holm([1.5])

@@ -30,7 +30,7 @@ class Settings:
     epochs: int = 40
     batch: int = 64
     graphs: int = 32
-    choice_graphs: int = 256
+    choice_graphs: int = 64
     baseline: str = "leave-one-out"
 
     def __post_init__(self) -> None:

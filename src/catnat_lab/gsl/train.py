@@ -20,6 +20,7 @@ from catnat_lab.heads import Head, head
 
 START = 0.1  # every theta starts uniform in (0, START)
 CHUNK = 25  # steps for which random numbers are drawn at once; part of a run's stream, so a constant
+JUDGED = 64  # pairs that are judged by the same graphs; fresh ones for the next pairs, else all would share their luck
 ADAM = (0.9, 0.999, 1e-8)
 
 
@@ -217,13 +218,11 @@ def judge_model(
 
     The paper's tables hold twice its own formula of the energy score: `es_paper`.
     """
-    nodes = pairs[0].shape[-2]
-    drawn = (streams.uniforms(graphs, nodes**2) < theta.unsqueeze(1)).to(theta.dtype).unflatten(-1, (nodes, nodes))
+    nodes, count = pairs[0].shape[-2], pairs[0].shape[1]
     total: dict[str, Tensor] = dict.fromkeys(("es", "pp_mae", "pp_mse"), torch.zeros(len(which), device=theta.device))
-    count = pairs[0].shape[1]
-    # as many pairs at once as keep the distances between predictions near a quarter of a gigabyte
-    size = max(1, min(count, int(2**26 / (len(which) * graphs * graphs))))
-    for x, y in zip(pairs[0].split(size, 1), pairs[1].split(size, 1), strict=True):
+    for x, y in zip(pairs[0].split(JUDGED, 1), pairs[1].split(JUDGED, 1), strict=True):
+        uniforms = streams.uniforms(graphs, nodes**2)
+        drawn = (uniforms < theta.unsqueeze(1)).to(theta.dtype).unflatten(-1, (nodes, nodes))
         x, y = x[which], y[which]
         predictions = predict(drawn, x, weight)  # [R, b, M, D]
         share = x.shape[1] / count

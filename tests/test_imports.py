@@ -15,9 +15,7 @@ import catnat
 import catnat.torch
 
 MODULES = [
-    info.name
-    for info in pkgutil.walk_packages(catnat.__path__, "catnat.")
-    if not info.name.startswith("catnat.jax")
+    info.name for info in pkgutil.walk_packages(catnat.__path__, "catnat.") if not info.name.startswith("catnat.jax")
 ]
 FRAMEWORKS = ("torch", "jax", "triton")
 

@@ -50,8 +50,8 @@ def test_the_stages_follow_each_other(tmp_path, monkeypatch):
     landscape, trials = run_search(tmp_path, monkeypatch, {"softmax": 0.19, "catnat-natural": 0.1}, settings)
     softmax = trials[0.5, "softmax"]
     assert rates(softmax, "coarse") == [0.01, 0.1, 1.0]
-    assert rates(softmax, "refined") == [0.05, 0.1, 0.2]
-    assert rates(softmax, "final") == [0.2] * 3  # the best of both grids
+    assert rates(softmax, "refined") == [0.0707, 0.141, 0.283]
+    assert rates(softmax, "final") == [0.141] * 3  # the best of both grids
     assert {trial.config["seed"] for trial in softmax if trial.config["stage"] == "final"} == {1, 2, 3}
     assert rates(trials[0.5, "catnat-natural"], "final") == [0.1] * 3
     assert len(landscape.seen) == 2 * (3 + 3 + 3)

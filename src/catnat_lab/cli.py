@@ -72,11 +72,10 @@ class Gsl:
         with Store(self.storage or self.output / DATABASE) as store, _Bars() as on_step:
             started = time.perf_counter()
             search = Search(store, settings, device, stacked, on_step)
-            store.set_note(
-                gsl_report.PROVENANCE, _merged(store.note(gsl_report.PROVENANCE), provenance(_command(), device))
-            )
+            store.settle_note(gsl_report.PROVENANCE, provenance(_command(), device))
             search.run()
-            _note_cost(store, device, time.perf_counter() - started)
+            if search.trained:
+                _note_part(store, device, time.perf_counter() - started)
             results = gsl_report.load(store)
         _show(results, self.output)
 
@@ -153,7 +152,7 @@ def _device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         device = None
-    if device is None or device.type not in STACKED:
+    if device is None or device.type not in STACKED or (device.type == "cpu" and device.index):
         raise UserError(f"device must be auto, cpu, cuda or cuda:N; got {name!r}")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UserError(f"device must be one of the {torch.cuda.device_count()} GPUs here; got {name!r}")
@@ -188,17 +187,16 @@ def _command() -> str:
     return " ".join(["catnat", *sys.argv[1:]])
 
 
-def _merged(before: dict[str, str] | None, now: dict[str, str]) -> dict[str, str]:
-    """A study that goes on keeps the cost of its earlier parts."""
-    return {key: value for key, value in (before or {}).items() if key not in now} | now
-
-
-def _note_cost(store: Store, device: torch.device, seconds: float) -> None:
-    facts = store.note(gsl_report.PROVENANCE)
+def _note_part(store: Store, device: torch.device, seconds: float) -> None:
+    """Add what this process has spent; where it differs from the first in commit or machine, that is said too."""
+    facts, now = store.note(gsl_report.PROVENANCE), provenance(_command(), device)
     spent = float(facts.get("seconds", "0").split()[0]) + seconds
     facts["seconds"] = f"{spent:.0f} in all parts, training and bookkeeping"
     if device.type == "cuda":
         facts["peak GPU memory"] = f"{torch.cuda.max_memory_allocated(device) / 1e9:.1f} GB"
+    other = {key: value for key, value in now.items() if key != "command" and facts.get(key) != value}
+    if other:
+        facts["continued with"] = ", ".join(f"{key} {value}" for key, value in other.items())
     store.set_note(gsl_report.PROVENANCE, facts)
 
 

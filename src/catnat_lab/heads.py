@@ -65,9 +65,12 @@ class _Sparsemax(Head):
     def log_probs(self, scores: Tensor) -> Tensor:
         from entmax import sparsemax
 
-        probs = sparsemax(scores, dim=-1)
+        # entmax refuses a row that is not a number, and with it all the others
+        lost = (scores.isnan() | (scores == torch.inf)).any(-1, keepdim=True)
+        probs = sparsemax(torch.where(lost, 0.0, scores), dim=-1)
         inside = probs > 0
-        return torch.where(inside, torch.where(inside, probs, 1.0).log(), -torch.inf)
+        log_probs = torch.where(inside, torch.where(inside, probs, 1.0).log(), -torch.inf)
+        return torch.where(lost, torch.nan, log_probs)
 
     def scores_from_probs(self, probs: Tensor) -> Tensor:
         return probs  # a point of the simplex is its own projection

@@ -20,7 +20,7 @@ def provenance(command: str, device: torch.device | None = None) -> dict[str, st
     """All of it, as plain texts."""
     facts = {
         "command": command,
-        "commit": _git("rev-parse", "HEAD") + (" (with local changes)" if _git("status", "--porcelain", "src") else ""),
+        "commit": _commit(),
         "date": datetime.date.today().isoformat(),
         "processor": _processor(),
         "cores": f"{os.cpu_count()}",
@@ -33,6 +33,11 @@ def provenance(command: str, device: torch.device | None = None) -> dict[str, st
     if device is not None and device.type == "cuda":
         facts["GPU"] = torch.cuda.get_device_name(device)
     return facts | {name: found for name in PACKAGES if (found := _version(name))}
+
+
+def _commit() -> str:
+    commit, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "--", ":/src")
+    return commit if not changes or commit == "unknown" else f"{commit} (with local changes)"
 
 
 def _git(*arguments: str) -> str:

@@ -83,6 +83,26 @@ def is_significantly_best(
     return bold(groups, lower_is_better, alpha) == {name}
 
 
+def paired(a: Sequence[float], b: Sequence[float]) -> float:
+    """The two-sided p-value of a paired t-test: for runs that share all but what is compared, seed by seed."""
+    first, second = _finite(a, least=2), _finite(b, least=2)
+    if len(first) != len(second):
+        raise StatsError(f"a paired test needs as many values on both sides; got {len(first)} and {len(second)}")
+    differences = [x - y for x, y in zip(first, second, strict=True)]
+    if len(set(differences)) == 1:
+        return 1.0 if differences[0] == 0 else 0.0
+    return float(stats.ttest_rel(first, second).pvalue)
+
+
+def best_in_pairs(
+    groups: Mapping[str, Sequence[float]], lower_is_better: bool = True, alpha: float = 0.05
+) -> str | None:
+    """The group with the best mean if paired tests tell every other from it, corrected by Holm; else None."""
+    best = _best(groups, lower_is_better, alpha)
+    pvalues = holm([paired(values, groups[best]) for name, values in groups.items() if name != best])
+    return best if all(p < alpha for p in pvalues) else None
+
+
 def excess(values: Sequence[float], optimal: Sequence[float]) -> Excess:
     """Mean of ``values`` minus mean of ``optimal``, with its standard error (two independent samples)."""
     a, b = summarize(_finite(values, least=2)), summarize(_finite(optimal, least=2))

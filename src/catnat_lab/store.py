@@ -86,6 +86,17 @@ class Store:
             row.value_json = json.dumps(value)
             session.add(row)
 
+    def settle_note(self, key: str, value: Any) -> Any:
+        """Keep a JSON value unless there is one already; return the one that is kept. Safe between processes."""
+        study_id = self._study_id(NOTES)
+        with self.database.writing(study_id) as session:
+            notes = session.get_one(models.StudyModel, study_id)
+            for row in notes.user_attributes:
+                if row.key == key:
+                    return json.loads(row.value_json)
+            session.add(models.StudyUserAttributeModel(study_id=study_id, key=key, value_json=json.dumps(value)))
+        return value
+
     def note(self, key: str) -> Any:
         """The value kept under ``key``, or None."""
         row = models.StudyUserAttributeModel

@@ -64,6 +64,20 @@ def test_a_finished_study_runs_again_in_no_time_and_says_the_same(study, capsys)
     assert capsys.readouterr().out.split("report:")[0] == printed.split("report:")[0]
 
 
+def test_what_was_run_before_keeps_its_origin(study):
+    folder, _ = study
+    with Store(folder / "study.db") as store:
+        facts = store.note("gsl provenance")
+        store.set_note("gsl provenance", facts | {"processor": "another"})
+    try:
+        assert main([*SMOKE, "--output", str(folder)]) == 0
+        assert json.loads((folder / "provenance.json").read_text())["processor"] == "another"
+    finally:
+        with Store(folder / "study.db") as store:
+            store.set_note("gsl provenance", facts)
+        assert main(["report", "--output", str(folder)]) == 0
+
+
 def test_the_report_can_be_written_again(study, capsys):
     folder, _ = study
     page = (folder / "report.html").read_bytes()
@@ -76,10 +90,11 @@ def test_the_report_can_be_written_again(study, capsys):
     ("arguments", "message"),
     [
         (["gsl", "--heads", "softmax", "hardmax"], "head must be one of softmax, sparsemax"),
-        (["gsl", "--rates", "-0.1"], "rate must be positive and finite; got -0.1"),
+        (["gsl", "--rates", "-0.1"], "rate must be positive and at most 1000; got -0.1"),
         (["gsl", "--thetas", "1.5"], "theta must lie in (0, 1); got 1.5"),
         (["gsl", "--preset", "huge"], "preset must be one of smoke, quick, paper; got 'huge'"),
         (["gsl", "--device", "tpu"], "device must be auto, cpu, cuda or cuda:N; got 'tpu'"),
+        (["gsl", "--device", "cpu:7"], "device must be auto, cpu, cuda or cuda:N; got 'cpu:7'"),
         (["gsl", "--device", "cuda:99"], "device must be one of the"),
         (["gsl", "--stacked", "0"], "stacked must be at least 1; got 0"),
         (["gsl", "--storage", "nonsense://x"], "nonsense"),

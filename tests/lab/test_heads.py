@@ -55,3 +55,10 @@ def test_other_heads_are_not_projected(name):
 def test_an_unknown_head_is_named_with_the_known_ones():
     with pytest.raises(UserError, match=r"head must be one of softmax, .*; got 'softmx'"):
         head("softmx", 3)
+
+
+def test_a_row_that_is_not_a_number_spoils_no_other():
+    scores = torch.tensor([[0.3, 0.5], [torch.nan, 0.5], [torch.inf, 0.5]], requires_grad=True)
+    log_probs = head("sparsemax", 2).log_probs(scores)
+    assert log_probs[0].isfinite().all() and log_probs[1:].isnan().all()
+    assert head("sparsemax", 2).project(scores.detach())[0].isfinite().all()

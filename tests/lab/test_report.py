@@ -196,7 +196,7 @@ def test_a_line_the_paper_lacks_does_not_make_a_disagreement() -> None:
         (Cell((7.45,), 7.45, 0.01), "one value only", "open"),
         (Cell((*values(7.45)[:9], float("nan")), 7.45, 0.01), "1 of 10 runs diverged; the mean of the other 9", "yes"),
         (Cell((float("inf"),) * 2, 7.45, 0.01), "2 of 2 runs diverged", "yes"),
-        (Cell(values(7.45)), "the paper gives no number", "yes"),
+        (Cell(values(7.45)), "the paper gives no number", "no paper"),
         (Cell(values(7.45), 7.45), "the paper gives no deviation", "yes"),
         (None, "no value yet", "open"),
     ],
@@ -206,7 +206,7 @@ def test_what_is_missing_gives_a_dash_and_a_note(broken: Cell | None, note: str,
     cells = {("0.1", line, "es"): content for line, content in ({**whole, "a": broken}).items() if content is not None}
     mine = table(whole, cells=cells)
     contest = judge(mine).contests["0.1", "es"]
-    assert contest.verdict == verdict and contest.ours == ({"b"} if verdict == "yes" else set())
+    assert contest.verdict == verdict and contest.ours == (set() if verdict == "open" else {"b"})
     assert found(mine) == []
     for text in (markdown(mine), " ".join(shown(mine).split()), page(report(mine))):
         assert note in text
@@ -515,3 +515,8 @@ def test_nothing_is_drawn_outside_the_figure() -> None:
 
 def test_an_unknown_parameterization_is_drawn_too() -> None:
     assert "new one" in figures.excesses([figures.ExcessPanel("0.1", {"new one": Excess(0.1, 0.1)})])
+
+
+def test_one_line_with_a_paper_number_has_nobody_to_win_against() -> None:
+    mine = table({"a": cell(1.0), "b": Cell(values(2.0))})
+    assert {contest.verdict for contest in judge(mine).contests.values()} == {"no paper"}

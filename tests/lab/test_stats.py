@@ -13,10 +13,12 @@ from scipy import stats as scipy_stats
 from catnat_lab.errors import UserError
 from catnat_lab.stats import (
     Summary,
+    best_in_pairs,
     bold,
     excess,
     holm,
     is_significantly_best,
+    paired,
     summarize,
     welch,
     welch_from_summaries,
@@ -158,3 +160,30 @@ def test_too_little_to_compare_is_refused() -> None:
         bold({"good": GOOD}, alpha=0.0)
     with pytest.raises(UserError, match=r"\[0, 1\]"):
         holm([1.5])
+
+
+def test_a_paired_test_is_scipys_and_sees_what_seeds_hide():
+    rng = np.random.default_rng(0)
+    seeds = rng.normal(size=10)
+    a, b = list(seeds), list(seeds + 0.1 + 0.02 * rng.normal(size=10))
+    assert paired(a, b) == pytest.approx(scipy_stats.ttest_rel(a, b).pvalue)
+    assert paired(a, b) < 1e-4 < 0.5 < welch(a, b)
+    assert paired(a, a) == 1.0 and paired([0.0, 1.0], [2.0, 3.0]) == 0.0
+    with pytest.raises(UserError, match="as many values on both sides; got 10 and 9"):
+        paired(a, b[:-1])
+
+
+def test_the_best_in_pairs_beats_every_other_after_correction():
+    rng = np.random.default_rng(1)
+    seeds = rng.normal(size=10)
+    near = list(seeds + 0.02 * rng.normal(size=10))
+    groups = {"low": list(seeds - 0.1), "high": list(seeds + 0.2 + 0.1 * rng.normal(size=10)), "near": near}
+    assert best_in_pairs(groups) == "low"
+    assert best_in_pairs({"a": list(seeds), "b": near}) is None
+    assert best_in_pairs({name: [-v for v in values] for name, values in groups.items()}, False) == "low"
+    # p is 0.03 against each of two rivals: alone that is enough, with two it is not
+    one = [0.0] * 4
+    rival = [0.1, 0.2, 0.4, 0.25]
+    assert 0.025 < paired(one, rival) < 0.05
+    assert best_in_pairs({"one": one, "rival": rival}) == "one"
+    assert best_in_pairs({"one": one, "rival": rival, "twin": list(rival)}) is None

@@ -323,3 +323,9 @@ def test_names_and_notes(path: Path, store: Store) -> None:
         with pytest.raises(StoreError, match="cannot be the name"):
             second.study("")
         assert second.names() == ["b", "a"]
+
+
+def test_the_first_note_settles_it(tmp_path: Path) -> None:
+    with Store(tmp_path / "lab.db") as one, Store(tmp_path / "lab.db") as other:
+        assert one.settle_note("settings", {"epochs": 2}) == {"epochs": 2}
+        assert other.settle_note("settings", {"epochs": 3}) == {"epochs": 2} == one.note("settings")

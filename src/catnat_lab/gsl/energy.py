@@ -3,7 +3,8 @@
     ES = E ||f(A) - y|| - 1/2 E ||f(A) - f(A')||,    A, A' independent from P_theta
 
 Everything has a leading axis R of independent runs that train side by side. Within a run M graphs are drawn a step and
-serve the whole batch, so the gradient needs a weight a graph, not a weight a graph and datum.
+serve the whole batch, so the gradient needs a weight a graph, not a weight a graph and datum. (The paper does not say
+whether its graphs are shared so.)
 """
 
 from __future__ import annotations

@@ -36,11 +36,11 @@ class Settings:
     def __post_init__(self) -> None:
         """Name what is wrong, before anything is written."""
         _check_all("theta", self.thetas, lambda theta: 0 < theta < 1, "lie in (0, 1)")
-        _check_all("rate", self.rates, lambda rate: 0 < rate < math.inf, "be positive and finite")
+        _check_all("rate", self.rates, lambda rate: 0 < rate <= 1e3, "be positive and at most 1000")
         for name in self.heads:
             check_head(name)
-        if not self.heads:
-            raise UserError("heads must name at least one parameterization; got none")
+        if not self.heads or len(set(self.heads)) < len(self.heads):
+            raise UserError(f"heads must name parameterizations, each once; got {', '.join(self.heads) or 'none'}")
         least = {
             "refined": 0,
             "widen": 0,
@@ -58,6 +58,8 @@ class Settings:
             raise UserError(f"ratio must be above 1; got {self.ratio}")
         if self.batch > self.pairs - 2 * (self.pairs // 10):
             raise UserError(f"batch must be at most the training pairs, 80% of pairs = {self.pairs}; got {self.batch}")
+        if self.search == "tpe" and len(self.rates) < 2:
+            raise UserError(f"rates must hold both ends of the range that tpe searches; got {self.rates[0]}")
         if self.search not in SEARCHES:
             raise UserError(f"search must be one of {', '.join(SEARCHES)}; got {self.search!r}")
         if self.baseline not in BASELINES:
@@ -74,8 +76,8 @@ def _check_all(name: str, values: tuple[float, ...], good: Any, expected: str) -
     for value in values:
         if not good(value):
             raise UserError(f"{name} must {expected}; got {value}")
-    if len(set(values)) < len(values):
-        raise UserError(f"{name}s must differ; got {', '.join(map(str, values))}")
+    if len({f"{value:.3g}" for value in values}) < len(values):
+        raise UserError(f"{name}s must differ in their first three digits; got {', '.join(map(str, values))}")
 
 
 PAPER = Settings()

@@ -41,13 +41,13 @@ class Search:
     progress: Progress = lambda what, done, total: None
 
     def __post_init__(self) -> None:
-        before = self.store.note(NOTE)
         now = self.settings.as_dict()
-        if before is not None and before != now:
+        before = self.store.settle_note(NOTE, now)
+        if before != now:
             changed = [f"{key} was {before.get(key)}, now {now[key]}" for key in now if before.get(key) != now[key]]
             raise UserError(f"this study was begun with other settings: {'; '.join(changed)}; give another --output")
-        self.store.set_note(NOTE, now)
         self.datasets: dict[float, Dataset] = {}
+        self.trained = 0  # trials that this process has finished
         self.cells = [(theta, head) for theta in self.settings.thetas for head in self.settings.heads]
 
     def study(self, theta: float, head: str) -> Study:
@@ -146,6 +146,7 @@ class Search:
             self.device,
             on_step=lambda done, total: self.progress(f"{what}, {len(runs)} runs", done, total),
         )
+        self.trained += len(claims)
         for (claim, _, _), outcome in zip(claims, outcomes, strict=True):
             yield claim, value_of(outcome), outcome.metrics, _record(claim, outcome)
 

@@ -216,7 +216,8 @@ def judge_model(
 ) -> dict[str, Tensor]:
     """Energy score in both conventions, and the errors of the mean and of the median prediction.
 
-    The paper's tables hold twice its own formula of the energy score: `es_paper`.
+    The paper's tables hold twice its own formula of the energy score: `es_paper`. The median is torch's: of an even
+    number of predictions the lower of the middle two.
     """
     nodes, count = pairs[0].shape[-2], pairs[0].shape[1]
     total: dict[str, Tensor] = dict.fromkeys(("es", "pp_mae", "pp_mse"), torch.zeros(len(which), device=theta.device))
@@ -236,12 +237,13 @@ def judge_model(
 
 
 def optimal(dataset: Dataset, seeds: Sequence[int], graphs: int, device: torch.device | str = "cpu") -> list[Outcome]:
-    """What the true model scores on its test set, once a seed: nobody can do better but by chance."""
+    """What the true model scores, once a seed; no model has a lower expected energy score."""
     device, dtype = torch.device(device), torch.float32
     runs = [Run(dataset, "softmax", 0.0, seed) for seed in seeds]
     data, streams = _Data(runs, device, dtype), Streams(runs, device, dtype)
     weight = dataset.weight.to(device).expand(len(runs), -1, -1)
     found = judge_model(data.theta, weight, streams, data.which, data.test, graphs)
+    found["validation_es"] = judge_model(data.theta, weight, streams, data.which, data.validation, graphs)["es"]
     found["theta_mae"] = torch.zeros(len(runs))
     theta = dataset.theta.flatten().tolist()
     return [Outcome({key: float(value[i]) for key, value in found.items()}, theta) for i in range(len(runs))]

@@ -38,7 +38,7 @@ VERDICTS: dict[Verdict, str] = {
     "tied": "the paper's best line is among our best, but not significantly better than every other",
     "no": "the paper's best line is not among our best",
     "open": "not all runs are finished",
-    "no paper": "the paper gives no number",
+    "no paper": "the paper gives numbers for fewer than two lines",
 }
 
 
@@ -132,7 +132,7 @@ def _contest(table: Table, group: str, column: Column) -> Contest:
         return Contest(group, column.key, frozenset(), frozenset(), paper, "open")
     ours = _bold(cells, column)
     means = {line: cell.paper_mean for line, cell in cells.items() if cell.paper_mean is not None}
-    if not means:
+    if len(means) < 2:  # nobody to win against
         return Contest(group, column.key, ours, frozenset(), paper, "no paper")
     shared = _bold({line: cells[line] for line in means}, column)
     best = (min if column.lower_is_better else max)(means.values())

@@ -60,7 +60,9 @@ def agreement(table: Table, judgement: Judgement) -> list[str]:
     if count := verdicts.count("open"):
         found.append(f"Not judged, because runs are missing: {count} of {len(verdicts)}.")
     if count := verdicts.count("no paper"):
-        found.append(f"Not judged, because the paper gives no number: {count} of {len(verdicts)}.")
+        found.append(
+            f"Not judged, because the paper gives numbers for fewer than two lines: {count} of {len(verdicts)}."
+        )
     return found + _signs(judgement)
 
 

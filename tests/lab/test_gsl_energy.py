@@ -98,17 +98,23 @@ def test_baselines_lower_the_variance(term, small):
     assert spread["moving-average"] < 0.5 * spread["none"], spread
 
 
-def test_the_energy_score_is_the_papers_formula():
+def test_the_energy_score_and_its_gradient_are_the_papers_formula():
     generator = torch.Generator().manual_seed(3)
-    y, target = torch.randn(2, 3, 5, 4, generator=generator), torch.randn(2, 3, 4, generator=generator)
+    y = torch.randn(2, 3, 5, 4, generator=generator, requires_grad=True)
+    target = torch.randn(2, 3, 4, generator=generator)
     found = energy(y, target).score()
+    expected = []
     for run in range(2):
         terms = []
         for b in range(3):
             miss = sum((y[run, b, m] - target[run, b]).norm() for m in range(5)) / 5
             apart = sum((y[run, b, m] - y[run, b, n]).norm() for m in range(5) for n in range(5) if m != n)
             terms.append(miss - apart / (2 * 5 * 4))
-        torch.testing.assert_close(found[run], sum(terms) / 3)
+        expected.append(sum(terms) / 3)
+    torch.testing.assert_close(found, torch.stack(expected))
+    upstream = torch.tensor([1.0, -2.0])
+    ours, theirs = (torch.autograd.grad(value, y, upstream)[0] for value in (found, torch.stack(expected)))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
 def test_predictions_are_the_graph_convolution():

@@ -131,6 +131,11 @@ def test_a_run_that_diverges_is_infinitely_bad_and_spoils_no_other():
     assert calm.metrics == pytest.approx(alone.metrics, rel=1e-4)
 
 
+def test_no_edge_of_sparsemax_is_lost_for_good():
+    (outcome,) = train([Run(dataset(), "sparsemax", 0.2, 1)], BUDGET)
+    assert 0.9e-3 <= min(outcome.theta) < 2e-3 and max(outcome.theta) <= 1 - 0.9e-3
+
+
 def test_runs_must_come_sorted_to_a_stack():
     runs = [Run(dataset(), "softmax", 0.1, 0), Run(dataset(), "catnat-natural", 0.1, 0)]
     with pytest.raises(ValueError, match="sorted by head"):

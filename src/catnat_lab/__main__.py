@@ -9,6 +9,8 @@ def main() -> int:
     """Run the command line, or say in one line what it lacks."""
     try:
         from catnat_lab import cli
+    except KeyboardInterrupt:  # the imports take seconds
+        return 130
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] in ("catnat", "catnat_lab"):
             raise

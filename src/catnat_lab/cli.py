@@ -24,6 +24,7 @@ from catnat_lab.report import gsl as gsl_report
 from catnat_lab.report import terminal
 from catnat_lab.store import Store
 
+ABOUT = "The paper's experiments on catnat: run them, stop and go on, and see them beside the paper's numbers."
 DATABASE = "study.db"
 STACKED = {"cuda": 256, "cpu": 8}  # runs trained as one program: on a CPU few, so that little is lost with a killed one
 
@@ -41,11 +42,11 @@ class Gsl:
     device: str = "auto"
     """cpu, cuda, cuda:1 ...; auto takes a GPU where there is one."""
     stacked: int | None = None
-    """Runs trained as one program at most."""
+    """How many runs train side by side as one program, at most; by default 256 on a GPU and 8 on a CPU."""
     thetas: tuple[float, ...] | None = None
-    """True edge probabilities."""
+    """True edge probabilities; by default the preset's, as all that follows."""
     heads: tuple[str, ...] | None = None
-    """Parameterizations."""
+    """Of softmax, sparsemax, catnat-sigmoid, catnat-natural, catnat-natural-reflect, catnat-natural-revive."""
     search: str | None = None
     """How rates are searched: grid or tpe."""
     rates: tuple[float, ...] | None = None
@@ -130,7 +131,7 @@ Command = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit code."""
-    command: Any = tyro.cli(Command, prog="catnat", description=__doc__, args=arguments)
+    command: Any = tyro.cli(Command, prog="catnat", description=ABOUT, args=arguments)
     try:
         command.run()
     except UserError as error:
@@ -178,6 +179,8 @@ class _Bars:
 
     def step(self, what: str, done: int, total: int) -> None:
         """Show so many steps done."""
+        if done == 1 and not self.bars.console.is_terminal:  # a log shows no moving bars
+            print(f"{what}: {total} steps", file=sys.stderr, flush=True)
         if done == 1:
             self.task = self.bars.add_task(what, total=total)
         self.bars.update(self.task, completed=done)
@@ -191,7 +194,7 @@ def _note_part(store: Store, device: torch.device, seconds: float) -> None:
     """Add what this process has spent; where it differs from the first in commit or machine, that is said too."""
     facts, now = store.note(gsl_report.PROVENANCE), provenance(_command(), device)
     spent = float(facts.get("seconds", "0").split()[0]) + seconds
-    facts["seconds"] = f"{spent:.0f} in all parts, training and bookkeeping"
+    facts["seconds"] = f"{spent:.0f} of training and bookkeeping, start-up not counted"
     if device.type == "cuda":
         facts["peak GPU memory"] = f"{torch.cuda.max_memory_allocated(device) / 1e9:.1f} GB"
     other = {key: value for key, value in now.items() if key != "command" and facts.get(key) != value}

@@ -130,8 +130,8 @@ def draw(axes: Axes, head: Head, path: Tensor, resolution: int) -> ContourSet:
 def fisher_report(columns: Sequence[Head]) -> str:
     """Fisher matrices at one distribution side by side, each summed from its definition, with condition numbers."""
     p = torch.tensor(EXAMPLE, dtype=torch.float64)
-    labels = ("", "Fisher matrix", "", "", "condition number", "the same, diagonal scaled to 1")
-    lines = [f"  {label:32}" for label in labels]
+    labels = ("", "Fisher matrix", "", "", "condition number, of eigenvalues > 0", "the same, diagonal scaled to 1")
+    lines = [f"  {label:38}" for label in labels]
     for head in columns:
         fisher = ct.fisher_matrix(head.log_probs, head.scores_of(p))
         scale = fisher.diagonal().rsqrt()

@@ -144,7 +144,7 @@ class Search:
             runs,
             budget,
             self.device,
-            on_step=lambda done, total: self.progress(f"{what}, {len(runs)} runs", done, total),
+            on_step=lambda done, total: self.progress(f"{what} ({len(runs)} side by side)", done, total),
         )
         self.trained += len(claims)
         for (claim, _, _), outcome in zip(claims, outcomes, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,7 @@ def table_of(results: Results) -> Table:
                     tuple(trial.metrics[column.key] for trial in final), *paper.get(key, (None, None, False))
                 )
     return Table(
-        title="Graph structure learning" if paper else "Graph structure learning (smaller than the paper's study)",
+        title=f"Graph structure learning{'' if paper else ', smaller than in the paper'}: lower is better",
         group_name="θ*",
         groups=tuple(f"{theta:g}" for theta in results.thetas),
         line_name="parameterization",
@@ -67,7 +68,7 @@ def figures_of(results: Results, table: Table) -> list[PageFigure]:
         made.append(PageFigure("Error of θ by learning rate", caption, gsl_figures.searches(searches)))
     panels = [gsl_figures.ExcessPanel.of_table(table, group, COLUMNS[0]) for group in table.groups]
     if any(panel.ours for panel in panels):
-        caption = "Energy score (the paper's convention) above that of the true model, ours and the paper's."
+        caption = "Energy score (twice the formula, as the paper tabulates it) above that of the true model."
         made.append(PageFigure("Excess over the optimal model", caption, gsl_figures.excesses(panels)))
     return made
 
@@ -112,7 +113,7 @@ def write_report(results: Results, folder: Path) -> Path:
     remarks = remarks_of(results)
     rerun = [results.provenance["command"]] if "command" in results.provenance else []
     report = Report(
-        title="Graph structure learning: catnat beside the paper",
+        title=f"Graph structure learning{': catnat beside the paper' if table.has_paper else ' by catnat and others'}",
         summary=summary_of(results),
         provenance=results.provenance,
         tables=(table,),
@@ -136,11 +137,17 @@ def summary_of(results: Results) -> str:
     settings = results.settings
     return (
         f"A graph of {settings['communities']} communities is recovered from {settings['pairs']} pairs (x, y) by the "
-        f"energy score, for {len(results.thetas)} values of θ* and {len(results.heads)} parameterizations. Rates are "
-        "chosen by the validation score of one seed, on a coarse grid that is widened by up to "
-        f"{settings['widen']} rates while the best is at its end, and a refined one; then {settings['seeds']} other "
-        f"seeds are trained at the chosen rate. {done} trials are finished."
+        f"energy score, for θ* = {', '.join(f'{theta:g}' for theta in results.thetas)} and the parameterizations "
+        f"{', '.join(results.heads)}. Rates are chosen by the validation score of one seed{_grids(settings)}; then "
+        f"{settings['seeds']} other seeds are trained at the chosen rate. {done} trials are finished."
     )
+
+
+def _grids(settings: dict[str, Any]) -> str:
+    if settings["search"] != "grid":
+        return f", searched by {settings['search']}"
+    refined = ", and a refined one around the best" if settings["refined"] else ""
+    return f", on a coarse grid that is widened by up to {settings['widen']} while the best is at its end{refined}"
 
 
 def values_csv(results: Results) -> str:

@@ -168,7 +168,6 @@ class _Bars:
         self.bars = Progress(
             *columns, TimeRemainingColumn(compact=True), TextColumn("left"), console=Console(stderr=True)
         )
-        self.what = ""
 
     def __enter__(self) -> Callable[[str, int, int], None]:
         self.bars.start()

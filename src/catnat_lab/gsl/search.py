@@ -85,9 +85,8 @@ class Search:
         self._grid("coarse rates", {cell: list(settings.rates) for cell in self.cells}, "coarse")
         while wider := {cell: rates for cell in self.cells if (rates := self._beyond(cell))}:
             self._grid("rates beyond the grid", wider, "coarse")
-        powers = [
-            power - settings.refined // 2 + 0.5 for power in range(settings.refined)
-        ]  # never 0: that one is known
+        # halves, because the power 0 is the coarse rate, which is known
+        powers = [power - settings.refined // 2 + 0.5 for power in range(settings.refined)]
         refined = {cell: [self.best_rate(*cell, "coarse") * settings.ratio**p for p in powers] for cell in self.cells}
         self._grid("refined rates", refined, "refined")
 

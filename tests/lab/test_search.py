@@ -13,17 +13,6 @@ import pytest
 from catnat_lab.store import Claim, Store, work
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "lab.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    with Store(path) as opened:
-        yield opened
-
-
 def bowl(claims: list[Claim]) -> Iterator[Any]:
     for claim in claims:
         yield claim, math.log10(claim.config["rate"] / 0.03) ** 2, {}, None

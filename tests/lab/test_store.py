@@ -19,17 +19,6 @@ from catnat_lab.store import Claim, Store, StoreError, work
 CONFIGS: list[dict[str, Any]] = [{"stage": "coarse", "rate": 10.0**-k, "seed": s} for k in (1, 2) for s in range(3)]
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "lab.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    with Store(path) as opened:
-        yield opened
-
-
 def train(claims: list[Claim]) -> Iterator[tuple[Claim, float, dict[str, float], dict[str, Any] | None]]:
     for claim in claims:
         yield claim, claim.config["rate"], {"loss": 2 * claim.config["rate"]}, {"curve": [1.0, 0.5]}

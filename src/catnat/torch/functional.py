@@ -6,11 +6,18 @@ import torch
 from torch import Tensor
 
 from catnat.core.errors import REDUCTIONS, check_choice, check_classes, check_share
-from catnat.core.parameterization import Parameterization
 from catnat.torch import dispatch, eager
 from catnat.torch.activations import score_of
-from catnat.torch.compat import is_plain
-from catnat.torch.inputs import ParameterizationLike, check_index, check_integers, prepare, prepare_mask, to_last
+from catnat.torch.inputs import (
+    ParameterizationLike,
+    check_batch,
+    check_index,
+    check_target_ids,
+    prepare,
+    prepare_mask,
+    prepare_probs,
+    to_last,
+)
 from catnat.torch.masks import PrunedCoins, coins_of_masses
 
 
@@ -272,19 +279,13 @@ def cross_entropy(
             raise TypeError(f"target must hold integers if it holds class ids; got {target.dtype}")
         probs = to_last(target, dim, "target").to(x.dtype)
         check_classes("target", plan.num_classes, probs.shape[-1], target.shape)
-        _check_batch("target", probs.shape[:-1], x.shape[:-1])
+        check_batch("target", probs.shape[:-1], x.shape[:-1])
         probs = probs * (1 - label_smoothing) + label_smoothing / plan.num_classes
         log_p = dispatch.log_p(x, plan, None, "renormalize")
         loss = -dispatch.times_log(probs if weight is None else probs * weight, log_p).sum(-1)
         counted = torch.ones_like(loss)
     else:
-        check_integers(target, "target")
-        if target.shape != x.shape[:-1]:
-            hint = "; where the classes' axis is not the last, say which it is: dim=1" if target.dim() > 1 else ""
-            raise ValueError(
-                f"target must hold one class id a row, shape {tuple(x.shape[:-1])}, or floating-point probabilities; "
-                f"got {target.dtype} of shape {tuple(target.shape)}{hint}"
-            )
+        check_target_ids(target, x.shape[:-1])
         keep = target != ignore_index
         ids = torch.where(keep, target, 0)
         check_index(ids, plan, "target")
@@ -314,15 +315,7 @@ def scores_from_probs(probs: Tensor, parameterization: ParameterizationLike = "n
         >>> ct.catnat(ct.scores_from_probs(torch.tensor([0.1, 0.2, 0.7])))
         tensor([0.1000, 0.2000, 0.7000])
     """
-    if not isinstance(probs, Tensor) or not probs.is_floating_point():
-        raise TypeError(f"probs must be a floating-point torch.Tensor; got {getattr(probs, 'dtype', type(probs))}")
-    last = to_last(probs, dim, "probs")
-    if last.shape[-1] == 0:
-        raise ValueError(f"probs must hold at least one class along dim {dim}; got shape {tuple(probs.shape)}")
-    if isinstance(parameterization, Parameterization):
-        check_classes("probs", parameterization.num_classes, last.shape[-1], probs.shape)
-    if is_plain(last) and last.device.type == "cpu" and (last < 0).any():
-        raise ValueError(f"probs must not be negative; got {last.min().item():g}")
+    last = prepare_probs(probs, parameterization, dim)
     # the plan for as many scores as these classes need
     x, plan, dtype = prepare(last[..., 1:], parameterization)
     left, right = eager.ascend(last.to(x.dtype), plan)
@@ -354,8 +347,3 @@ def _answer(last: Tensor, dtype: torch.dtype, like: Tensor, dim: int) -> Tensor:
     if last.dtype != dtype:
         last = last.to(dtype)
     return last if dim in (-1, like.dim() - 1) else last.movedim(-1, dim)
-
-
-def _check_batch(argument: str, came: torch.Size, expected: torch.Size) -> None:
-    if came != expected:
-        raise ValueError(f"{argument} must have the scores' batch shape {tuple(expected)}; got {tuple(came)}")

@@ -98,6 +98,20 @@ def prepare_mask(mask: Tensor | None, mask_mode: str, x: Tensor, plan: Plan, dim
     return moved
 
 
+def prepare_probs(probs: Tensor, parameterization: ParameterizationLike, dim: int) -> Tensor:
+    """Probabilities with their classes' axis last, checked."""
+    if not isinstance(probs, Tensor) or not probs.is_floating_point():
+        raise TypeError(f"probs must be a floating-point torch.Tensor; got {getattr(probs, 'dtype', type(probs))}")
+    last = to_last(probs, dim, "probs")
+    if last.shape[-1] == 0:
+        raise ValueError(f"probs must hold at least one class along dim {dim}; got shape {tuple(probs.shape)}")
+    if isinstance(parameterization, Parameterization):
+        check_classes("probs", parameterization.num_classes, last.shape[-1], probs.shape)
+    if is_plain(last) and last.device.type == "cpu" and (last < 0).any():
+        raise ValueError(f"probs must not be negative; got {last.min().item():g}")
+    return last
+
+
 def check_index(index: Tensor, plan: Plan, argument: str = "index", looked_up: bool = False) -> None:
     """Raise, or assert on the device, unless every class id is in range.
 
@@ -120,3 +134,20 @@ def check_integers(index: Tensor, argument: str) -> None:
     if not isinstance(index, Tensor) or index.dtype not in INTEGERS:
         came = index.dtype if isinstance(index, Tensor) else type(index).__name__
         raise TypeError(f"{argument} must be an integer torch.Tensor of class ids; got {came}")
+
+
+def check_batch(argument: str, came: torch.Size, expected: torch.Size) -> None:
+    """Raise unless a shape is the scores' batch shape."""
+    if came != expected:
+        raise ValueError(f"{argument} must have the scores' batch shape {tuple(expected)}; got {tuple(came)}")
+
+
+def check_target_ids(target: Tensor, batch: torch.Size) -> None:
+    """Raise unless ``target`` holds one class id a row."""
+    check_integers(target, "target")
+    if target.shape != batch:
+        hint = "; where the classes' axis is not the last, say which it is: dim=1" if target.dim() > 1 else ""
+        raise ValueError(
+            f"target must hold one class id a row, shape {tuple(batch)}, or floating-point probabilities; "
+            f"got {target.dtype} of shape {tuple(target.shape)}{hint}"
+        )

@@ -1,0 +1,109 @@
+"""The page stands alone, escapes what it is given, and is written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from catnat_lab.report import PageFigure, page, write
+from catnat_lab.report import gsl_figures as figures
+from tests.lab.report_cases import HOSTILE, cell, drawn, flat, large, report, table
+
+# --- the page
+
+
+class Reader(HTMLParser):
+    """Reads a page, checks that tags are balanced, and keeps ids, attributes and text."""
+
+    VOID = frozenset({"meta", "br", "hr", "img", "link", "input"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open.pop() == tag, f"</{tag}> closes something else"
+
+    def all(self, name: str) -> list[str]:
+        return [value for _, attributes in self.tags for key, value in attributes.items() if key == name and value]
+
+
+def test_the_page_stands_alone() -> None:
+    text = page(report(large(), large(), figures=drawn(), rerun=("make a", "make b"), remarks=("We think so.",)))
+    assert "http://" not in text and "https://" not in text and "file:" not in text
+    assert {link[0] for link in Reader(text).all("href") if not link.startswith("data:image/png;base64,")} == {"#"}
+    assert "@import" not in text and "<script" not in text and "<link" not in text
+    assert not [ref for ref in re.findall(r"url\(([^)]*)\)", text) if not ref.startswith("#")]
+    assert {source.split(":")[0] for source in Reader(text).all("src")} <= {"data"}
+    for part in ("What was run", "Where we differ", "How to run it again", "We think so.", "make a\nmake b"):
+        assert part in text
+    assert "prefers-color-scheme: dark" in text and "@media print" in text
+
+
+def test_ids_are_unique_and_references_lead_somewhere() -> None:
+    tables = (large(), table({"a": cell(7.40, 7.45), "b": cell(7.45, 7.40, bold=True)}))
+    text = page(report(*tables, figures=drawn()))
+    reader = Reader(text)
+    assert [name for name, count in Counter(reader.all("id")).items() if count > 1] == []
+    links = [link for link in reader.all("href") if not link.startswith("data:")]
+    references = links + re.findall(r"url\((#[^)]*)\)", text)
+    assert len(references) > 20 and {ref[1:] for ref in references} <= set(reader.all("id"))
+
+
+def test_every_figure_is_an_image_with_title_caption_and_label() -> None:
+    reader = Reader(page(report(large(), figures=drawn())))
+    images = [attributes for tag, attributes in reader.tags if tag == "svg"]
+    assert len(images) == 5 and all(image["role"] == "img" and image["aria-label"] for image in images)
+    assert Counter(tag for tag, _ in reader.tags)["figcaption"] == 5
+
+
+def test_a_figure_without_a_label_gets_its_title() -> None:
+    text = page(report(large(), figures=(PageFigure(HOSTILE, "c", '<svg viewBox="0 0 1 1"><path id="a"/></svg>'),)))
+    image = next(attributes for tag, attributes in Reader(text).tags if tag == "svg")
+    assert image["role"] == "img" and image["aria-label"] == HOSTILE
+
+
+def test_hostile_strings_are_escaped_everywhere() -> None:
+    mine = table({HOSTILE: cell(7.40, 7.45), "b": cell(7.45, 7.40, bold=True)}, title=HOSTILE, group_name=HOSTILE)
+    svg = figures.learning_curves([figures.CurvePanel(HOSTILE, {HOSTILE: flat(3.0)}, 2.0)])
+    hostile = report(
+        mine,
+        title=HOSTILE,
+        summary=HOSTILE,
+        provenance={HOSTILE: HOSTILE, "Command": HOSTILE},
+        remarks=(HOSTILE,),
+        figures=(PageFigure(HOSTILE, HOSTILE, svg),),
+        rerun=(HOSTILE,),
+    )
+    text = page(hostile)
+    assert "<b>" not in text and text.count("&lt;b&gt;&amp;") > 15
+    assert "b" not in {tag for tag, _ in Reader(text).tags}
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = write(tmp_path / "deep" / "page.html", "old θ*")
+    assert target.read_text(encoding="utf-8") == "old θ*"
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            write(target, "new")
+    assert target.read_text(encoding="utf-8") == "old θ*" and list(target.parent.iterdir()) == [target]
+    write(target, "new")
+    assert target.read_text() == "new" and list(target.parent.iterdir()) == [target]

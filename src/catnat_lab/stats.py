@@ -74,15 +74,6 @@ def bold(groups: Mapping[str, Sequence[float]], lower_is_better: bool = True, al
     return {name for name in groups if name == best or welch(groups[name], groups[best]) >= alpha}
 
 
-def is_significantly_best(
-    groups: Mapping[str, Sequence[float]], name: str, lower_is_better: bool = True, alpha: float = 0.05
-) -> bool:
-    """Whether the group has the best mean, and Welch's test tells every other from it."""
-    if name not in groups:
-        raise StatsError(f"there is no group {name!r}; known: {', '.join(map(repr, groups)) or 'none'}")
-    return bold(groups, lower_is_better, alpha) == {name}
-
-
 def paired(a: Sequence[float], b: Sequence[float]) -> float:
     """The two-sided p-value of a paired t-test: for runs that share all but what is compared, seed by seed."""
     first, second = _finite(a, least=2), _finite(b, least=2)

@@ -17,7 +17,6 @@ from catnat_lab.stats import (
     bold,
     excess,
     holm,
-    is_significantly_best,
     paired,
     summarize,
     welch,
@@ -90,15 +89,6 @@ def test_bold_is_the_best_and_what_cannot_be_told_from_it() -> None:
 def test_bold_is_never_empty_and_holds_the_best_mean(groups: dict[str, list[float]]) -> None:
     chosen = bold(groups)
     assert min(groups.values(), key=lambda values: summarize(values).mean) in [groups[name] for name in chosen]
-    for name in groups:
-        assert is_significantly_best(groups, name) == (chosen == {name})
-
-
-def test_significantly_best_needs_the_best_mean_and_every_difference() -> None:
-    assert is_significantly_best({"good": GOOD, "bad": BAD}, "good")
-    assert not is_significantly_best({"good": GOOD, "bad": BAD}, "bad")
-    assert not is_significantly_best({"good": GOOD, "bad": BAD, "close": CLOSE}, "good")
-    assert is_significantly_best({"good": GOOD, "bad": BAD}, "bad", lower_is_better=False)
 
 
 def test_excess_is_the_difference_of_means_with_its_error() -> None:
@@ -154,8 +144,6 @@ def test_too_little_to_compare_is_refused() -> None:
         summarize([])
     with pytest.raises(UserError, match="no group"):
         bold({})
-    with pytest.raises(UserError, match="no group 'x'; known: 'good'"):
-        is_significantly_best({"good": GOOD}, "x")
     with pytest.raises(UserError, match="alpha"):
         bold({"good": GOOD}, alpha=0.0)
     with pytest.raises(UserError, match=r"\[0, 1\]"):

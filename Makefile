@@ -60,10 +60,10 @@ $(READY): pyproject.toml constraints.txt
 	else \
 	  $(PYTHON) -m venv --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install -qq pip; \
 	fi
-	@$(INSTALL) -e '.[torch,lab,dev]'
+	@$(INSTALL) -e '.[torch,jax,lab,dev]'
 	@touch $@
 
 $(DOCS): $(READY)
 	@echo "Installing the documentation tools ..."
-	@$(INSTALL) -e '.[torch,docs]'
+	@$(INSTALL) -e '.[torch,jax,docs]'
 	@touch $@

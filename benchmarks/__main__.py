@@ -7,29 +7,43 @@ import csv
 import json
 import sys
 from pathlib import Path
+from statistics import median
 
 import torch
 
+from benchmarks import operations
 from benchmarks.measure import interleave, ratio
-from benchmarks.operations import OPERATIONS
 from catnat_lab.provenance import provenance
 
-COLUMNS = ("operation", "activation", "rows", "classes", "rival", "ratio", "quartile_low", "quartile_high", "limit")
+COLUMNS = (
+    "operation",
+    "activation",
+    "rows",
+    "classes",
+    "rival",
+    "ratio",
+    "quartile_low",
+    "quartile_high",
+    "limit",
+    "rival_microseconds",  # on a GPU only: a CPU's times say little of another's
+)
 
 
 def main() -> None:
     """Check, time, print and, with --output, record."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--output", type=Path, help="folder for cpu.csv and cpu.json; nothing is written without it")
+    parser.add_argument("--backend", choices=("torch", "jax"), default="torch")
+    parser.add_argument("--output", type=Path, help="folder for a CSV and its provenance; else nothing is written")
     parser.add_argument("--only", default="", help="time only the operations whose name holds this text")
     parser.add_argument("--rounds", type=int, default=31, help="interleaved rounds; the median is reported")
     parser.add_argument("--seconds", type=float, default=0.05, help="time of one contender in one round")
     arguments = parser.parse_args()
     if arguments.rounds < 2:
         parser.error(f"--rounds must be at least 2; got {arguments.rounds}")
-    chosen = {name: operation for name, operation in OPERATIONS.items() if arguments.only in name}
+    registry, on_gpu, device = _registry(arguments.backend)
+    chosen = {name: operation for name, operation in registry.items() if arguments.only in name}
     if not chosen:
-        parser.error(f"--only {arguments.only!r} fits none of: {', '.join(OPERATIONS)}")
+        parser.error(f"--only {arguments.only!r} fits none of: {', '.join(registry)}")
     if arguments.output:
         arguments.output.mkdir(parents=True, exist_ok=True)
 
@@ -51,19 +65,38 @@ def main() -> None:
                 verdict = "" if limit is None else f"{limit}" if found.median <= limit else f"{limit}  over"
                 print(f"{'':28} {activation:10} {f'{shape[0]} x {shape[1]}':>15} {found.median:13.2f}   {verdict}")
                 figures = (f"{value:.3f}" for value in (found.median, found.low, found.high))
-                rows.append((name, activation, *shape, operation.rival, *figures, "" if limit is None else limit))
+                rival = f"{1e6 * median(times['rival']):.0f}" if on_gpu else ""
+                rows.append((name, activation, *shape, operation.rival, *figures, limit or "", rival))
+            if arguments.output:  # as they come: what is done is kept
+                _write(arguments.output, device, rows, arguments.backend)
     if arguments.output:
-        _write(arguments.output, rows)
+        print(f"written: {arguments.output / device}.csv and .json")
 
 
-def _write(folder: Path, rows: list[tuple[object, ...]]) -> None:
-    with (folder / "cpu.csv").open("w", newline="") as file:
+def _registry(backend: str) -> tuple[dict[str, operations.Operation], bool, str]:
+    """The operations, whether they run on a GPU, and what the results are called."""
+    if backend == "torch":
+        return operations.OPERATIONS, False, "cpu"
+    from benchmarks import jax_operations  # who times torch need not have JAX
+
+    on_gpu = jax_operations.ON_GPU
+    return jax_operations.OPERATIONS, on_gpu, "jax-gpu" if on_gpu else "jax-cpu"
+
+
+def _write(folder: Path, device: str, rows: list[tuple[object, ...]], backend: str) -> None:
+    with (folder / f"{device}.csv").open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         writer.writerows(rows)
     command = " ".join(["python -m benchmarks", *sys.argv[1:]])
-    (folder / "cpu.json").write_text(json.dumps(provenance(command), indent=2) + "\n")
-    print(f"written: {folder / 'cpu.csv'} and {folder / 'cpu.json'}")
+    facts = provenance(command)
+    if backend == "jax":
+        from importlib.metadata import version
+
+        import jax
+
+        facts |= {"jax": version("jax"), "jaxlib": version("jaxlib"), "device": jax.devices()[0].device_kind}
+    (folder / f"{device}.json").write_text(json.dumps(facts, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -45,20 +45,38 @@ def _forward_backward(function: Callable[[Tensor], Tensor], x: Tensor, gradient:
     return lambda: torch.autograd.grad(function(x), x, gradient)
 
 
-def _check(name: str, came: Tensor, expected: np.ndarray, scale: np.ndarray) -> None:
-    error = float(np.max(np.abs(came.detach().double().numpy() - expected) / np.maximum(1, np.abs(scale))))
+def check(name: str, came: np.ndarray, expected: np.ndarray, scale: np.ndarray | None = None) -> None:
+    """Stop everything unless ``came`` is what the oracle says, relative to ``scale`` or to itself."""
+    size = np.abs(expected if scale is None else scale)
+    error = float(np.max(np.abs(came - expected) / np.maximum(1, size)))
     if not error < 2e-6:
         raise SystemExit(f"benchmarks: {name} is wrong by {error:.1e} against the oracle; nothing was timed")
 
 
-def _check_gradient(
-    name: str, came: Tensor, scores: np.ndarray, upstream: np.ndarray, pi: catnat.Parameterization
+def check_gradient(
+    name: str, came: np.ndarray, scores: np.ndarray, upstream: np.ndarray, pi: catnat.Parameterization
 ) -> None:
     """Against the oracle's gradient, relative to the size of the terms it sums: floats cannot do better than that."""
     _, _, slope_left, slope_right = reference.activation(scores, pi)
     below = reference._walk_up(np.abs(upstream), pi)
     size = below[..., 2::2] * np.abs(slope_left) + below[..., 3::2] * np.abs(slope_right)
-    _check(f"{name}, gradient", came[:CHECKED_ROWS], reference.log_catnat_gradient(scores, upstream, pi), size)
+    check(f"{name}, gradient", came, reference.log_catnat_gradient(scores, upstream, pi), size)
+
+
+def check_draws(name: str, counts: np.ndarray, scores: np.ndarray, pi: catnat.Parameterization) -> None:
+    """Stop everything unless the classes' counts, drawn from one row of scores, fit the probabilities."""
+    # how often every node was passed and left to the right: a binomial count, whatever the number of classes
+    passed = reference._walk_up(np.asarray(counts, np.float64), pi)
+    right = np.exp(reference.activation(scores, pi)[1][0])
+    often = passed[2::2] + passed[3::2] > 500
+    total = (passed[2::2] + passed[3::2])[often]
+    z = (passed[3::2][often] - total * right[often]) / np.sqrt(total * right[often] * (1 - right[often]) + 1)
+    if not np.max(np.abs(z)) < 6:
+        raise SystemExit(f"benchmarks: {name} does not follow its probabilities; nothing was timed")
+
+
+def _few(tensor: Tensor) -> np.ndarray:
+    return tensor.detach()[:CHECKED_ROWS].double().numpy()
 
 
 def log_probabilities(rows: int, classes: int) -> Case:
@@ -70,10 +88,9 @@ def log_probabilities(rows: int, classes: int) -> Case:
     for activation in ACTIVATIONS:
         pi = catnat.Parameterization(classes, activation)
         run = _forward_backward(lambda s, pi=pi: ct.log_catnat(s, pi), scores, gradient)
-        few, upstream = scores.detach().double().numpy()[:CHECKED_ROWS], gradient.double().numpy()[:CHECKED_ROWS]
-        expected = reference.log_catnat(few, pi)
-        _check(f"log_catnat {activation}", ct.log_catnat(scores, pi)[:CHECKED_ROWS], expected, expected)
-        _check_gradient(f"log_catnat {activation}", run()[0], few, upstream, pi)
+        expected = reference.log_catnat(_few(scores), pi)
+        check(f"log_catnat {activation}", _few(ct.log_catnat(scores, pi)), expected)
+        check_gradient(f"log_catnat {activation}", _few(run()[0]), _few(scores), _few(gradient), pi)
         ours[activation] = run
     small = rows * classes < 1000
     limits: dict[str, float | None] = {"sigmoid": 3.0 if small else 3.5, "natural": 4.5 if small else 5.0}
@@ -89,11 +106,10 @@ def log_probability_of_one(rows: int, classes: int) -> Case:
     for activation in ACTIVATIONS:
         pi = catnat.Parameterization(classes, activation)
         run = _forward_backward(lambda s, pi=pi: ct.log_prob(s, index, pi), scores, gradient)
-        few = scores.detach().double().numpy()[:CHECKED_ROWS]
-        expected = reference.log_prob(few, index[:CHECKED_ROWS].numpy(), pi)
-        _check(f"log_prob {activation}", ct.log_prob(scores, index, pi)[:CHECKED_ROWS], expected, expected)
-        upstream = (F.one_hot(index, classes) * gradient.unsqueeze(-1))[:CHECKED_ROWS].double().numpy()
-        _check_gradient(f"log_prob {activation}", run()[0], few, upstream, pi)
+        expected = reference.log_prob(_few(scores), index[:CHECKED_ROWS].numpy(), pi)
+        check(f"log_prob {activation}", _few(ct.log_prob(scores, index, pi)), expected)
+        upstream = F.one_hot(index[:CHECKED_ROWS], classes).numpy() * _few(gradient)[:, None]
+        check_gradient(f"log_prob {activation}", _few(run()[0]), _few(scores), upstream, pi)
         ours[activation] = run
 
     def rival(x: Tensor) -> Tensor:
@@ -110,10 +126,9 @@ def loss(rows: int, classes: int) -> Case:
     ours = {}
     for activation in ACTIVATIONS:
         pi = catnat.Parameterization(classes, activation)
-        few = scores.detach().double().numpy()[:CHECKED_ROWS]
-        expected = reference.cross_entropy(few, target[:CHECKED_ROWS].numpy(), pi).mean()
-        came = ct.cross_entropy(scores[:CHECKED_ROWS], target[:CHECKED_ROWS], pi)
-        _check(f"cross_entropy {activation}", came, expected, expected)
+        expected = reference.cross_entropy(_few(scores), target[:CHECKED_ROWS].numpy(), pi)
+        came = ct.cross_entropy(scores, target, pi, reduction="none")
+        check(f"cross_entropy {activation}", _few(came), expected)
         ours[activation] = _forward_backward(lambda s, pi=pi: ct.cross_entropy(s, target, pi), scores, one)
     return Case(_forward_backward(lambda x: F.cross_entropy(x, target), logits, one), ours, _no_limit())
 
@@ -133,15 +148,8 @@ def one_sample(rows: int, classes: int) -> Case:
     for activation in ACTIVATIONS:
         pi = catnat.Parameterization(classes, activation)
         drawn = ct.sample(scores[:1], pi, sample_shape=(20_000,)).flatten()
-        counts = torch.bincount(drawn, minlength=classes).double().numpy()
-        # how often every node was passed and left to the right: a binomial count, whatever the number of classes
-        passed = reference._walk_up(counts, pi)
-        right = np.exp(reference.activation(scores[:1].double().numpy(), pi)[1][0])
-        often = passed[2::2] + passed[3::2] > 500
-        total = (passed[2::2] + passed[3::2])[often]
-        z = (passed[3::2][often] - total * right[often]) / np.sqrt(total * right[often] * (1 - right[often]) + 1)
-        if not np.max(np.abs(z)) < 6:
-            raise SystemExit(f"benchmarks: sample {activation} does not follow its probabilities; nothing was timed")
+        counts = torch.bincount(drawn, minlength=classes).numpy()
+        check_draws(f"sample {activation}", counts, _few(scores)[:1], pi)
         ours[activation] = lambda pi=pi: ct.sample(scores, pi)
     limits: dict[str, float | None] = dict.fromkeys(ACTIVATIONS, 1.0 if rows * classes >= 1024 * 18 else None)
     return Case(lambda: torch.multinomial(F.softmax(logits, -1), 1), ours, limits)

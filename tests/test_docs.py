@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import catnat
+import catnat.jax
 import catnat.torch
 
 ROOT = Path(__file__).parents[1]
@@ -43,7 +44,7 @@ def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_there_are_examples() -> None:
     # a change of the fences must not leave us with nothing to run
-    assert {"index.md", "quickstart.md", "math.md", "numerics.md", "trees.md", "distributions.md"} <= {
+    assert {"index.md", "quickstart.md", "jax.md", "math.md", "numerics.md", "trees.md", "distributions.md"} <= {
         page.name for page in PAGES if blocks(page)
     }
     assert sum(len(blocks(page)) for page in PAGES) > 20
@@ -51,7 +52,7 @@ def test_there_are_examples() -> None:
         assert len(blocks(page)) == page.read_text(encoding="utf-8").count("```python"), page.name
 
 
-@pytest.mark.parametrize("module", [catnat, catnat.torch], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [catnat, catnat.torch, catnat.jax], ids=lambda module: module.__name__)
 def test_api_page_lists_every_public_name(module) -> None:
     text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     missing = [name for name in module.__all__ if not re.search(rf"\b{re.escape(f'{module.__name__}.{name}')}\b", text)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import inspect
+import os
 import pkgutil
 import subprocess
 import sys
@@ -12,11 +13,10 @@ import sys
 import pytest
 
 import catnat
+import catnat.jax
 import catnat.torch
 
-MODULES = [
-    info.name for info in pkgutil.walk_packages(catnat.__path__, "catnat.") if not info.name.startswith("catnat.jax")
-]
+MODULES = [info.name for info in pkgutil.walk_packages(catnat.__path__, "catnat.")]
 FRAMEWORKS = ("torch", "jax", "triton")
 
 
@@ -30,11 +30,13 @@ def test_importing_catnat_loads_no_framework() -> None:
     assert loaded_by("import catnat; catnat.Parameterization(5).centers; import catnat.core.reference") == set()
 
 
-def test_a_framework_that_is_loaded_would_be_seen() -> None:
+def test_a_backend_loads_its_own_framework_and_no_other() -> None:
     assert "torch" in loaded_by("import catnat.torch")
+    assert loaded_by("import catnat.jax") == {"jax"}
+    assert "jax" not in loaded_by("import torch, catnat.torch; catnat.torch.log_catnat(torch.zeros(3))")
 
 
-@pytest.mark.parametrize("package", [catnat, catnat.torch], ids=lambda p: p.__name__)
+@pytest.mark.parametrize("package", [catnat, catnat.torch, catnat.jax], ids=lambda p: p.__name__)
 def test_every_public_name_exists_and_is_explained(package: object) -> None:
     names = package.__all__  # type: ignore[attr-defined]
     assert len(names) == len(set(names))
@@ -52,7 +54,7 @@ def test_every_public_name_exists_and_is_explained(package: object) -> None:
 
 def test_public_names_are_all_offered() -> None:
     # what a user can reach in the package without an underscore is meant to be reached
-    for package in (catnat, catnat.torch):
+    for package in (catnat, catnat.torch, catnat.jax):
         offered = set(package.__all__)
         found = {
             name for name, thing in vars(package).items() if not name.startswith("_") and not inspect.ismodule(thing)
@@ -60,12 +62,26 @@ def test_public_names_are_all_offered() -> None:
         assert found <= offered, found - offered
 
 
-@pytest.mark.parametrize("name", ["catnat", *MODULES])
+@pytest.mark.parametrize("name", ["catnat", *(m for m in MODULES if not m.startswith("catnat.jax"))])
 def test_examples_in_docstrings_are_true(name: str) -> None:
     outcome = doctest.testmod(importlib.import_module(name))
     assert outcome.failed == 0
 
 
-def test_there_are_examples() -> None:
-    tried = sum(doctest.testmod(importlib.import_module(f"catnat.torch.{m}")).attempted for m in ("functional", "nn"))
-    assert tried > 20
+def test_examples_in_docstrings_of_jax_are_true() -> None:
+    # with XLA's own settings, not those of tests/conftest.py: the last digits depend on them
+    names = [m for m in MODULES if m.startswith("catnat.jax")]
+    code = (
+        f"import doctest, importlib\nfailed = sum(doctest.testmod(importlib.import_module(m)).failed for m in {names})"
+        "\nraise SystemExit(failed)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_there_are_examples(backend: str) -> None:
+    modules = [importlib.import_module(f"catnat.{backend}.{name}") for name in ("functional", "nn")]
+    found = [example for m in modules for test in doctest.DocTestFinder().find(m) for example in test.examples]
+    assert len(found) > 20

@@ -17,6 +17,8 @@ from catnat import Parameterization
 from catnat.core import reference
 from catnat.torch import eager
 from catnat.torch.inputs import prepare
+from tests.contract.cases import Case
+from tests.contract.jax_backend import Jax
 
 Mask = np.ndarray | None
 
@@ -208,6 +210,11 @@ class TorchPlainWalk(Torch):
 
 
 ORACLE = Oracle()
-PUBLIC: list[Backend] = [Torch(np.float32), Torch(np.float64)]
+PUBLIC: list[Backend] = [Torch(np.float32), Torch(np.float64), Jax(np.float32), Jax(np.float64)]
 PLAIN: list[Backend] = [TorchPlainWalk(np.float32), TorchPlainWalk(np.float64)]
 BACKENDS: list[Backend] = [ORACLE, *PUBLIC]  # the laws are asked of the judge as well
+
+
+def asked(backends: list[Backend], case: Case) -> list[Backend]:
+    """Those of the backends that are asked about a case of the grid; JAX about a part of them, for it is slow."""
+    return [b for b in backends if not isinstance(b, Jax) or b.asks_about(case.turn)]

@@ -32,6 +32,7 @@ class Case:
 
     name: str
     pi: Parameterization
+    turn: int = 0  # its place in the grid, for a backend that is asked about a part of it
 
     def __str__(self) -> str:
         return self.name
@@ -39,7 +40,8 @@ class Case:
 
 def _case(size: int, kind: str, activation: str, center: str | float = "uniform") -> Case:
     pi = Parameterization(size, ACTIVATIONS[activation], make_tree(kind, size, seed=size), center)
-    return Case(f"{size}-{kind}-{activation}" + ("" if center == "uniform" else f"-C{center}"), pi)
+    turn = SIZES.index(size) + KINDS.index(kind) + list(ACTIVATIONS).index(activation) + (center != "uniform")
+    return Case(f"{size}-{kind}-{activation}" + ("" if center == "uniform" else f"-C{center}"), pi, turn)
 
 
 @lru_cache

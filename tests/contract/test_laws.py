@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from catnat import Natural, Sigmoid
-from tests.contract.backends import BACKENDS, ORACLE, PUBLIC, classes_below
+from tests.contract.backends import BACKENDS, ORACLE, PUBLIC, asked, classes_below
 from tests.contract.cases import SCORE_SETS, Case, grid, inside_scores, scores_for
 from tests.contract.judge import assert_close, expected_gradient
 
@@ -24,7 +24,7 @@ def wide(array: np.ndarray) -> np.ndarray:
 
 @everywhere
 def test_probabilities_sum_to_one(case: Case) -> None:
-    for backend in BACKENDS:
+    for backend in asked(BACKENDS, case):
         for score_set in SCORE_SETS:
             p = np.exp(wide(backend.log_catnat(scores_for(case.pi, score_set, 5, backend.dtype), case.pi)))
             np.testing.assert_allclose(p.sum(-1), 1, rtol=0, atol=5 * backend.tolerance)
@@ -33,7 +33,7 @@ def test_probabilities_sum_to_one(case: Case) -> None:
 @everywhere
 def test_log_prob_is_the_entry_of_the_row(case: Case) -> None:
     pi, index = case.pi, np.arange(12) * 7 % case.pi.num_classes
-    for backend in BACKENDS:
+    for backend in asked(BACKENDS, case):
         for score_set in SCORE_SETS:
             scores = scores_for(pi, score_set, 12, backend.dtype)
             expected = ORACLE.log_catnat(wide(scores), pi)[np.arange(12), index]
@@ -45,7 +45,7 @@ def test_log_prob_is_the_entry_of_the_row(case: Case) -> None:
 def test_log_prob_takes_leading_axes_of_samples_and_broadcasts(case: Case) -> None:
     pi = case.pi
     index = np.random.default_rng(0).integers(pi.num_classes, size=(4, 2, 3))
-    for backend in PUBLIC:
+    for backend in asked(PUBLIC, case):
         scores = inside_scores(pi, 3, backend.dtype)
         rows = ORACLE.log_catnat(wide(scores), pi)
         expected = rows[np.arange(3), index]
@@ -58,7 +58,7 @@ def test_log_prob_takes_leading_axes_of_samples_and_broadcasts(case: Case) -> No
 @everywhere
 def test_log_prob_gradient_is_the_rows(case: Case) -> None:
     pi, index = case.pi, np.arange(12) * 5 % case.pi.num_classes
-    for backend in PUBLIC if "revive" in case.name else BACKENDS:  # the oracle has no revival
+    for backend in asked(PUBLIC if "revive" in case.name else BACKENDS, case):  # the oracle has no revival
         scores = scores_for(pi, "scale 10", 12, backend.dtype)
         expected, scale = expected_gradient(wide(scores), np.eye(pi.num_classes)[index], pi)
         assert_close(backend.log_prob_gradient(scores, index, pi), expected, backend.tolerance, backend.name, scale)
@@ -66,7 +66,7 @@ def test_log_prob_gradient_is_the_rows(case: Case) -> None:
 
 @everywhere
 def test_mode_is_a_likeliest_class(case: Case) -> None:
-    for backend in BACKENDS:
+    for backend in asked(BACKENDS, case):
         for score_set in SCORE_SETS:
             scores = scores_for(case.pi, score_set, 20, backend.dtype)
             log_p = ORACLE.log_catnat(wide(scores), case.pi)
@@ -76,7 +76,7 @@ def test_mode_is_a_likeliest_class(case: Case) -> None:
 
 @pytest.mark.parametrize("case", grid(2, 6, 33), ids=str)
 def test_samples_follow_the_probabilities(case: Case) -> None:
-    for backend in PUBLIC:
+    for backend in asked(PUBLIC, case):
         scores = inside_scores(case.pi, 1, backend.dtype)[0]
         p = np.exp(ORACLE.log_catnat(wide(scores), case.pi))
         assert_fits(backend.counts(scores, case.pi, 20_000), p)
@@ -97,7 +97,7 @@ def assert_fits(counts: np.ndarray, p: np.ndarray) -> None:
 
 @everywhere
 def test_entropy_and_kl_agree_with_the_oracle(case: Case) -> None:
-    for backend in PUBLIC:
+    for backend in asked(PUBLIC, case):
         for score_set in SCORE_SETS:
             p, q = (scores_for(case.pi, score_set, 5, backend.dtype, seed) for seed in (0, 1))
             what = f"{backend.name}, {score_set}"
@@ -109,7 +109,7 @@ def test_entropy_and_kl_agree_with_the_oracle(case: Case) -> None:
 @everywhere
 def test_reach_and_fisher_diagonal_agree_with_the_oracle(case: Case) -> None:
     pi = case.pi
-    for backend in PUBLIC:
+    for backend in asked(PUBLIC, case):
         for score_set in SCORE_SETS:
             x = scores_for(pi, score_set, 5, backend.dtype)
             what = f"{backend.name}, {score_set}"
@@ -121,7 +121,7 @@ def test_reach_and_fisher_diagonal_agree_with_the_oracle(case: Case) -> None:
 @everywhere
 def test_entropy_kl_and_reach_obey_their_bounds(case: Case) -> None:
     pi = case.pi
-    for backend in BACKENDS:
+    for backend in asked(BACKENDS, case):
         slack = 10 * backend.tolerance
         p, q = (scores_for(pi, "scale 1", 9, backend.dtype, seed) for seed in (0, 1))
         assert (backend.entropy(p, pi) >= 0).all()
@@ -134,7 +134,7 @@ def test_entropy_kl_and_reach_obey_their_bounds(case: Case) -> None:
 @everywhere
 def test_scores_from_probs_is_the_inverse_map(case: Case) -> None:
     pi = case.pi
-    for backend in BACKENDS:
+    for backend in asked(BACKENDS, case):
         p = np.random.default_rng(0).dirichlet(np.full(pi.num_classes, 2.0), size=4).astype(backend.dtype)
         scores = backend.scores_from_probs(p, pi)
         assert_close(scores, ORACLE.scores_from_probs(wide(p), pi), 10 * backend.tolerance, backend.name)
@@ -146,7 +146,7 @@ def test_scores_from_probs_of_a_certain_class(case: Case) -> None:
     pi = case.pi
     floor = 0.0 if isinstance(pi.activation, Sigmoid) else pi.activation.floor
     never_reached = classes_below(pi).T == 0
-    for backend in BACKENDS:
+    for backend in asked(BACKENDS, case):
         certain = np.eye(pi.num_classes, dtype=backend.dtype)
         scores = backend.scores_from_probs(certain, pi)
         assert (scores[never_reached] == 0).all()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from catnat.core.errors import MASK_MODES
-from tests.contract.backends import BACKENDS, ORACLE, PUBLIC, Backend
+from tests.contract.backends import BACKENDS, ORACLE, PUBLIC, Backend, asked
 from tests.contract.cases import Case, grid, inside_scores, masks_for, scores_for
 from tests.contract.judge import assert_close
 from tests.contract.test_laws import assert_fits, wide
@@ -20,7 +20,7 @@ both_modes = pytest.mark.parametrize("mode", MASK_MODES)
 @everywhere
 def test_values_and_gradients_agree_with_the_oracle(case: Case, mode: str) -> None:
     pi, mask = case.pi, masks_for(case.pi, ROWS)
-    for backend in BACKENDS:
+    for backend in asked(BACKENDS, case):
         scores = inside_scores(pi, ROWS, backend.dtype)
         found = backend.log_catnat(scores, pi, mask, mode)
         assert (np.isneginf(found) == ~mask).all()
@@ -40,7 +40,7 @@ def test_values_and_gradients_agree_with_the_oracle(case: Case, mode: str) -> No
 def test_summaries_agree_with_the_oracle(case: Case, mode: str) -> None:
     pi, mask = case.pi, masks_for(case.pi, ROWS)
     index = mask.argmax(-1)
-    for backend in PUBLIC:
+    for backend in asked(PUBLIC, case):
         p, q = (inside_scores(pi, ROWS, backend.dtype, seed) for seed in (0, 1))
         masked, slack = (pi, mask, mode), 5 * backend.tolerance
         assert_close(backend.log_prob(p, index, *masked), ORACLE.log_prob(wide(p), index, *masked), slack, backend.name)
@@ -52,7 +52,7 @@ def test_summaries_agree_with_the_oracle(case: Case, mode: str) -> None:
 @everywhere
 def test_reach_and_fisher_diagonal_of_the_pruned_tree(case: Case) -> None:
     pi, mask = case.pi, masks_for(case.pi, ROWS)
-    for backend in PUBLIC:
+    for backend in asked(PUBLIC, case):
         x = inside_scores(pi, ROWS, backend.dtype)
         assert_close(backend.reach(x, pi, mask), ORACLE.reach(wide(x), pi, mask), backend.tolerance, backend.name)
         expected = ORACLE.fisher_diagonal(wide(x), pi, mask)
@@ -63,7 +63,7 @@ def test_reach_and_fisher_diagonal_of_the_pruned_tree(case: Case) -> None:
 @everywhere
 def test_a_mask_that_allows_everything_changes_nothing(case: Case, mode: str) -> None:
     everything = np.ones(case.pi.num_classes, dtype=bool)
-    for backend in BACKENDS:
+    for backend in asked(BACKENDS, case):
         scores = inside_scores(case.pi, 4, backend.dtype)
         found, free = backend.log_catnat(scores, case.pi, everything, mode), backend.log_catnat(scores, case.pi)
         assert_close(found, free, 2 * backend.tolerance, backend.name)
@@ -73,7 +73,7 @@ def test_a_mask_that_allows_everything_changes_nothing(case: Case, mode: str) ->
 @pytest.mark.parametrize("case", [c for c in grid(6, 33, 100) if "floor0" in c.name], ids=str)
 def test_a_mask_on_scores_beyond_both_ends_leaves_a_distribution(case: Case, mode: str) -> None:
     # with no floor, the allowed classes may have had no mass at all
-    for backend in BACKENDS:
+    for backend in asked(BACKENDS, case):
         scores, mask = scores_for(case.pi, "scale 1e4", ROWS, backend.dtype), masks_for(case.pi, ROWS)
         if mode == "prune":
             scores = scores_for(case.pi, "scale 1", ROWS, backend.dtype)  # pruning leaves massless classes massless
@@ -85,7 +85,7 @@ def test_a_mask_on_scores_beyond_both_ends_leaves_a_distribution(case: Case, mod
 @pytest.mark.parametrize("case", grid(2, 6, 33), ids=str)
 def test_samples_follow_the_probabilities(case: Case, mode: str) -> None:
     mask = masks_for(case.pi, ROWS)[5]
-    for backend in PUBLIC:
+    for backend in asked(PUBLIC, case):
         scores = inside_scores(case.pi, 1, backend.dtype)[0]
         p = np.exp(ORACLE.log_catnat(wide(scores), case.pi, mask, mode))
         assert_fits(backend.counts(scores, case.pi, 20_000, mask, mode), p)

@@ -7,7 +7,7 @@ import pytest
 
 from catnat import Natural, Parameterization
 from catnat.core import reference
-from tests.contract.backends import PLAIN, PUBLIC, Backend
+from tests.contract.backends import PLAIN, PUBLIC, Backend, asked
 from tests.contract.cases import SIZES, Case, batches, grid, scores_for
 from tests.contract.judge import assert_close, expected_gradient
 
@@ -25,7 +25,7 @@ def test_values_and_gradients(dtype: type, case: Case) -> None:
         upstream = np.random.default_rng(rows).normal(size=(rows, pi.num_classes)).astype(dtype)
         value = reference.log_catnat(scores.astype(np.float64), pi)
         slope, scale = expected_gradient(scores.astype(np.float64), upstream.astype(np.float64), pi)
-        for backend in (b for b in JUDGED if b.dtype is dtype):
+        for backend in (b for b in asked(JUDGED, case) if b.dtype is dtype):
             what = f"{backend.name}, {case}, {score_set}, {rows} rows"
             assert_close(backend.log_catnat(scores, pi), value, backend.tolerance, what)
             found = backend.gradient(scores, upstream, pi)

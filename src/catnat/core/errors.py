@@ -35,11 +35,11 @@ def check_num_classes(value: object) -> int:
     return number
 
 
-def check_width(num_classes: int, width: int, shape: Sequence[int], dim: int = -1) -> None:
+def check_width(num_classes: int, width: int, shape: Sequence[int], dim: int = -1, *, called: str = "dim") -> None:
     """Raise unless an axis of ``width`` scores fits ``num_classes`` classes."""
     if width != num_classes - 1:
         raise ValueError(
-            f"scores must hold num_classes - 1 = {num_classes - 1} values along dim {dim} "
+            f"scores must hold num_classes - 1 = {num_classes - 1} values along {called} {dim} "
             f"for {num_classes} classes; got {width} (scores have shape {tuple(shape)})"
         )
 
@@ -58,6 +58,16 @@ def check_index_range(num_classes: int, low: int, high: int, argument: str = "in
     if low < 0 or high >= num_classes:
         worst = low if low < 0 else high
         raise IndexError(f"{argument} must lie in [0, {num_classes - 1}] for {num_classes} classes; got {worst}")
+
+
+def check_num_samples(value: object, num_classes: int) -> int:
+    """Return ``value`` as an int, or raise unless so many different classes can be drawn."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"num_samples must be a whole number of at least 1; got {value!r}")
+    number = int(value.__index__())
+    if not 1 <= number <= num_classes:
+        raise ValueError(f"num_samples must lie in [1, {num_classes}] for {num_classes} classes; got {number}")
+    return number
 
 
 def check_positive(argument: str, value: float) -> float:
@@ -88,6 +98,11 @@ def empty_mask_row(position: Sequence[int]) -> ValueError:
     """The error for a mask row that allows no class."""
     where = f"row {tuple(position)} allows none" if position else "it allows none"
     return ValueError(f"mask must allow at least one class in every row; {where}")
+
+
+def too_few_allowed(num_samples: int, fewest: int) -> ValueError:
+    """The error for a mask row that allows fewer classes than are to be drawn."""
+    return ValueError(f"num_samples must not exceed the classes that a row allows, {fewest}; got {num_samples}")
 
 
 def _number(argument: str, value: object) -> float:

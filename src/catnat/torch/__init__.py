@@ -16,6 +16,7 @@ from catnat.torch.estimators import (
     MovingAverage,
     gumbel_straight_through,
     relaxed_sample,
+    sample_without_replacement,
     score_function,
     straight_through,
 )
@@ -71,6 +72,7 @@ __all__ = [
     "reach",
     "relaxed_sample",
     "sample",
+    "sample_without_replacement",
     "score_function",
     "scores_from_probs",
     "softmax_fisher",

@@ -1,4 +1,4 @@
-"""Gradients through samples: the score function with its baselines, straight-through, and relaxed samples."""
+"""Gradients through samples: the score function with its baselines, straight-through, relaxed and distinct samples."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from catnat.core.errors import check_positive
+from catnat.core.errors import check_num_samples, check_positive, too_few_allowed
 from catnat.torch import functional
+from catnat.torch.compat import assert_on_device, is_plain
 from catnat.torch.inputs import ParameterizationLike
 
 
@@ -169,6 +170,52 @@ def gumbel_straight_through(
     return hard + (soft - soft.detach())
 
 
+def sample_without_replacement(
+    scores: Tensor,
+    num_samples: int,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    mask: Tensor | None = None,
+    mask_mode: str = "renormalize",
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Draw different classes one after the other, each among those that are left: the largest of log p + Gumbel noise.
+
+    Classes without any mass come last, in any order.
+
+    Args:
+        scores: [..., K-1].
+        num_samples: how many classes a row, at most K or as many as the mask allows. (Where a mask cannot be looked at,
+            as under `torch.compile`, forbidden classes fill the places that are left.)
+        parameterization: as in `catnat.torch.log_catnat`.
+        mask: as in `catnat.torch.log_catnat`.
+        mask_mode: as in `catnat.torch.log_catnat`.
+        generator: the source of random numbers; None is torch's own.
+
+    Returns:
+        int64 class ids [..., num_samples] in the order of the draws.
+
+    Example:
+        >>> import torch, catnat.torch as ct
+        >>> ct.sample_without_replacement(torch.zeros(3), 4).sort().values
+        tensor([0, 1, 2, 3])
+    """
+    with torch.no_grad():
+        log_p = functional.log_catnat(_at_least_single(scores), parameterization, mask=mask, mask_mode=mask_mode)
+        num_samples = check_num_samples(num_samples, log_p.shape[-1])
+        if mask is not None and mask.numel() and is_plain(mask):
+            fewest = mask.sum(-1).min()
+            if mask.device.type != "cpu":
+                assert_on_device(fewest >= num_samples)
+            elif fewest < num_samples:
+                raise too_few_allowed(num_samples, int(fewest))
+        dead = log_p == -torch.inf
+        # so far below the others that no noise lifts a class without mass above them; forbidden ones stay at the bottom
+        last = torch.where(dead, torch.inf, log_p).amin(-1, keepdim=True) - 100
+        log_p = torch.where(dead if mask is None else dead & mask, last, log_p)
+        return _with_gumbel_noise(log_p, generator).topk(num_samples).indices
+
+
 def _perturbed(
     scores: Tensor,
     parameterization: ParameterizationLike,
@@ -177,8 +224,14 @@ def _perturbed(
     generator: torch.Generator | None,
 ) -> Tensor:
     """log p plus Gumbel noise, in float32 at least."""
-    if isinstance(scores, Tensor) and scores.dtype in (torch.float16, torch.bfloat16):
-        scores = scores.float()
-    log_p = functional.log_catnat(scores, parameterization, mask=mask, mask_mode=mask_mode)
+    log_p = functional.log_catnat(_at_least_single(scores), parameterization, mask=mask, mask_mode=mask_mode)
+    return _with_gumbel_noise(log_p, generator)
+
+
+def _at_least_single(scores: Tensor) -> Tensor:
+    return scores.float() if isinstance(scores, Tensor) and scores.dtype in (torch.float16, torch.bfloat16) else scores
+
+
+def _with_gumbel_noise(log_p: Tensor, generator: torch.Generator | None) -> Tensor:
     # minus the logarithm of an exponential variate is Gumbel noise
     return log_p - torch.empty_like(log_p).exponential_(generator=generator).log()

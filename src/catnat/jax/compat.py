@@ -1,0 +1,113 @@
+"""What JAX keeps in places that have moved, or may move, between releases: in one file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.core import Tracer
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jax.sharding import NamedSharding, PartitionSpec
+
+Rule = Callable[..., Any]
+
+
+def is_concrete(*arrays: object) -> bool:
+    """Whether the values of these arrays are known now: none of them is being traced."""
+    return not any(isinstance(array, Tracer) for array in arrays)
+
+
+def is_readable(array: Array) -> bool:
+    """Whether looking at the values is free of a wait for a device: a plain array in the host's memory."""
+    if not is_concrete(array):
+        return False
+    return not isinstance(array, Array) or (
+        array.is_fully_addressable and all(device.platform == "cpu" for device in array.devices())
+    )
+
+
+def look_up(table: np.ndarray, index: Array) -> Array:
+    """table[index] for a constant table: [..., n] for index [...] and a table [K, n] or, without n, [K]."""
+    kind = jax.typeof(index).sharding
+    if kind.mesh.empty:
+        return jnp.asarray(table)[index]
+    # where shardings are part of types, JAX wants to be told that the result is spread as the index is
+    spread = NamedSharding(kind.mesh, PartitionSpec(*kind.spec, *[None] * (table.ndim - 1)))
+    return jnp.asarray(table).at[index].get(out_sharding=spread)
+
+
+def rowwise(name: str, plain: Rule, width_of: Callable[..., int]) -> Primitive:
+    """A primitive of arrays [..., n] whose leading axes are a batch, computed by ``plain`` unless more is said.
+
+    It is a primitive so that it may have a derivative, a transpose and a kernel of its own, which JAX's decorators
+    offer one at a time only. Both ``plain`` and ``width_of``, the width of the result, are called with the operands
+    (for the width: their shapes) and the settings.
+    """
+    primitive = Primitive(name)
+
+    def shape_of(*operands: Any, **settings: Any) -> Any:
+        first = operands[0]
+        # the operand's own type with another width: where it is sharded, or varies over a mesh, so does the result
+        return first.update(shape=(*first.shape[:-1], width_of(*(o.shape for o in operands), **settings)))
+
+    def at_once(*operands: Array, **settings: Any) -> Any:
+        return jax.jit(partial(plain, **settings))(*operands)
+
+    def batched(operands: tuple[Any, ...], axes: tuple[Any, ...], **settings: Any) -> tuple[Any, int]:
+        size = next(o.shape[axis] for o, axis in zip(operands, axes, strict=True) if axis is not None)
+        moved = [
+            jnp.broadcast_to(o, (size, *o.shape)) if axis is None else jnp.moveaxis(o, axis, 0)
+            for o, axis in zip(operands, axes, strict=True)
+        ]
+        return primitive.bind(*moved, **settings), 0
+
+    primitive.def_abstract_eval(shape_of)
+    primitive.def_impl(at_once)
+    batching.primitive_batchers[primitive] = batched
+    mlir.register_lowering(primitive, mlir.lower_fun(plain, multiple_results=False))
+    return primitive
+
+
+def on_cuda(primitive: Primitive, kernel: Rule, plain: Rule) -> None:
+    """Compute a primitive by ``kernel`` where it is compiled for an NVIDIA GPU, and for one device at a time.
+
+    A program that XLA is to spread over several devices by itself (`jax.jit` of sharded arrays) stays plain: XLA cannot
+    look into a kernel, so it would gather all rows first. In `jax.shard_map` and `jax.pmap` every device has its own.
+    """
+
+    def lower(ctx: Any, *operands: Any, **settings: Any) -> Any:
+        spread = getattr(ctx.module_context.axis_context, "num_devices", 1) > 1
+        return mlir.lower_fun(plain if spread else kernel, multiple_results=False)(ctx, *operands, **settings)
+
+    mlir.register_lowering(primitive, lower, platform="cuda")
+
+
+def differentiate(primitive: Primitive, rule: Rule) -> None:
+    """Give a primitive its derivative: ``rule(primals, tangents, **settings)`` returns value and tangent.
+
+    A tangent that is known to be 0 comes as None.
+    """
+
+    def from_zeros(primals: Any, tangents: Any, **settings: Any) -> Any:
+        return rule(primals, [None if type(t) is ad.Zero else t for t in tangents], **settings)
+
+    ad.primitive_jvps[primitive] = from_zeros
+
+
+def transpose_last(primitive: Primitive, rule: Rule) -> None:
+    """Give a primitive that is linear in its last operand its transpose: ``rule(cotangent, *others, **settings)``."""
+
+    def transposed(cotangent: Any, *operands: Any, **settings: Any) -> list[Any]:
+        *others, last = operands
+        if not ad.is_undefined_primal(last) or any(ad.is_undefined_primal(o) for o in others):
+            raise NotImplementedError(f"{primitive} is linear in its last operand alone")
+        found = ad.Zero(last.aval) if type(cotangent) is ad.Zero else rule(cotangent, *others, **settings)
+        return [*(None for _ in others), found]
+
+    ad.primitive_transposes[primitive] = transposed

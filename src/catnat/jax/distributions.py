@@ -1,0 +1,343 @@
+"""Categorical distributions on catnat as plain classes: pytrees whose leaves are arrays and whose settings are static.
+
+They go into and come out of jit, vmap, grad and scan. Every leaf has the batch's axes in front, so that mapping over a
+distribution maps over its batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.tree_util import GetAttrKey, register_pytree_with_keys_class
+
+from catnat.core.errors import check_classes, check_positive
+from catnat.jax import functional
+from catnat.jax.compat import is_readable
+from catnat.jax.dispatch import p_log_ratio
+from catnat.jax.inputs import ParameterizationLike, check_key, check_scores, check_shape, prepare, prepare_mask
+
+Shape = Sequence[int]
+
+
+class Distribution:
+    """What every distribution here has: leaves and settings by name, a batch, draws with their log p."""
+
+    _leaves: tuple[str, ...] = ("scores", "allowed")
+    _settings: tuple[str, ...] = ("parameterization", "mask_mode")
+    scores: Array
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Shape of the independent distributions side by side."""
+        return tuple(self.scores.shape[:-1])
+
+    def expand(self, batch_shape: Shape) -> Self:
+        """The same distribution over a larger batch."""
+        axes = len(self.batch_shape)
+        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*batch_shape, *leaf.shape[axes:])), self)
+
+    def sample(self, key: Array, sample_shape: Shape = ()) -> Array:
+        """Draw values."""
+        raise NotImplementedError
+
+    def log_prob(self, value: Array) -> Array:
+        """log p of values."""
+        raise NotImplementedError
+
+    def sample_and_log_prob(self, key: Array, sample_shape: Shape = ()) -> tuple[Array, Array]:
+        """Draws and their log p."""
+        drawn = self.sample(key, sample_shape)
+        return drawn, self.log_prob(drawn)
+
+    def tree_flatten_with_keys(self) -> tuple[tuple[tuple[GetAttrKey, Any], ...], tuple[Any, ...]]:
+        """The leaves by name, and the settings."""
+        leaves = tuple((GetAttrKey(name), getattr(self, name)) for name in self._leaves)
+        return leaves, tuple(getattr(self, name) for name in self._settings)
+
+    @classmethod
+    def tree_unflatten(cls, settings: Sequence[Any], leaves: Sequence[Any]) -> Self:
+        """From leaves and settings as they are: JAX puts tracers, None and other objects in the place of arrays."""
+        new = object.__new__(cls)
+        vars(new).update(zip(cls._leaves, leaves, strict=True))
+        vars(new).update(zip(cls._settings, settings, strict=True))
+        return new
+
+    def __repr__(self) -> str:
+        leaves = [f"{name}={_shape(getattr(self, name))}" for name in self._leaves if getattr(self, name) is not None]
+        settings = [f"{name}={getattr(self, name)!r}" for name in self._settings]
+        return f"{type(self).__name__}({', '.join(leaves + settings)})"
+
+
+class Finite(Distribution):
+    """What distributions over K classes have, whether a class is written as its id or as a one-hot vector."""
+
+    def __init__(
+        self,
+        scores: Array,
+        parameterization: ParameterizationLike = "natural",
+        *,
+        mask: Array | None = None,
+        mask_mode: str = "renormalize",
+    ) -> None:
+        scores = check_scores(scores)
+        x, plan, _ = prepare(scores, parameterization)
+        mask = prepare_mask(mask, mask_mode, x, plan)
+        if mask is not None:
+            batch = jnp.broadcast_shapes(scores.shape[:-1], mask.shape[:-1])
+            scores = jnp.broadcast_to(scores, (*batch, plan.num_nodes))
+            mask = jnp.broadcast_to(mask, (*batch, plan.num_classes))
+        self.scores = scores
+        self.parameterization = parameterization
+        self.mask_mode = mask_mode
+        self.allowed = mask  # the name that it has in PyTorch too
+
+    @property
+    def num_classes(self) -> int:
+        """K."""
+        return int(self.scores.shape[-1]) + 1
+
+    @property
+    def _masking(self) -> dict[str, Any]:
+        return {"mask": self.allowed, "mask_mode": self.mask_mode}
+
+    @property
+    def logits(self) -> Array:
+        """[..., K] normalised log-probabilities."""
+        return functional.log_catnat(self.scores, self.parameterization, **self._masking)
+
+    @property
+    def probs(self) -> Array:
+        """[..., K] probabilities."""
+        return functional.catnat(self.scores, self.parameterization, **self._masking)
+
+    def entropy(self) -> Array:
+        """Entropy in nats."""
+        return functional.entropy(self.scores, self.parameterization, **self._masking)
+
+    def kl_divergence(self, other: Finite) -> Array:
+        """KL(self || other) in nats; trees, activations and masks may differ."""
+        if not isinstance(other, Finite):
+            raise TypeError(f"KL needs two distributions over classes; got {type(other).__name__}")
+        if self.num_classes != other.num_classes:
+            raise ValueError(f"KL needs equally many classes; got {self.num_classes} and {other.num_classes}")
+        if self.parameterization == other.parameterization and self.allowed is None and other.allowed is None:
+            return functional.kl_divergence(self.scores, other.scores, self.parameterization)
+        log_p, log_q = (
+            functional.log_catnat(at_least_single(d.scores), d.parameterization, **d._masking) for d in (self, other)
+        )
+        return p_log_ratio(log_p, log_q).sum(-1).astype(jnp.promote_types(self.scores.dtype, other.scores.dtype))
+
+
+@register_pytree_with_keys_class
+class CatnatCategorical(Finite):
+    """A categorical distribution over 0..K-1 given by K-1 scores; in place of `distrax.Categorical`.
+
+    `log_prob` and `sample` touch only the paths of their classes; `entropy` and KL between two catnats on one tree use
+    the tree's decomposition. `probs` and `logits` (normalised) are computed when asked for.
+
+    Args:
+        scores: [..., K-1].
+        parameterization: a `catnat.Parameterization`, or the name (or value) of an activation on the balanced tree.
+        mask: [..., K] boolean, True where a class is allowed. (`jax.grad` with respect to a distribution that has one
+            needs ``allow_int=True``.)
+        mask_mode: ``"renormalize"`` or ``"prune"``, as in `catnat.jax.log_catnat`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, catnat.jax as cj
+        >>> policy = cj.CatnatCategorical(jnp.zeros((5, 17)))
+        >>> action = policy.sample(jax.random.key(0))
+        >>> policy.log_prob(action).shape, policy.entropy().shape
+        ((5,), (5,))
+    """
+
+    event_shape = ()
+
+    @property
+    def mode(self) -> Array:
+        """The likeliest class."""
+        return functional.mode(self.scores, self.parameterization, **self._masking)
+
+    def sample(self, key: Array, sample_shape: Shape = ()) -> Array:
+        """Draw class ids by tree descent."""
+        return functional.sample(key, self.scores, self.parameterization, sample_shape=sample_shape, **self._masking)
+
+    def log_prob(self, value: Array) -> Array:
+        """log p of class ids."""
+        return functional.log_prob(self.scores, value, self.parameterization, **self._masking)
+
+
+@register_pytree_with_keys_class
+class OneHotCatnat(Finite):
+    """`CatnatCategorical` with one-hot samples; in place of `distrax.OneHotCategorical`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, catnat.jax as cj
+        >>> cj.OneHotCatnat(jnp.zeros((5, 3))).sample(jax.random.key(0)).shape
+        (5, 4)
+    """
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """Shape of one value."""
+        return (self.num_classes,)
+
+    @property
+    def mode(self) -> Array:
+        """The likeliest class, one-hot."""
+        likeliest = functional.mode(self.scores, self.parameterization, **self._masking)
+        return jax.nn.one_hot(likeliest, self.num_classes, dtype=self.scores.dtype)
+
+    def sample(self, key: Array, sample_shape: Shape = ()) -> Array:
+        """Draw one-hot vectors by tree descent."""
+        drawn = functional.sample(key, self.scores, self.parameterization, sample_shape=sample_shape, **self._masking)
+        return jax.nn.one_hot(drawn, self.num_classes, dtype=self.scores.dtype)
+
+    def log_prob(self, value: Array) -> Array:
+        """log p of one-hot vectors."""
+        check_classes("value", self.num_classes, value.shape[-1] if value.ndim else 0, value.shape)
+        return functional.log_prob(self.scores, value.argmax(-1), self.parameterization, **self._masking)
+
+
+@register_pytree_with_keys_class
+class OneHotCatnatStraightThrough(OneHotCatnat):
+    """One-hot samples whose gradient is that of the probabilities; biased, low variance.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, catnat.jax as cj
+        >>> cost = lambda s: cj.OneHotCatnatStraightThrough(s).rsample(jax.random.key(0)) @ jnp.arange(4.0)
+        >>> jax.grad(cost)(jnp.zeros(3)).round(3)
+        Array([0.5  , 0.125, 0.125], dtype=float32)
+    """
+
+    def rsample(self, key: Array, sample_shape: Shape = ()) -> Array:
+        """Draw one-hot vectors, with the probabilities' gradient."""
+        return self.sample(key, sample_shape) + (self.probs - lax.stop_gradient(self.probs))
+
+
+@register_pytree_with_keys_class
+class RelaxedOneHotCatnat(Distribution):
+    """Gumbel-softmax samples around catnat probabilities; PyTorch's `RelaxedOneHotCategorical`.
+
+    Args:
+        temperature: above 0, a number or an array that broadcasts over the batch; towards 0 the samples become one-hot.
+        scores: [..., K-1].
+        parameterization: as in `CatnatCategorical`.
+
+    There is no mask: a relaxed sample has mass everywhere.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, catnat.jax as cj
+        >>> cj.RelaxedOneHotCatnat(0.5, jnp.zeros(3)).rsample(jax.random.key(0)).shape
+        (4,)
+    """
+
+    _leaves = ("temperature", "scores")
+    _settings = ("parameterization",)
+
+    def __init__(
+        self, temperature: Array | float, scores: Array, parameterization: ParameterizationLike = "natural"
+    ) -> None:
+        scores = check_scores(scores)
+        x, plan, _ = prepare(scores, parameterization)
+        value = jnp.asarray(check_number("temperature", temperature, check_positive), x.dtype)
+        batch = jnp.broadcast_shapes(value.shape, scores.shape[:-1])
+        self.temperature = jnp.broadcast_to(value, batch)
+        self.scores = jnp.broadcast_to(scores, (*batch, plan.num_nodes))
+        self.parameterization = parameterization
+
+    @property
+    def num_classes(self) -> int:
+        """K."""
+        return int(self.scores.shape[-1]) + 1
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """Shape of one value."""
+        return (self.num_classes,)
+
+    @property
+    def logits(self) -> Array:
+        """[..., K] normalised log-probabilities of the classes."""
+        return functional.log_catnat(self.scores, self.parameterization)
+
+    @property
+    def probs(self) -> Array:
+        """[..., K] probabilities of the classes."""
+        return functional.catnat(self.scores, self.parameterization)
+
+    def rsample(self, key: Array, sample_shape: Shape = ()) -> Array:
+        """Draw points of the simplex, differentiable in the scores and in the temperature."""
+        check_key(key)
+        log_p = functional.log_catnat(at_least_single(self.scores), self.parameterization)
+        perturbed = log_p + gumbel(key, (*check_shape("sample_shape", sample_shape), *log_p.shape), log_p.dtype)
+        return soften(perturbed, self.temperature).astype(self.scores.dtype)
+
+    def sample(self, key: Array, sample_shape: Shape = ()) -> Array:
+        """Draw points of the simplex, without a gradient."""
+        return lax.stop_gradient(self.rsample(key, sample_shape))
+
+    def log_prob(self, value: Array) -> Array:
+        """Log-density of points of the simplex."""
+        check_classes("value", self.num_classes, value.shape[-1] if value.ndim else 0, value.shape)
+        log_p = functional.log_catnat(at_least_single(self.scores), self.parameterization)
+        return _relaxed_density(value.astype(log_p.dtype), log_p, self.temperature).astype(self.scores.dtype)
+
+
+# -- shared parts ------------------------------------------------------------------------------------------------
+
+
+def check_number(argument: str, value: Array | float, check: Callable[[str, float], float]) -> Array | float:
+    """``value``, checked where it is at hand: it may be an array, one that changes inside a jitted step too."""
+    if not isinstance(value, (jax.Array, np.ndarray, np.generic)):
+        return check(argument, value)
+    if is_readable(value):
+        for number in np.asarray(value, np.float64).ravel().tolist():
+            check(argument, number)
+    return value
+
+
+def at_least_single(scores: Array) -> Array:
+    """Scores in float32 or more: what is made of noise, or of many terms, wants the digits."""
+    return scores.astype(jnp.float32) if scores.dtype.itemsize < 4 else scores
+
+
+@partial(jax.jit, static_argnames=("shape", "dtype"))
+def gumbel(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Gumbel noise whose large values, which decide who is largest, are as fine as the others.
+
+    `jax.random.gumbel` ends at 16 in float32, and is coarse before: classes rarer than 1e-5 or so would tie.
+    """
+    coarse, fine = jax.random.uniform(key, (2, *shape), dtype)
+    limits = jnp.finfo(dtype)
+    uniform = jnp.clip(coarse + limits.eps * fine, limits.tiny, 1 - limits.epsneg)
+    return -jnp.log(-jnp.log1p(-uniform))
+
+
+@jax.jit
+def soften(perturbed: Array, temperature: Array | float) -> Array:
+    """softmax(perturbed / temperature), of one temperature or of one a row."""
+    dead = perturbed == -jnp.inf  # not divided, or it would spoil the temperature's gradient
+    scaled = jnp.where(dead, 0, perturbed) / jnp.asarray(temperature, perturbed.dtype)[..., None]
+    return jax.nn.softmax(jnp.where(dead, -jnp.inf, scaled), axis=-1)
+
+
+@jax.jit
+def _relaxed_density(value: Array, log_p: Array, temperature: Array) -> Array:
+    """log((K-1)! t^(K-1) prod_k (p_k v_k^(-t-1) / sum_j p_j v_j^-t)): log-density of softmax((log p + noise) / t)."""
+    # a cold sample rounds to 0 in places, where the density has no finite value: there it is taken nearby
+    log_value = jnp.log(jnp.maximum(value, jnp.finfo(value.dtype).tiny))
+    score = jax.nn.log_softmax(log_p - temperature[..., None] * log_value, axis=-1)
+    others = log_p.shape[-1] - 1
+    return (score - log_value).sum(-1) + math.lgamma(others + 1) + others * jnp.log(temperature)
+
+
+def _shape(leaf: Any) -> str:
+    """[2, 3] for an array, and whatever else JAX may have put in its place as it is."""
+    return str(list(leaf.shape)) if hasattr(leaf, "shape") else repr(leaf)

@@ -1,0 +1,249 @@
+"""Gradients through samples: the score function with its baselines, straight-through, relaxed and distinct samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.tree_util import register_dataclass, register_static
+
+from catnat.core.errors import check_num_samples, check_positive, too_few_allowed
+from catnat.jax import functional
+from catnat.jax.compat import is_readable
+from catnat.jax.distributions import at_least_single, check_number, gumbel, soften
+from catnat.jax.inputs import ParameterizationLike, check_key, check_scores
+
+
+@register_dataclass
+@dataclass(frozen=True, eq=False)
+class MovingAverage:
+    """A baseline that follows the mean of the costs it has seen: b <- decay * b + (1 - decay) * mean(cost).
+
+    The first batch sets it. It is a value: `update` returns the next one, for the training state to carry.
+
+    Args:
+        decay: in [0, 1); near 1 it is slow.
+        value: the average so far.
+        seen: whether there has been a cost.
+
+    Example:
+        >>> import jax.numpy as jnp, catnat.jax as cj
+        >>> average = cj.MovingAverage(decay=0.5).update(jnp.array([4.0, 6.0])).update(jnp.array([1.0]))
+        >>> average(jnp.zeros(2))
+        Array(3., dtype=float32)
+    """
+
+    decay: float = field(default=0.99, metadata={"static": True})
+    value: Array = field(default_factory=lambda: jnp.zeros(()))
+    seen: Array = field(default_factory=lambda: jnp.zeros((), bool))
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.decay < 1:
+            raise ValueError(f"decay must lie in [0, 1); got {self.decay!r}")
+
+    def __call__(self, cost: Array) -> Array:
+        """The baseline from costs seen before this one: 0 at first."""
+        return self.value.astype(cost.dtype) if jnp.issubdtype(cost.dtype, jnp.floating) else self.value
+
+    def update(self, cost: Array) -> MovingAverage:
+        """The average with this batch taken in."""
+        mean = lax.stop_gradient(cost).mean().astype(self.value.dtype)
+        value = jnp.where(self.seen, self.decay * self.value + (1 - self.decay) * mean, mean)
+        return MovingAverage(self.decay, value, jnp.ones_like(self.seen))
+
+
+@register_static
+@dataclass(frozen=True)
+class LeaveOneOut:
+    """A baseline for several samples a row: for each sample, the mean cost of the others. Unbiased, no state.
+
+    Args:
+        axis: the axis of the samples; at least two are needed.
+
+    Example:
+        >>> import jax.numpy as jnp, catnat.jax as cj
+        >>> cj.LeaveOneOut()(jnp.array([1.0, 2.0, 6.0]))
+        Array([4. , 3.5, 1.5], dtype=float32)
+    """
+
+    axis: int = 0
+
+    def __call__(self, cost: Array) -> Array:
+        """The baseline of every sample."""
+        count = cost.shape[self.axis] if cost.ndim else 0
+        if count < 2:
+            raise ValueError(
+                f"a leave-one-out baseline needs at least 2 samples along axis {self.axis}; "
+                f"got {count} (cost has shape {cost.shape})"
+            )
+        return (cost.sum(self.axis, keepdims=True) - cost) / (count - 1)
+
+
+Baseline = float | Array | MovingAverage | LeaveOneOut | None
+
+
+def score_function(cost: Array, log_prob: Array, baseline: Baseline = None) -> Array:
+    """A surrogate for the expected cost: its value is ``cost``, its gradient the score-function estimate.
+
+    The gradient is d cost + (cost - baseline) d log p, elementwise; take the mean over samples and minimise. It is
+    unbiased for every baseline here.
+
+    Args:
+        cost: the cost of every sample; its own gradient, where it has one, is kept.
+        log_prob: log p of every sample, of the same shape.
+        baseline: None, a constant, a `MovingAverage` (which the caller updates), or `LeaveOneOut` along the axis of the
+            samples.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, catnat.jax as cj
+        >>> def loss(scores, key):
+        ...     policy = cj.CatnatCategorical(scores)
+        ...     x, log_prob = policy.sample_and_log_prob(key, (64,))
+        ...     return cj.score_function((x - 1.0) ** 2, log_prob, cj.LeaveOneOut()).mean()
+        >>> jax.grad(loss)(jnp.zeros(3), jax.random.key(0)).shape
+        (3,)
+    """
+    if cost.shape != log_prob.shape:
+        raise ValueError(f"cost and log_prob must have one shape; got {cost.shape} and {log_prob.shape}")
+    signal = lax.stop_gradient(cost)
+    if isinstance(baseline, (MovingAverage, LeaveOneOut)):
+        signal = signal - lax.stop_gradient(baseline(signal))
+    elif isinstance(baseline, (int, float, jax.Array)) and not isinstance(baseline, bool) and jnp.ndim(baseline) == 0:
+        signal = signal - lax.stop_gradient(baseline)  # under jit a number is an array without axes
+    elif baseline is not None:
+        raise TypeError(f"baseline must be None, a number, MovingAverage or LeaveOneOut; got {baseline!r}")
+    # log p - log p is 0 in value and d log p in gradient; an impossible sample must not make it NaN
+    own = jnp.where(log_prob == -jnp.inf, 0, log_prob)
+    return cost + signal * (own - lax.stop_gradient(own))
+
+
+def straight_through(
+    key: Array,
+    scores: Array,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    mask: Array | None = None,
+    mask_mode: str = "renormalize",
+) -> Array:
+    """One-hot samples [..., K] with the gradient of the probabilities: biased, low variance.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, catnat.jax as cj
+        >>> cj.straight_through(jax.random.key(0), jnp.zeros((2, 3))).sum(-1)
+        Array([1., 1.], dtype=float32)
+    """
+    probs = functional.catnat(scores, parameterization, mask=mask, mask_mode=mask_mode)
+    drawn = functional.sample(key, scores, parameterization, mask=mask, mask_mode=mask_mode)
+    return jax.nn.one_hot(drawn, probs.shape[-1], dtype=probs.dtype) + (probs - lax.stop_gradient(probs))
+
+
+def relaxed_sample(
+    key: Array,
+    scores: Array,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    temperature: Array | float = 1.0,
+    mask: Array | None = None,
+    mask_mode: str = "renormalize",
+) -> Array:
+    """Samples inside the simplex: softmax((log p + Gumbel noise) / temperature), differentiable in the scores.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, catnat.jax as cj
+        >>> cj.relaxed_sample(jax.random.key(0), jnp.zeros((2, 3)), temperature=0.5).shape
+        (2, 4)
+    """
+    temperature = check_number("temperature", temperature, check_positive)
+    perturbed = _perturbed(key, scores, parameterization, mask, mask_mode)
+    return soften(perturbed, temperature).astype(scores.dtype)
+
+
+def gumbel_straight_through(
+    key: Array,
+    scores: Array,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    temperature: Array | float = 1.0,
+    mask: Array | None = None,
+    mask_mode: str = "renormalize",
+) -> Array:
+    """One-hot samples [..., K] with the gradient of the relaxed sample they round: biased, smoother than plain.
+
+    The likeliest entry of a relaxed sample is an exact draw, so the value is a true sample at every temperature.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, catnat.jax as cj
+        >>> cj.gumbel_straight_through(jax.random.key(0), jnp.zeros((2, 3)), temperature=0.5).sum(-1)
+        Array([1., 1.], dtype=float32)
+    """
+    temperature = check_number("temperature", temperature, check_positive)
+    perturbed = _perturbed(key, scores, parameterization, mask, mask_mode)
+    soft = soften(perturbed, temperature).astype(scores.dtype)
+    # the largest before the softmax, which may round neighbours together
+    hard = jax.nn.one_hot(perturbed.argmax(-1), soft.shape[-1], dtype=soft.dtype)
+    return hard + (soft - lax.stop_gradient(soft))
+
+
+def sample_without_replacement(
+    key: Array,
+    scores: Array,
+    num_samples: int,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    mask: Array | None = None,
+    mask_mode: str = "renormalize",
+) -> Array:
+    """Draw different classes one after the other, each among those that are left: the largest of log p + Gumbel noise.
+
+    Classes without any mass come last, in any order.
+
+    Args:
+        key: the source of random numbers.
+        scores: [..., K-1].
+        num_samples: how many classes a row, at most K or as many as the mask allows. (Where a mask cannot be looked at,
+            as under `jax.jit`, forbidden classes fill the places that are left.)
+        parameterization: as in `catnat.jax.log_catnat`.
+        mask: as in `catnat.jax.log_catnat`.
+        mask_mode: as in `catnat.jax.log_catnat`.
+
+    Returns:
+        int32 class ids [..., num_samples] in the order of the draws.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, catnat.jax as cj
+        >>> cj.sample_without_replacement(jax.random.key(0), jnp.zeros(3), 4).sort()
+        Array([0, 1, 2, 3], dtype=int32)
+    """
+    check_key(key)
+    scores = lax.stop_gradient(at_least_single(check_scores(scores)))
+    log_p = functional.log_catnat(scores, parameterization, mask=mask, mask_mode=mask_mode)
+    num_samples = check_num_samples(num_samples, log_p.shape[-1])
+    if mask is not None and is_readable(mask):
+        fewest = int(np.asarray(mask).sum(-1).min(initial=log_p.shape[-1]))
+        if fewest < num_samples:
+            raise too_few_allowed(num_samples, fewest)
+    return _first(key, log_p, mask, count=num_samples)
+
+
+@partial(jax.jit, static_argnames="count")
+def _first(key: Array, log_p: Array, mask: Array | None, *, count: int) -> Array:
+    """The first classes in the order that noise gives them."""
+    dead = log_p == -jnp.inf
+    # so far below the others that no noise lifts a class without mass above them; forbidden ones stay at the bottom
+    last = jnp.where(dead, jnp.inf, log_p).min(-1, keepdims=True) - 100
+    log_p = jnp.where(dead if mask is None else dead & mask, last, log_p)
+    return lax.top_k(log_p + gumbel(key, log_p.shape, log_p.dtype), count)[1]
+
+
+def _perturbed(
+    key: Array, scores: Array, parameterization: ParameterizationLike, mask: Array | None, mask_mode: str
+) -> Array:
+    """log p plus Gumbel noise, in float32 at least."""
+    check_key(key)
+    scores = at_least_single(check_scores(scores))
+    log_p = functional.log_catnat(scores, parameterization, mask=mask, mask_mode=mask_mode)
+    return log_p + gumbel(key, log_p.shape, log_p.dtype)

@@ -1,0 +1,353 @@
+"""The public functions: JAX's own signatures, the tree's mathematics in the docstrings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.typing import DTypeLike
+
+from catnat.core.errors import REDUCTIONS, check_choice, check_classes, check_share
+from catnat.jax import dispatch, eager
+from catnat.jax.activations import score_of
+from catnat.jax.inputs import (
+    ParameterizationLike,
+    as_array,
+    check_batch,
+    check_index,
+    check_key,
+    check_label_ids,
+    check_scores,
+    check_shape,
+    prepare,
+    prepare_mask,
+    prepare_probs,
+    to_last,
+)
+from catnat.jax.plan import Plan
+
+
+def log_catnat(
+    scores: Array,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    mask: Array | None = None,
+    mask_mode: str = "renormalize",
+    axis: int = -1,
+) -> Array:
+    """Log-probabilities of K classes from K-1 scores on a binary tree; in place of `jax.nn.log_softmax`.
+
+    log p_k is the sum, over the nodes i on the path to class k, of log a(s_i) for a right turn and log(1 - a(s_i)) for
+    a left one.
+
+    Args:
+        scores: floating-point array, K-1 wide along ``axis``.
+        parameterization: a `catnat.Parameterization`, or the name (or value) of an activation on the balanced tree.
+        mask: boolean, K wide along ``axis``, True where a class is allowed; broadcasts over the batch.
+        mask_mode: ``"renormalize"`` divides by the mass of the allowed classes; ``"prune"`` sends the mass of a node to
+            its live side.
+        axis: the axis of the scores, and of the classes in the result.
+
+    Returns:
+        Array of the scores' dtype, K wide along ``axis``.
+
+    Example:
+        >>> import jax.numpy as jnp, catnat.jax as cj
+        >>> jnp.exp(cj.log_catnat(jnp.zeros(3))).round(4)
+        Array([0.25, 0.25, 0.25, 0.25], dtype=float32)
+    """
+    x, plan, dtype = prepare(scores, parameterization, axis)
+    mask = prepare_mask(mask, mask_mode, x, plan, axis)
+    return _answer(dispatch.log_p(x, mask, plan=plan, mask_mode=mask_mode), dtype, axis)
+
+
+def catnat(
+    scores: Array,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    mask: Array | None = None,
+    mask_mode: str = "renormalize",
+    axis: int = -1,
+) -> Array:
+    """Probabilities of K classes from K-1 scores on a binary tree; in place of `jax.nn.softmax`.
+
+    p_k is the product, over the nodes i on the path to class k, of a(s_i) for a right turn and 1 - a(s_i) for a left
+    one. Arguments as in `log_catnat`.
+
+    Example:
+        >>> import jax.numpy as jnp, catnat.jax as cj
+        >>> cj.catnat(jnp.zeros((2, 5)), "sigmoid").shape
+        (2, 6)
+    """
+    x, plan, dtype = prepare(scores, parameterization, axis)
+    mask = prepare_mask(mask, mask_mode, x, plan, axis)
+    return _answer(jnp.exp(dispatch.log_p(x, mask, plan=plan, mask_mode=mask_mode)), dtype, axis)
+
+
+def log_prob(
+    scores: Array,
+    index: Array,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    mask: Array | None = None,
+    mask_mode: str = "renormalize",
+) -> Array:
+    """log p of given classes, from the scores on their paths alone: O(log K) work a class on a balanced tree.
+
+    Args:
+        scores: [..., K-1].
+        index: class ids; their shape broadcasts with the scores' batch (extra leading axes are samples). One that is
+            out of range is an error or, where values cannot be looked at (under `jax.jit`), gives NaN.
+        parameterization: as in `log_catnat`.
+        mask: as in `log_catnat`. A mask costs the whole row: which class is allowed is not written on one path.
+        mask_mode: as in `log_catnat`.
+
+    Example:
+        >>> import jax.numpy as jnp, catnat.jax as cj
+        >>> jnp.exp(cj.log_prob(jnp.zeros((3, 3)), jnp.array([0, 1, 3]))).round(4)
+        Array([0.25, 0.25, 0.25], dtype=float32)
+    """
+    x, plan, dtype = prepare(scores, parameterization)
+    mask = prepare_mask(mask, mask_mode, x, plan)
+    index = check_index(index, plan)
+    return dispatch.log_prob(x, index, mask, plan=plan, mask_mode=mask_mode).astype(dtype)
+
+
+def sample(
+    key: Array,
+    scores: Array,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    sample_shape: Sequence[int] = (),
+    mask: Array | None = None,
+    mask_mode: str = "renormalize",
+) -> Array:
+    """Draw classes by walking down the tree, a coin a node: O(log K) work a draw on a balanced tree.
+
+    Args:
+        key: the source of random numbers, as in `jax.random.categorical`.
+        scores: [..., K-1].
+        parameterization: as in `log_catnat`.
+        sample_shape: leading shape of the draws.
+        mask: as in `log_catnat`; a forbidden class is never drawn.
+        mask_mode: as in `log_catnat`.
+
+    Returns:
+        int32 class ids of shape ``sample_shape + batch``.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, catnat.jax as cj
+        >>> cj.sample(jax.random.key(0), jnp.zeros((5, 17)), sample_shape=(2,)).shape
+        (2, 5)
+    """
+    x, plan, _ = prepare(lax.stop_gradient(check_scores(scores)), parameterization)
+    mask = prepare_mask(mask, mask_mode, x, plan)
+    check_key(key)
+    shape = check_shape("sample_shape", sample_shape)
+    count = int(np.prod(shape, dtype=np.int64))
+    drawn = dispatch.draw(key, x, mask, count=count, plan=plan, mask_mode=mask_mode)
+    return jnp.moveaxis(drawn, -1, 0).reshape(*shape, *drawn.shape[:-1])
+
+
+def mode(
+    scores: Array,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    mask: Array | None = None,
+    mask_mode: str = "renormalize",
+) -> Array:
+    """The likeliest class of every row; the first one where several are.
+
+    This looks at all classes: the likelier branch at every node need not lead to the likeliest class.
+
+    Example:
+        >>> import jax.numpy as jnp, catnat.jax as cj
+        >>> cj.mode(cj.scores_from_probs(jnp.array([0.2, 0.5, 0.3])))
+        Array(1, dtype=int32)
+    """
+    x, plan, _ = prepare(lax.stop_gradient(check_scores(scores)), parameterization)
+    mask = prepare_mask(mask, mask_mode, x, plan)
+    return dispatch.log_p(x, mask, plan=plan, mask_mode=mask_mode).argmax(-1).astype(jnp.int32)
+
+
+def entropy(
+    scores: Array,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    mask: Array | None = None,
+    mask_mode: str = "renormalize",
+) -> Array:
+    """Entropy in nats: the sum over nodes of P(reaching the node) times the entropy of its coin.
+
+    Finite, with a finite gradient, where a probability is 0.
+
+    Example:
+        >>> import jax.numpy as jnp, catnat.jax as cj
+        >>> float(cj.entropy(jnp.zeros(3)).round(4))  # log 4
+        1.386299967765808
+    """
+    x, plan, dtype = prepare(scores, parameterization)
+    mask = prepare_mask(mask, mask_mode, x, plan)
+    return dispatch.entropy(x, mask, plan=plan, mask_mode=mask_mode).astype(dtype)
+
+
+def kl_divergence(
+    p_scores: Array,
+    q_scores: Array,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    mask: Array | None = None,
+    mask_mode: str = "renormalize",
+) -> Array:
+    """KL(p || q) in nats: the sum over nodes of P(p reaches the node) times the KL of their coins.
+
+    Both sides share the parameterization and the mask. For two different ones use `CatnatCategorical` and its
+    `kl_divergence`.
+
+    Example:
+        >>> import jax.numpy as jnp, catnat.jax as cj
+        >>> cj.kl_divergence(jnp.zeros(3), jnp.zeros(3))
+        Array(0., dtype=float32)
+    """
+    p_scores, q_scores = check_scores(p_scores), check_scores(q_scores)
+    if q_scores.shape[-1] != p_scores.shape[-1]:
+        raise ValueError(f"p_scores and q_scores must be equally wide; got {p_scores.shape} and {q_scores.shape}")
+    dtype = jnp.promote_types(p_scores.dtype, q_scores.dtype)
+    p, plan, _ = prepare(p_scores.astype(dtype), parameterization)
+    q, _, _ = prepare(q_scores.astype(dtype), parameterization)
+    mask = prepare_mask(mask, mask_mode, p, plan)
+    return dispatch.kl_divergence(p, q, mask, plan=plan, mask_mode=mask_mode).astype(dtype)
+
+
+def cross_entropy(
+    scores: Array,
+    labels: Array,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    axis: int = -1,
+    where: Array | None = None,
+    weight: Array | None = None,
+    ignore_index: int = -100,
+    reduction: str = "none",
+    label_smoothing: float = 0.0,
+) -> Array:
+    """- log p of the labels, row by row; in place of `optax.softmax_cross_entropy` and `..._with_integer_labels`.
+
+    With class ids as labels and no smoothing only the labels' paths are touched.
+
+    Args:
+        scores: K-1 wide along ``axis``.
+        labels: class ids, shaped like the scores without ``axis``; or probabilities, K wide along ``axis``.
+        parameterization: as in `log_catnat`.
+        axis: axis of the scores.
+        where: what to include, as in optax: with as many dimensions as the scores, the classes that are allowed, K wide
+            along ``axis``; with one less, the rows that count (the loss of others is 0).
+        weight: [K] weight of every class.
+        ignore_index: a class id whose rows count for nothing.
+        reduction: ``"none"``, ``"sum"`` or ``"mean"`` (weighted, over rows that count).
+        label_smoothing: share of the label that is spread over all allowed classes, in [0, 1].
+
+    Example:
+        >>> import jax.numpy as jnp, catnat.jax as cj
+        >>> cj.cross_entropy(jnp.zeros((2, 3)), jnp.array([0, 3])).round(4)
+        Array([1.3863, 1.3863], dtype=float32)
+    """
+    check_choice("reduction", reduction, REDUCTIONS)
+    check_share("label_smoothing", label_smoothing)
+    x, plan, dtype = prepare(scores, parameterization, axis)
+    labels = as_array(labels, "labels")
+    batch = x.shape[:-1]
+    mask, rows = _split_where(where, x, plan, axis)
+    if weight is not None:
+        weight = as_array(weight, "weight")
+        check_classes("weight", plan.num_classes, weight.shape[0] if weight.ndim == 1 else 0, weight.shape)
+        weight = weight.astype(x.dtype)
+    by_class = jnp.ones((), x.dtype) if weight is None else weight
+    # the share of every class in what smoothing spreads
+    share = 1 / plan.num_classes if mask is None else mask / mask.sum(-1, keepdims=True)
+    if jnp.issubdtype(labels.dtype, jnp.floating):
+        if labels.shape == batch:
+            raise TypeError(f"labels must hold integers if they hold class ids; got {labels.dtype}")
+        probs = to_last(labels, axis, "labels").astype(x.dtype)
+        check_classes("labels", plan.num_classes, probs.shape[-1], labels.shape)
+        check_batch("labels", probs.shape[:-1], batch)
+        probs = (probs * (1 - label_smoothing) + label_smoothing * share) * by_class
+        loss = -dispatch.times_log(probs, dispatch.log_p(x, mask, plan=plan, mask_mode="renormalize")).sum(-1)
+        counted, keep = jnp.ones_like(loss), rows
+    else:
+        check_label_ids(labels, batch)
+        keep = labels != ignore_index if rows is None else rows & (labels != ignore_index)
+        ids = jnp.where(keep, labels, 0)
+        check_index(ids, plan, "labels")
+        own = jnp.ones_like(x, shape=batch) if weight is None else weight[ids]
+        counted = jnp.where(keep, own, 0)
+        loss = -dispatch.log_prob(x, ids, mask, plan=plan, mask_mode="renormalize") * own
+        if label_smoothing:
+            every = dispatch.log_p(x, mask, plan=plan, mask_mode="renormalize")
+            spread = -dispatch.times_log(jnp.broadcast_to(share * by_class, every.shape), every).sum(-1)
+            loss = (1 - label_smoothing) * loss + label_smoothing * spread
+    if keep is not None:
+        loss = jnp.where(keep, loss, 0)
+        counted = jnp.where(keep, counted, 0)
+    if reduction != "none":
+        loss = loss.sum() / counted.sum() if reduction == "mean" else loss.sum()
+    return loss.astype(dtype)
+
+
+def scores_from_probs(probs: Array, parameterization: ParameterizationLike = "natural", *, axis: int = -1) -> Array:
+    """Scores whose catnat is ``probs``: the inverse map.
+
+    The probabilities need not sum to one. A node that is never reached gets the score 0. With the sigmoid a certain
+    turn has an infinite score; with the natural activation every score is finite.
+
+    Example:
+        >>> import jax.numpy as jnp, catnat.jax as cj
+        >>> jnp.allclose(cj.catnat(cj.scores_from_probs(jnp.array([0.1, 0.2, 0.7]))), jnp.array([0.1, 0.2, 0.7]))
+        Array(True, dtype=bool)
+    """
+    last = prepare_probs(probs, parameterization, axis)
+    # the plan for as many scores as these classes need
+    x, plan, dtype = prepare(last[..., 1:], parameterization)
+    left, right = eager.ascend(last.astype(x.dtype), plan)
+    return _answer(score_of(left, right, plan), dtype, axis)
+
+
+def reach(
+    scores: Array, parameterization: ParameterizationLike = "natural", *, mask: Array | None = None, axis: int = -1
+) -> Array:
+    """P(a_i): the probability of passing through every node, K-1 wide like the scores.
+
+    A mask prunes the tree (there is no reach of single coins in a renormalised one).
+
+    Example:
+        >>> import jax.numpy as jnp, catnat.jax as cj
+        >>> cj.reach(jnp.zeros(3)).round(4)
+        Array([1. , 0.5, 0.5], dtype=float32)
+    """
+    x, plan, dtype = prepare(scores, parameterization, axis)
+    mask = prepare_mask(mask, "prune", x, plan, axis)
+    return _answer(dispatch.reach(x, mask, plan=plan), dtype, axis)
+
+
+# -- shared parts ------------------------------------------------------------------------------------------------
+
+
+def _answer(last: Array, dtype: DTypeLike, axis: int) -> Array:
+    """A result with its classes last, in the dtype of the input and with its classes at ``axis``."""
+    last = last.astype(dtype)
+    return last if axis in (-1, last.ndim - 1) else jnp.moveaxis(last, -1, axis)
+
+
+def _split_where(where: Array | None, x: Array, plan: Plan, axis: int) -> tuple[Array | None, Array | None]:
+    """optax's one argument as the classes that are allowed or the rows that count."""
+    if where is None:
+        return None, None
+    where = as_array(where, "where")
+    if where.dtype != bool:
+        raise TypeError(f"where must be a boolean array; got {where.dtype}")
+    if where.ndim == x.ndim:
+        return prepare_mask(where, "renormalize", x, plan, axis), None
+    check_batch("where", where.shape, x.shape[:-1])
+    return None, where

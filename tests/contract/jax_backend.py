@@ -1,0 +1,139 @@
+"""`catnat.jax` under the contract.
+
+JAX compiles a program for every parameterization, function and shape, which takes longer than everything that it then
+computes. So the batches are filled up with zeros to one of few sizes, and the answer is cut; a value and its gradient
+are one program; of an empty batch only the shapes are asked for; and of the grid only every eighth case in either
+precision, unless the slow tests are wanted too.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import catnat.jax as cj
+from catnat import Parameterization
+from catnat.jax.fisher import fisher_diagonal
+
+WHOLE_GRID = False  # set by conftest.py where the slow tests are wanted
+
+
+def value_and_gradient(scores, upstream, mask, *, pi, **masking):
+    value, pull = jax.vjp(lambda s: cj.log_catnat(s, pi, mask=mask, **masking), scores)
+    return value, pull(upstream)[0]
+
+
+def log_prob_gradient(scores, index, *, pi):
+    return jax.grad(lambda s: cj.log_prob(s, index, pi).sum())(scores)
+
+
+PROGRAMS = {
+    "value and gradient": value_and_gradient,
+    "log_prob": lambda x, index, mask, *, pi, **masking: cj.log_prob(x, index, pi, mask=mask, **masking),
+    "log_prob gradient": log_prob_gradient,
+    "entropy": lambda x, mask, *, pi, **masking: cj.entropy(x, pi, mask=mask, **masking),
+    "kl": lambda p, q, mask, *, pi, **masking: cj.kl_divergence(p, q, pi, mask=mask, **masking),
+    "mode": lambda x, mask, *, pi, **masking: cj.mode(x, pi, mask=mask, **masking),
+    "reach": lambda x, mask, *, pi: cj.reach(x, pi, mask=mask),
+    "fisher_diagonal": lambda x, mask, *, pi: fisher_diagonal(x, pi, mask=mask),
+    "scores_from_probs": lambda probs, *, pi: cj.scores_from_probs(probs, pi),
+    "sample": lambda key, x, mask, *, pi, draws, **masking: cj.sample(
+        key, x, pi, sample_shape=(draws,), mask=mask, **masking
+    ),
+}
+
+
+@cache
+def program(name: str, **settings):
+    return jax.jit(partial(PROGRAMS[name], **settings))
+
+
+def forget() -> None:
+    """Give back the memory of all programs."""
+    program.cache_clear()
+    jax.clear_caches()
+
+
+def sizes_for(pi: Parameterization) -> tuple[int, ...]:
+    """The batches that programs are compiled for."""
+    return (304, 1152) if pi.num_classes <= 100 else (16,) if pi.num_classes <= 4096 else ()
+
+
+class Jax:
+    """`catnat.jax` through its public functions, compiled."""
+
+    def __init__(self, dtype: type) -> None:
+        self.dtype = dtype
+        self.name = f"jax-{np.dtype(dtype).name}"
+        self.tolerance = 1e-12 if dtype is np.float64 else 2e-6
+        self.turn = 4 if dtype is np.float64 else 0
+
+    def asks_about(self, turn: int) -> bool:
+        """Whether a case is for us, by its place in the grid."""
+        return WHOLE_GRID or turn % 8 == self.turn
+
+    def _run(self, name, pi, *arrays, **settings):
+        """One program on arrays whose batch is that of the first; K wide ones go with every row."""
+        batch = arrays[0].shape[:-1]
+        rows = batch[0] if len(batch) == 1 else None
+        size = next((size for size in sizes_for(pi) if rows is not None and rows <= size), rows)
+        shared = [a is not None and (a.ndim > 2 or a.shape[:1] != batch) for a in arrays]
+        one_row = [s and a.shape == (pi.num_classes,) and a.dtype == bool for s, a in zip(shared, arrays, strict=True)]
+        padded = bool(rows) and shared == one_row  # an empty batch stays one; other shapes are a test's own business
+        with jax.enable_x64(self.dtype is np.float64):
+            given = [
+                a if a is None or skip or not padded else np.concatenate((a, self._rest(a, size - rows)))
+                for a, skip in zip(arrays, shared, strict=True)
+            ]
+            run = program(name, pi=pi, **settings)
+            if 0 in batch:
+                return jax.tree.map(lambda a: np.empty(a.shape, a.dtype), jax.eval_shape(run, *given))
+            found = run(*given)
+            return jax.tree.map(lambda a: np.array(a[:rows] if padded else a), found)
+
+    def _rest(self, array, rows):
+        assert array.dtype in (self.dtype, bool, np.int64), f"{self.name} was handed {array.dtype}"
+        return np.full((rows, *array.shape[1:]), array.dtype == bool, array.dtype)
+
+    def log_catnat(self, scores, pi, mask=None, mode="renormalize"):
+        batch = scores.shape[:-1] if mask is None else np.broadcast_shapes(scores.shape[:-1], mask.shape[:-1])
+        return self._both(scores, np.zeros((*batch, pi.num_classes), self.dtype), pi, mask, mode)[0]
+
+    def gradient(self, scores, upstream, pi, mask=None, mode="renormalize"):
+        return self._both(scores, upstream, pi, mask, mode)[1]
+
+    def _both(self, scores, upstream, pi, mask, mode):
+        return self._run("value and gradient", pi, scores, upstream, mask, mask_mode=mode)
+
+    def log_prob(self, scores, index, pi, mask=None, mode="renormalize"):
+        return self._run("log_prob", pi, scores, index, mask, mask_mode=mode)
+
+    def log_prob_gradient(self, scores, index, pi):
+        return self._run("log_prob gradient", pi, scores, index)
+
+    def entropy(self, scores, pi, mask=None, mode="renormalize"):
+        return self._run("entropy", pi, scores, mask, mask_mode=mode)
+
+    def kl(self, p, q, pi, mask=None, mode="renormalize"):
+        return self._run("kl", pi, p, q, mask, mask_mode=mode)
+
+    def mode(self, scores, pi, mask=None, mode="renormalize"):
+        return self._run("mode", pi, scores, mask, mask_mode=mode)
+
+    def reach(self, scores, pi, mask=None):
+        return self._run("reach", pi, scores, mask)
+
+    def fisher_diagonal(self, scores, pi, mask=None):
+        return self._run("fisher_diagonal", pi, scores, mask)
+
+    def scores_from_probs(self, probs, pi):
+        return self._run("scores_from_probs", pi, probs)
+
+    def counts(self, scores, pi, draws, mask=None, mode="renormalize"):
+        with jax.enable_x64(self.dtype is np.float64):
+            draw = program("sample", pi=pi, draws=draws, mask_mode=mode)
+            drawn = np.asarray(draw(jax.random.key(0), jnp.asarray(scores), mask))
+        return np.bincount(drawn, minlength=pi.num_classes)

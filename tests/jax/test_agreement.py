@@ -1,0 +1,167 @@
+"""torch and JAX give the same numbers: values and gradients, on the same drawn cases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import catnat.jax as cj
+import catnat.torch as ct
+from catnat import Natural, Parameterization, Sigmoid
+from catnat.core.errors import MASK_MODES, SATURATIONS
+from tests.core.trees import KINDS, make_tree
+
+TOLERANCE = {np.float32: 1e-6, np.float64: 1e-12}
+FEW = settings(max_examples=12)  # every example is compiled
+both_precisions = pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda d: d.__name__)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One case; the arrays are in float64 and cast by the test."""
+
+    pi: Parameterization
+    scores: np.ndarray  # [3, K-1]
+    others: np.ndarray  # [3, K-1]
+    mask: np.ndarray  # [3, K]
+    mask_mode: str
+    ids: np.ndarray  # [3]
+    seed: int
+
+
+@st.composite
+def drawn(draw: Any) -> Drawn:
+    size = draw(st.sampled_from([2, 3, 5, 9, 21]))
+    natural = st.builds(
+        Natural,
+        st.sampled_from([2 * np.pi, 5.0, 1.0]),
+        st.sampled_from(SATURATIONS),
+        st.sampled_from([1e-8, 1e-3, 0.1, 1e-6]),
+    )
+    center = draw(st.sampled_from(["uniform", 0.0, 0.4]))
+    tree = make_tree(draw(st.sampled_from(KINDS)), size, draw(st.integers(0, 9)))
+    pi = Parameterization(size, draw(st.one_of(st.just(Sigmoid()), natural, natural)), tree, center)
+    seed = draw(st.integers(0, 2**32 - 1))
+    rng = np.random.default_rng(seed)
+    # in float32 already, so that both precisions are asked about the same numbers
+    scores, others = (draw(st.sampled_from([0.3, 1.0, 4.0])) * rng.normal(size=(2, 3, size - 1))).astype(np.float32)
+    mask = rng.random((3, size)) < 0.6
+    mask[np.arange(3), rng.integers(size, size=3)] = True
+    return Drawn(pi, scores, others, mask, draw(st.sampled_from(MASK_MODES)), mask.argmax(-1), seed)
+
+
+def compare(dtype: type, case: Drawn, of_torch: Any, of_jax: Any, *inputs: np.ndarray) -> None:
+    """Values, and gradients of a weighted sum of those that are finite, for all inputs."""
+    inputs = tuple(np.asarray(i, dtype) for i in inputs)
+    leaves = [torch.from_numpy(i.copy()).requires_grad_() for i in inputs]
+    value = of_torch(*leaves)
+    finite = value.detach().isfinite().numpy()
+    upstream = np.where(finite, np.random.default_rng(case.seed).normal(size=finite.shape), 0).astype(dtype)
+    gradients = torch.autograd.grad(value, leaves, torch.from_numpy(upstream))
+    with jax.enable_x64(dtype is np.float64):
+        found, pulled = jax.jit(lambda *i: (lambda v, p: (v, p(upstream)))(*jax.vjp(of_jax, *i)))(*inputs)
+        assert found.dtype == dtype
+        agree(np.asarray(found), value.detach().numpy(), 1.0, dtype)
+        # a gradient is a sum of upstream values times slopes: their size is the measure, see tests/contract/judge.py
+        natural = case.pi.activation
+        steepest = 1.0 if isinstance(natural, Sigmoid) else np.pi / natural.amplitude / np.sqrt(natural.floor)
+        for ours, theirs in zip(pulled, gradients, strict=True):
+            size = min(steepest, max(1.0, float(np.abs(theirs.numpy()).max(initial=0))) * 30)
+            agree(np.asarray(ours), theirs.numpy(), max(1.0, float(np.abs(upstream).sum()) * size), dtype)
+
+
+def agree(found: np.ndarray, wanted: np.ndarray, scale: float, dtype: type) -> None:
+    assert found.shape == wanted.shape
+    finite = np.isfinite(wanted)
+    np.testing.assert_array_equal(found[~finite], wanted[~finite])
+    error = np.abs(found[finite] - wanted[finite]) / np.maximum(scale, np.abs(wanted[finite]))
+    assert error.max(initial=0) <= TOLERANCE[dtype], f"off by {error.max()}"
+
+
+def in_torch(array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(array)
+
+
+@both_precisions
+@FEW
+@given(case=drawn())
+def test_every_class(dtype: type, case: Drawn) -> None:
+    for name in ("log_catnat", "catnat"):
+        of_torch, of_jax = getattr(ct, name), getattr(cj, name)
+        compare(dtype, case, lambda s, f=of_torch: f(s, case.pi), lambda s, f=of_jax: f(s, case.pi), case.scores)
+    compare(
+        dtype,
+        case,
+        lambda s: ct.log_catnat(s, case.pi, mask=in_torch(case.mask), mask_mode=case.mask_mode),
+        lambda s: cj.log_catnat(s, case.pi, mask=case.mask, mask_mode=case.mask_mode),
+        case.scores,
+    )
+
+
+def summaries(backend: Any, p: Any, q: Any, ids: Any, pi: Parameterization, masking: dict[str, Any]) -> list[Any]:
+    one_class = backend.log_prob(p, ids, pi, **masking)
+    return [one_class, backend.entropy(p, pi, **masking), backend.kl_divergence(p, q, pi, **masking)]
+
+
+@both_precisions
+@FEW
+@given(case=drawn(), masked=st.booleans())
+def test_one_class_and_the_summaries(dtype: type, case: Drawn, masked: bool) -> None:
+    theirs = {"mask": in_torch(case.mask), "mask_mode": case.mask_mode} if masked else {}
+    ours = {"mask": case.mask, "mask_mode": case.mask_mode} if masked else {}
+    pi = case.pi
+    compare(
+        dtype,
+        case,
+        lambda p, q: torch.stack(summaries(ct, p, q, in_torch(case.ids), pi, theirs)),
+        lambda p, q: jax.numpy.stack(summaries(cj, p, q, case.ids, pi, ours)),
+        case.scores,
+        case.others,
+    )
+
+
+@both_precisions
+@FEW
+@given(case=drawn(), masked=st.booleans())
+def test_reach_and_the_inverse_map(dtype: type, case: Drawn, masked: bool) -> None:
+    pi, theirs, ours = case.pi, in_torch(case.mask) if masked else None, case.mask if masked else None
+    compare(
+        dtype, case, lambda s: ct.reach(s, pi, mask=theirs) + 0 * s, lambda s: cj.reach(s, pi, mask=ours), case.scores
+    )
+    probs = np.random.default_rng(case.seed).dirichlet(np.full(pi.num_classes, 2.0), size=3)
+    compare(dtype, case, lambda p: ct.scores_from_probs(p, pi) / 10, lambda p: cj.scores_from_probs(p, pi) / 10, probs)
+
+
+@both_precisions
+@FEW
+@given(
+    case=drawn(),
+    reduction=st.sampled_from(["none", "mean", "sum"]),
+    smoothing=st.sampled_from([0.0, 0.2]),
+    weighted=st.booleans(),
+    kind=st.sampled_from(["ids", "some ignored", "probabilities"]),
+)
+def test_cross_entropy(dtype: type, case: Drawn, reduction: str, smoothing: float, weighted: bool, kind: str) -> None:
+    rng = np.random.default_rng(case.seed)
+    labels = case.ids.copy()
+    if kind == "some ignored":
+        labels[1] = -1
+    if kind == "probabilities":
+        labels = rng.dirichlet(np.ones(case.pi.num_classes), size=3).astype(dtype)
+    weight = rng.uniform(0.5, 2, case.pi.num_classes).astype(dtype) if weighted else None
+    options: dict[str, Any] = {"reduction": reduction, "label_smoothing": smoothing, "ignore_index": -1}
+    in_weight = None if weight is None else in_torch(weight)
+    compare(
+        dtype,
+        case,
+        lambda s: ct.cross_entropy(s, in_torch(labels), case.pi, weight=in_weight, **options),
+        lambda s: cj.cross_entropy(s, labels, case.pi, weight=weight, **options),
+        case.scores,
+    )

@@ -1,0 +1,176 @@
+"""Arrays as they come: any axis, any floating dtype, NumPy's, none at all; and what is drawn from them."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy import stats
+
+import catnat.jax as cj
+from catnat import Natural, Parameterization, Tree
+from tests.jax.cases import close, draw_scores
+
+PI = {
+    "balanced": Parameterization(6),
+    "chain": Parameterization(6, "sigmoid", Tree.chain(6)),
+    "reflect": Parameterization(9, Natural(saturation="reflect")),
+}
+every_pi = pytest.mark.parametrize("pi", PI.values(), ids=PI.keys())
+FUNCTIONS = {
+    "catnat": cj.catnat,
+    "log_catnat": cj.log_catnat,
+    "masked": lambda x, pi: cj.log_catnat(x, pi, mask=np.arange(pi.num_classes) % 3 != 1, mask_mode="prune"),
+    "log_prob": lambda x, pi: cj.log_prob(x, np.zeros(x.shape[:-1], int), pi),
+    "entropy": cj.entropy,
+    "kl_divergence": lambda x, pi: cj.kl_divergence(x, 0 * x, pi),
+    "cross_entropy": lambda x, pi: cj.cross_entropy(x, np.ones(x.shape[:-1], int), pi),
+    "reach": cj.reach,
+}
+every_function = pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS.keys())
+
+
+def scores(pi, *batch, dtype=np.float32):
+    return jnp.asarray(draw_scores(pi, *batch, dtype=np.float32), dtype)
+
+
+# -- dtypes, axes, batches ---------------------------------------------------------------------------------------
+
+
+@every_pi
+@every_function
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_half_precision_is_computed_in_float32_and_rounded_once(function, dtype, pi):
+    x = scores(pi, 20, dtype=dtype)
+    found = function(x, pi)
+    assert found.dtype == dtype
+    assert jnp.array_equal(found, function(x.astype(jnp.float32), pi).astype(dtype))
+
+
+@every_pi
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_half_precision_gradients_are_rounded_once(dtype, pi):
+    x = scores(pi, 20, dtype=dtype)
+    upstream = jnp.asarray(np.random.default_rng(1).normal(size=(20, pi.num_classes)), dtype)
+    found, wide = (
+        jax.vjp(lambda s: cj.log_catnat(s, pi), s)[1](upstream.astype(s.dtype))[0] for s in (x, x.astype(jnp.float32))
+    )
+    assert found.dtype == dtype and jnp.array_equal(found, wide.astype(dtype))
+
+
+@every_pi
+@every_function
+def test_numpy_arrays_are_taken_and_batch_axes_do_not_matter(function, pi):
+    x = draw_scores(pi, 4, 2, dtype=np.float32)
+    expected = function(jnp.asarray(x), pi)
+    assert isinstance(function(x, pi), jax.Array)
+    close(function(x, pi), expected, 0)
+    close(function(x.reshape(8, -1), pi), expected.reshape(8, *expected.shape[2:]), 1e-5)
+    close(function(x[2, 1], pi), expected[2, 1], 1e-5)
+
+
+@every_pi
+@pytest.mark.parametrize("axis", [0, 1, 2, -1, -2, -3])
+def test_any_axis_may_hold_the_scores(axis, pi):
+    x = scores(pi, 4, 2)
+    moved = jnp.moveaxis(x, -1, axis)
+    for function in (cj.catnat, cj.log_catnat, cj.reach):
+        close(jnp.moveaxis(function(moved, pi, axis=axis), axis, -1), function(x, pi), 1e-6)
+    mask = np.random.default_rng(1).random((4, 2, pi.num_classes)) < 0.7
+    mask[..., 0] = True
+    for mode in ("renormalize", "prune"):
+        for m in (mask, mask[0, 0]):
+            found = cj.catnat(moved, pi, mask=m if m.ndim == 1 else np.moveaxis(m, -1, axis), mask_mode=mode, axis=axis)
+            close(jnp.moveaxis(found, axis, -1), cj.catnat(x, pi, mask=m, mask_mode=mode), 1e-6)
+    labels = np.random.default_rng(2).integers(pi.num_classes, size=(4, 2))
+    expected = cj.cross_entropy(x, labels, pi)
+    close(cj.cross_entropy(moved, labels, pi, axis=axis), expected, 1e-6)
+    one_hot = jnp.moveaxis(jax.nn.one_hot(labels, pi.num_classes), -1, axis)
+    close(cj.cross_entropy(moved, one_hot, pi, axis=axis), expected, 1e-6)
+    probs = cj.catnat(moved, pi, axis=axis)
+    close(cj.catnat(cj.scores_from_probs(probs, pi, axis=axis), pi, axis=axis), probs, 1e-5)
+
+
+@every_function
+def test_an_empty_batch_is_an_empty_answer(function):
+    for shape in ((0,), (3, 0)):
+        found = function(jnp.zeros((*shape, 5)), PI["balanced"])
+        assert found.shape[: len(shape)] == shape and found.size == 0
+    assert cj.sample(jax.random.key(0), jnp.zeros((0, 5)), sample_shape=(3,)).shape == (3, 0)
+    assert cj.sample(jax.random.key(0), jnp.zeros((2, 5)), sample_shape=(0,)).shape == (0, 2)
+
+
+# -- draws -------------------------------------------------------------------------------------------------------
+
+
+def fit(drawn, p):
+    """p-value of the chi-square test of draws against probabilities, rare classes taken together."""
+    counts, expected = np.bincount(np.asarray(drawn).ravel(), minlength=len(p)), np.asarray(p, float) * drawn.size
+    rare = expected < 5
+    assert not counts[expected == 0].any()
+    cells, wanted = (np.append(a[~rare], a[rare].sum()) for a in (counts, expected))
+    cells, wanted = cells[wanted > 1], wanted[wanted > 1]
+    return stats.chisquare(cells, wanted * (cells.sum() / wanted.sum())).pvalue
+
+
+@pytest.mark.parametrize("mode", ["free", "renormalize", "prune"])
+@pytest.mark.parametrize("pi", [*PI.values(), Parameterization(80, tree=Tree.chain(80))], ids=[*PI, "too deep to walk"])
+def test_draws_fit_the_probabilities(pi, mode):
+    x = scores(pi)
+    masking = {} if mode == "free" else {"mask": np.arange(pi.num_classes) % 3 != 1, "mask_mode": mode}
+    drawn = cj.sample(jax.random.key(0), x, pi, sample_shape=(100, 200), **masking)
+    assert drawn.shape == (100, 200) and drawn.dtype == jnp.int32
+    assert fit(drawn, cj.catnat(x, pi, **masking)) > 1e-6
+
+
+@pytest.mark.parametrize("mode", ["renormalize", "prune"])
+@pytest.mark.parametrize("name", PI)
+def test_a_forbidden_class_is_never_drawn(name, mode):
+    pi, allowed = PI[name], np.arange(PI[name].num_classes) % 3 != 1
+    almost = np.full(pi.num_classes, 1e-9, np.float32)
+    almost[1] = 1.0  # a forbidden class has all but the last bit of the mass
+    for x in (scores(pi), cj.scores_from_probs(almost, pi)):
+        drawn = cj.sample(jax.random.key(1), x, pi, sample_shape=(1_000_000,), mask=allowed, mask_mode=mode)
+        assert allowed[np.asarray(drawn)].all()
+
+
+def test_the_key_alone_decides_the_draws():
+    x, keys = scores(PI["balanced"], 40), jax.random.split(jax.random.key(0), 3)
+    draws = [cj.sample(key, x, sample_shape=(5,)) for key in keys]
+    assert jnp.array_equal(draws[0], cj.sample(keys[0], x, sample_shape=(5,)))
+    assert not jnp.array_equal(draws[0], draws[1])
+    mapped = jax.vmap(lambda key: cj.sample(key, x, sample_shape=(5,)))(keys)
+    assert jnp.array_equal(mapped, jnp.stack(draws))
+    assert cj.mode(x).dtype == jnp.int32
+    old = cj.sample(jax.random.PRNGKey(0), x)  # keys of the older kind too
+    assert old.shape == (40,)
+
+
+# -- beside optax ------------------------------------------------------------------------------------------------
+
+
+def test_two_classes_are_optax_s_binary_cross_entropy():
+    x, labels = jnp.linspace(-20, 20, 41), jnp.arange(41) % 2
+    found = cj.cross_entropy(x[:, None], labels, "sigmoid")
+    close(found, optax.sigmoid_binary_cross_entropy(x, labels), 2e-6)
+    soft = jnp.stack((1 - labels * 0.3, labels * 0.3), -1)
+    close(cj.cross_entropy(x[:, None], soft, "sigmoid"), optax.sigmoid_binary_cross_entropy(x, labels * 0.3), 2e-6)
+
+
+def test_where_is_optax_s_for_rows_and_for_classes():
+    # the same distribution for both: optax gets the logarithms
+    x, labels = scores(PI["balanced"], 8), np.arange(8) % 6
+    logits, rows = cj.log_catnat(x), np.arange(8) % 3 != 0
+    ids = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    close(cj.cross_entropy(x, labels), ids, 1e-5)
+    found = cj.cross_entropy(x, labels, where=rows)
+    close(found, np.where(rows, ids, 0), 1e-5)
+    close(cj.cross_entropy(x, labels, where=rows, reduction="mean"), ids[rows].mean(), 1e-5)
+    classes = np.random.default_rng(0).random((8, 6)) < 0.6
+    classes[np.arange(8), labels] = True
+    soft = jax.nn.one_hot(labels, 6) * 0.8 + classes * 0.2 / classes.sum(-1, keepdims=True)
+    expected = optax.softmax_cross_entropy(logits, soft, where=classes)
+    close(cj.cross_entropy(x, soft, where=classes), expected, 1e-5)
+    close(cj.cross_entropy(x, labels, where=classes, label_smoothing=0.2), expected, 1e-5)

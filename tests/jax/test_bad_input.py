@@ -1,0 +1,234 @@
+"""Bad arguments of the public functions: the message names the argument, what came and what was wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import catnat.jax as cj
+from catnat import Natural, Parameterization, Tree
+
+K = 6
+PI = Parameterization(K)
+X = jnp.zeros((4, K - 1))
+IDS = jnp.zeros(4, jnp.int32)
+KEY = jax.random.key(0)
+ALL = np.ones((4, K), bool)
+
+TAKES_SCORES: dict[str, Callable[..., object]] = {
+    "catnat": cj.catnat,
+    "log_catnat": cj.log_catnat,
+    "log_prob": lambda x, pi, **k: cj.log_prob(x, IDS, pi, **k),
+    "sample": lambda x, pi, **k: cj.sample(KEY, x, pi, **k),
+    "mode": cj.mode,
+    "entropy": cj.entropy,
+    "kl_divergence": lambda x, pi, **k: cj.kl_divergence(x, x, pi, **k),
+    "reach": lambda x, pi, mask=None, mask_mode=None: cj.reach(x, pi, mask=mask),
+}
+ALSO = {
+    "kl_divergence q": lambda x, pi: cj.kl_divergence(X, x, pi),
+    "cross_entropy": lambda x, pi: cj.cross_entropy(x, IDS, pi),
+}
+takes_mask = pytest.mark.parametrize("call", TAKES_SCORES.values(), ids=TAKES_SCORES.keys())
+takes_scores = pytest.mark.parametrize("call", {**TAKES_SCORES, **ALSO}.values(), ids={**TAKES_SCORES, **ALSO}.keys())
+
+
+# -- scores ------------------------------------------------------------------------------------------------------
+
+
+@takes_scores
+def test_good_scores_are_taken(call: Callable[..., object]) -> None:
+    call(X, PI)
+
+
+@pytest.mark.parametrize("width", [K, K - 2, 0])
+@takes_scores
+def test_scores_of_the_wrong_width(call: Callable[..., object], width: int) -> None:
+    wanted = rf"scores must .*{K - 1}.*{K} classes; got {width} .*shape \(4, {width}\)|equally wide"
+    with pytest.raises(ValueError, match=wanted):
+        call(jnp.zeros((4, width)), PI)
+    with pytest.raises(ValueError, match=wanted):  # shapes are known to a trace as well
+        jax.jit(lambda x: call(x, PI))(jnp.zeros((4, width)))
+
+
+@takes_scores
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        (np.zeros((4, K - 1), np.int32), TypeError, r"scores must be floating point; got int32"),
+        (np.zeros((4, K - 1), bool), TypeError, r"scores must be floating point; got bool"),
+        (np.zeros((4, K - 1), np.complex64), TypeError, r"scores must be floating point; got complex64"),
+        (np.float32(0), ValueError, r"scores must have at least one dimension; got a scalar"),
+        ([0.0] * (K - 1), TypeError, r"scores must be a jax\.Array or a numpy\.ndarray; got list"),
+        (0.0, TypeError, r"scores must be a jax\.Array or a numpy\.ndarray; got float"),
+        (None, TypeError, r"scores must be a jax\.Array or a numpy\.ndarray; got NoneType"),
+    ],
+    ids=["integers", "bool", "complex", "scalar", "list", "number", "None"],
+)
+def test_scores_that_are_none(call: Callable[..., object], wrong: object, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        call(wrong, PI)
+
+
+@takes_scores
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        ("natrual", ValueError, r"parameterization must be one of .*; got 'natrual' \(did you mean 'natural'\?\)"),
+        (7, TypeError, r"parameterization must be .*Parameterization; got 7"),
+        (None, TypeError, r"parameterization must be .*Parameterization; got None"),
+        ([PI], TypeError, r"parameterization must be .*Parameterization; got \["),
+        (Tree.chain(K), TypeError, r"parameterization must be .*Parameterization; got <tree of 6 classes"),
+    ],
+)
+def test_unknown_parameterization(call: Callable[..., object], wrong: object, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        call(X, wrong)
+
+
+@pytest.mark.parametrize("name", ["catnat", "log_catnat", "reach", "cross_entropy", "scores_from_probs"])
+@pytest.mark.parametrize("axis", [2, -3])
+def test_axis_out_of_range(name: str, axis: int) -> None:
+    arguments = {"cross_entropy": (X, IDS), "scores_from_probs": (jnp.ones((4, K)),)}.get(name, (X,))
+    with pytest.raises(IndexError, match=rf"axis must lie in \[-2, 1\] for (scores|probs); got {axis}"):
+        getattr(cj, name)(*arguments, axis=axis)
+
+
+def test_unknown_saturation_and_kl_of_different_widths() -> None:
+    with pytest.raises(ValueError, match=r"saturation must be one of .*; got 'reflekt' \(did you mean 'reflect'\?\)"):
+        cj.log_catnat(X, Natural(saturation="reflekt"))
+    with pytest.raises(ValueError, match=r"p_scores and q_scores must be equally wide; got \(4, 5\) and \(4, 3\)"):
+        cj.kl_divergence(X, jnp.zeros((4, 3)))
+
+
+# -- masks -------------------------------------------------------------------------------------------------------
+
+
+@takes_mask
+@pytest.mark.parametrize(
+    ("mask", "error", "message"),
+    [
+        (ALL[:, 1:], ValueError, r"mask .*6.*; got .*\(4, 5\)"),
+        (ALL.astype(np.float32), TypeError, r"mask must be a boolean .*True where a class is allowed; got float32"),
+        (ALL.astype(np.uint8), TypeError, r"mask must be a boolean .*; got uint8"),
+        ([True] * K, TypeError, r"mask must be a boolean array.*; got list"),
+        (ALL[:3], ValueError, r"mask must broadcast .*\(4,\).*; got shape \(3, 6\)"),
+        (np.array(True), ValueError, r"mask must .*; got"),
+        (ALL & (np.arange(4) != 2)[:, None], ValueError, r"mask must allow .* every row; row \(2,\) allows none"),
+        (~ALL[0], ValueError, r"mask must allow at least one class in every row; it allows none"),
+    ],
+    ids=["narrow", "float", "uint8", "list", "batch", "scalar", "empty row", "empty"],
+)
+def test_bad_masks(call: Callable[..., object], mask: object, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        call(X, PI, mask=mask)
+
+
+@pytest.mark.parametrize("name", [n for n in TAKES_SCORES if n != "reach"])
+@pytest.mark.parametrize("mask", [ALL, None], ids=["masked", "free"])
+def test_unknown_mask_mode_has_a_hint(name: str, mask: object) -> None:
+    with pytest.raises(ValueError, match=r"mask_mode must be one of .*; got 'prun' \(did you mean 'prune'\?\)"):
+        TAKES_SCORES[name](X, PI, mask=mask, mask_mode="prun")
+
+
+# -- class ids ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [-1, K, 1000])
+@pytest.mark.parametrize("pi", [PI, Parameterization(K, "sigmoid", Tree.chain(K))], ids=["balanced", "chain"])
+def test_ids_out_of_range_are_an_error_or_under_jit_nan(wrong: int, pi: Parameterization) -> None:
+    index = jnp.array([0, wrong, 2, 3])
+    for mask in (None, ALL):
+        with pytest.raises(IndexError, match=rf"index must lie in \[0, {K - 1}\] for {K} classes; got {wrong}"):
+            cj.log_prob(X, index, pi, mask=mask)
+        found = jax.jit(lambda k, m=mask: cj.log_prob(X, k, pi, mask=m))(index)
+        assert np.isnan(found).tolist() == [False, True, False, False]
+    with pytest.raises(IndexError, match=rf"labels must lie in \[0, {K - 1}\] .*; got {wrong}"):
+        cj.cross_entropy(X, index, pi)
+    found = jax.jit(lambda k: cj.cross_entropy(X, k, pi))(index)
+    assert np.isnan(found).tolist() == [False, True, False, False]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, bool, np.complex64])
+def test_index_of_no_integers(dtype: type) -> None:
+    with pytest.raises(TypeError, match=rf"index must be an integer array of class ids; got {np.dtype(dtype)}"):
+        cj.log_prob(X, np.zeros(4, dtype))
+
+
+def test_index_that_is_a_list_or_does_not_broadcast() -> None:
+    with pytest.raises(TypeError, match=r"index must be an integer array of class ids; got list"):
+        cj.log_prob(X, [0, 1, 2, 3])
+    with pytest.raises(ValueError, match=r"index must .*\(4,\).*; got .*\(3,\)"):
+        cj.log_prob(X, IDS[:3])
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.uint8, np.uint32])
+def test_any_integer_dtype_is_an_index(dtype: type) -> None:
+    ids = np.array([0, 1, 5, 3])
+    assert jnp.array_equal(cj.log_prob(X, ids.astype(dtype)), cj.log_prob(X, ids))
+    assert jnp.array_equal(cj.cross_entropy(X, ids.astype(dtype)), cj.cross_entropy(X, ids))
+
+
+# -- cross-entropy and probabilities -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("labels", "error", "message"),
+    [
+        (IDS[:3], ValueError, r"labels must hold one class id a row, shape \(4,\).*; got int32 of shape \(3,\)"),
+        (IDS[:, None], ValueError, r"labels must hold one class id a row, .* of shape \(4, 1\); .*axis=1"),
+        (np.int32(0), ValueError, r"labels must hold one class id a row, shape \(4,\).* of shape \(\)"),
+        (jnp.zeros((4, K - 1)), ValueError, r"labels must hold one value a class: 6 .*; got 5 .*\(4, 5\)"),
+        (jnp.zeros((3, K)), ValueError, r"labels must have the scores' batch shape \(4,\); got \(3,\)"),
+        (jnp.zeros(4), TypeError, "labels must hold integers if they hold class ids; got float32"),
+        (np.float32(0), ValueError, r"labels must have at least one dimension; got a scalar"),
+        (np.zeros(4, bool), TypeError, r"labels must be an integer .*; got bool"),
+        ([0, 1, 2, 3], TypeError, r"labels must be .*; got list"),
+    ],
+    ids=["short", "extra axis", "scalar id", "narrow", "batch", "float ids", "scalar", "bool", "list"],
+)
+def test_bad_labels(labels: object, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        cj.cross_entropy(X, labels)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"reduction": "meen"}, ValueError, r"reduction must be one of 'none', 'mean', 'sum'; got 'meen' \(did you"),
+        ({"label_smoothing": -0.1}, ValueError, r"label_smoothing must lie in \[0, 1\]; got -0\.1"),
+        ({"label_smoothing": float("nan")}, ValueError, r"label_smoothing must lie in \[0, 1\]; got nan"),
+        ({"weight": np.ones(K - 1)}, ValueError, r"weight must .*6.*; got"),
+        ({"weight": np.ones((2, K))}, ValueError, r"weight must .*6.*; got"),
+        ({"weight": [1.0] * K}, TypeError, r"weight must be a jax\.Array or a numpy\.ndarray; got list"),
+        ({"where": np.ones(3, bool)}, ValueError, r"where must have the scores' batch shape \(4,\); got \(3,\)"),
+        ({"where": np.ones(4)}, TypeError, r"where must be a boolean array; got float64|float32"),
+        ({"where": [True] * 4}, TypeError, r"where must be a jax\.Array or a numpy\.ndarray; got list"),
+        ({"where": ALL[:, 1:]}, ValueError, r"6.*; got .*\(4, 5\)"),
+        ({"where": ALL & False}, ValueError, r"at least one class in every row"),
+    ],
+)
+def test_bad_settings_of_the_loss(options: dict[str, object], error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        cj.cross_entropy(X, IDS, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("probs", "error", "message"),
+    [
+        (jnp.ones((4, K - 1)), ValueError, r"probs must hold one value a class: 6 .*; got 5 .*\(4, 5\)"),
+        (jnp.ones((4, 0)), ValueError, r"probs must hold at least one class along axis -1; got shape \(4, 0\)"),
+        (np.float32(1), ValueError, r"probs must have at least one dimension; got a scalar"),
+        (jnp.ones((4, K), jnp.int32), TypeError, r"probs must be a floating-point .*; got int32"),
+        ([1.0] * K, TypeError, r"probs must be a jax\.Array or a numpy\.ndarray; got list"),
+        (jnp.array([0.5, -0.25, 0.7, 0, 0, 0]), ValueError, r"probs must not be negative; got -0\.25"),
+    ],
+    ids=["narrow", "none", "scalar", "integer", "list", "negative"],
+)
+def test_bad_probs(probs: object, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        cj.scores_from_probs(probs, PI)  # type: ignore[arg-type]

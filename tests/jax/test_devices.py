@@ -1,0 +1,52 @@
+"""Batches that lie on several devices: mapped, sharded and pushed through the derivatives."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import catnat.jax as cj
+from tests.jax.cases import CASES, close, draw_scores, everything, make_case, weighted
+
+EACH = pytest.mark.parametrize("case", CASES)
+BATCH = PartitionSpec("batch")
+
+
+@pytest.fixture
+def mesh():
+    devices = jax.devices()
+    assert len(devices) >= 4, "tests/conftest.py asks for four"
+    return Mesh(np.array(devices[:4]), ("batch",))
+
+
+@EACH
+def test_shard_map_over_the_batch_changes_nothing(case, mesh):
+    function, x = everything(case), jnp.asarray(draw_scores(make_case(case)[0], 8, dtype=np.float32))
+    mapped = jax.shard_map(function, mesh=mesh, in_specs=BATCH, out_specs=BATCH)
+    close(jax.jit(mapped)(x), function(x), 1e-5)
+    close(jax.jit(jax.grad(weighted(mapped)))(x), jax.grad(weighted(function))(x), 1e-4)
+    inside = jax.shard_map(
+        jax.grad(lambda s: function(s).sum()), mesh=mesh, in_specs=BATCH, out_specs=BATCH
+    )  # a gradient of every device's own
+    close(jax.jit(inside)(x), jax.grad(lambda s: function(s).sum())(x), 1e-4)
+
+
+def test_pmap_changes_nothing():
+    x = jnp.asarray(draw_scores(make_case("natural-5")[0], 4, 2, dtype=np.float32))
+    close(jax.pmap(cj.log_catnat)(x), cj.log_catnat(x), 1e-5)
+    gradient = jax.grad(lambda s: cj.log_catnat(s)[..., 0].sum())
+    close(jax.pmap(gradient)(x), gradient(x), 1e-5)
+
+
+@EACH
+def test_a_sharded_batch_stays_sharded(case, mesh):
+    function, x = everything(case), draw_scores(make_case(case)[0], 8, dtype=np.float32)
+    placed = jax.device_put(x, NamedSharding(mesh, BATCH))
+    for f in (function, jax.grad(weighted(function))):
+        found = jax.jit(f)(placed)
+        assert found.sharding.is_equivalent_to(NamedSharding(mesh, BATCH), 2)
+        close(found, f(x), 1e-4)
+    assert cj.log_catnat(placed).sharding.spec[0] == "batch"

@@ -1,0 +1,115 @@
+"""The GPU kernels against the oracle: by Pallas's interpreter, or on a GPU where there is one."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import catnat.jax as cj
+from catnat import Natural, Parameterization, Sigmoid, Tree
+from catnat.core import reference
+from catnat.jax import kernels
+from catnat.jax.plan import plan_for
+from tests.contract.cases import scores_for
+from tests.contract.judge import assert_close, expected_gradient
+
+INTERPRET = jax.default_backend() != "gpu"
+ACTIVATIONS = {
+    "sigmoid": Sigmoid(),
+    "natural": Natural(),
+    "natural-floor0": Natural(floor=0.0),
+    "natural-amplitude": Natural(amplitude=3.0),
+    "revive": Natural(saturation="revive", floor=1e-6),
+}
+# Every kind of block: many rows a program, several programs a row, a tree above the block and one above that; full
+# trees and ragged ones, batches that fill the last program and some that do not.
+SHAPES = [(1, 2), (3, 3), (130, 8), (127, 18), (5, 64), (33, 65), (3, 200), (2, 513), (2, 5000)]
+
+
+def numbers(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+CASES = [
+    *((*shape, name) for shape in SHAPES for name in ("sigmoid", "natural")),
+    *((*shape, name) for shape in ((7, 18), (2, 520)) for name in ("natural-floor0", "natural-amplitude", "revive")),
+]
+
+
+@pytest.mark.parametrize(("rows", "classes", "name"), CASES)
+def test_kernels_agree_with_the_oracle(rows: int, classes: int, name: str) -> None:
+    pi = Parameterization(classes, ACTIVATIONS[name])
+    plan = plan_for(pi, classes, np.dtype(np.float32))
+    walk = jax.jit(lambda x: kernels.walk(x, plan=plan, interpret=INTERPRET))
+    pull = jax.jit(lambda x, g: kernels.pull(x, g, plan=plan, interpret=INTERPRET))
+    for score_set in ("scale 1", "near the ends"):
+        scores, upstream = scores_for(pi, score_set, rows, np.float32), numbers((rows, classes))
+        assert kernels.applies(scores, plan)
+        exact = scores.astype(np.float64)
+        assert_close(np.asarray(walk(scores)), reference.log_catnat(exact, pi), 2e-6, score_set)
+        expected, scale = expected_gradient(exact, upstream.astype(np.float64), pi)
+        found = np.asarray(pull(scores, upstream))
+        if plan.revives:  # its gate stands before the kernel, so here only scores inside the range can be judged
+            inside = reference.activation(exact, pi)[3] != 0
+            found, expected = np.where(inside, found, 0), np.where(inside, expected, 0)
+        assert_close(found, expected, 2e-6, f"gradient, {score_set}", scale)
+
+
+@pytest.mark.parametrize("classes", [8, 18, 1024])
+def test_nan_stays_in_its_row(classes: int) -> None:
+    plan = plan_for("natural", classes, np.dtype(np.float32))
+    scores, upstream = numbers((5, classes - 1)), numbers((5, classes))
+    scores[2, 0] = np.nan  # the root: every class is below it
+    value = np.asarray(kernels.walk(jnp.asarray(scores), plan=plan, interpret=INTERPRET))
+    slope = np.asarray(kernels.pull(jnp.asarray(scores), jnp.asarray(upstream), plan=plan, interpret=INTERPRET))
+    assert np.isnan(value[2]).all() and not np.isnan(np.delete(value, 2, 0)).any()
+    assert not np.isnan(np.delete(slope, 2, 0)).any()
+
+
+def test_leading_axes_are_rows() -> None:
+    plan = plan_for("sigmoid", 6, np.dtype(np.float32))
+    scores = jnp.asarray(numbers((2, 3, 5)))
+    whole = kernels.walk(scores, plan=plan, interpret=INTERPRET)
+    assert whole.shape == (2, 3, 6)
+    np.testing.assert_array_equal(whole[1], kernels.walk(scores[1], plan=plan, interpret=INTERPRET))
+
+
+def for_cuda(pi: Parameterization, shape: tuple[int, ...], dtype: type = np.float32) -> int:
+    """How many kernels a program of value and gradient has when it is compiled for an NVIDIA GPU."""
+    with jax.enable_x64(dtype is np.float64):
+        step = jax.jit(jax.value_and_grad(lambda x: cj.log_catnat(x, pi).sum()))
+        lowered = step.trace(jax.ShapeDtypeStruct(shape, dtype)).lower(lowering_platforms=("cuda",))
+        return lowered.as_text().count("triton_kernel_call") or lowered.as_text().count("xla.gpu.triton")
+
+
+def test_a_program_for_a_gpu_has_them_and_any_other_case_falls_back() -> None:
+    assert for_cuda(Parameterization(18), (4, 17)) > 0
+    assert for_cuda(Parameterization(18, "sigmoid"), (2, 4, 17)) > 0
+    assert for_cuda(Parameterization(18), (0, 17)) == 0
+    assert for_cuda(Parameterization(1), (4, 0)) == 0
+    assert for_cuda(Parameterization(18), (4, 17), np.float64) == 0
+    assert for_cuda(Parameterization(18, Natural(saturation="reflect")), (4, 17)) == 0
+    assert for_cuda(Parameterization(18, tree=Tree.chain(18)), (4, 17)) == 0
+    assert not kernels.applies(
+        jax.ShapeDtypeStruct((2**20, 2047), np.float32), plan_for("natural", 2048, np.dtype("f4"))
+    )
+
+
+@pytest.mark.skipif(INTERPRET, reason="needs a GPU")
+@pytest.mark.parametrize("activation", ACTIVATIONS.values(), ids=ACTIVATIONS)
+@pytest.mark.parametrize("classes", [2, 18, 1000, 1024, 8192, 50257])
+def test_public_functions_on_a_gpu(classes: int, activation: Sigmoid | Natural) -> None:
+    pi = Parameterization(classes, activation)
+    scores, upstream = scores_for(pi, "scale 1", 3, np.float32), numbers((3, classes))
+    value, pull = jax.vjp(lambda x: cj.log_catnat(x, pi), jnp.asarray(scores))
+    assert_close(np.asarray(value), reference.log_catnat(scores.astype(np.float64), pi), 2e-6)
+    expected, scale = expected_gradient(scores.astype(np.float64), upstream.astype(np.float64), pi)
+    assert_close(np.asarray(pull(jnp.asarray(upstream))[0]), expected, 2e-6, "gradient", scale)
+    again = jax.vjp(lambda x: cj.log_catnat(x, pi), jnp.asarray(scores))[1](jnp.asarray(upstream))[0]
+    np.testing.assert_array_equal(again, pull(jnp.asarray(upstream))[0])
+    if classes <= 18:
+        jax.jvp(jax.grad(lambda x: cj.log_catnat(x, pi)[0, 0]), (jnp.asarray(scores),), (jnp.asarray(scores),))
+    tree = jax.vmap(lambda x: cj.log_catnat(x, pi))(jnp.asarray(scores))
+    np.testing.assert_array_equal(tree, value)

@@ -2,8 +2,8 @@
 
 Three maps belong together: the *walk* from scores to log-probabilities, its derivative *push* (linear in a tangent) and
 the transpose of that, *pull* (linear in a cotangent). Each is a primitive of JAX's, because its decorators offer either
-a rule for both modes without a say in the transpose, or one for reverse mode alone; here all of them have rules, and the
-walk and the pull have kernels too. A second derivative is the plain derivative of push or pull.
+a rule for both modes without a say in the transpose, or one for reverse mode alone. Here all of them have rules, and
+the walk and the pull have kernels too. A second derivative is the plain derivative of push or pull.
 """
 
 from __future__ import annotations

@@ -73,8 +73,10 @@ compat.transpose_last(_pull, lambda cotangent, x, *, plan: _push.bind(x, cotange
 
 def _kernel_or(plain: compat.Rule, name: str) -> compat.Rule:
     def compute(*operands: Array, plan: Plan) -> Array:
-        from catnat.jax import kernels  # here: who has no GPU need not wait for Pallas
-
+        try:
+            from catnat.jax import kernels  # here: who has no GPU need not wait for Pallas
+        except ImportError:  # a release of JAX without Pallas's Triton dialect
+            return plain(*operands, plan=plan)
         return (getattr(kernels, name) if kernels.applies(operands[0], plan) else plain)(*operands, plan=plan)
 
     return compute

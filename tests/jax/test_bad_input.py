@@ -232,3 +232,17 @@ def test_bad_settings_of_the_loss(options: dict[str, object], error: type, messa
 def test_bad_probs(probs: object, error: type, message: str) -> None:
     with pytest.raises(error, match=message):
         cj.scores_from_probs(probs, PI)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("draw", [cj.sample, cj.straight_through, cj.gumbel_straight_through], ids=lambda f: f.__name__)
+def test_what_is_no_key_is_told_so(draw) -> None:
+    scores = jnp.zeros((2, 3))
+    for wrong, came in [
+        (0, "int"),
+        (scores, r"float32 of shape \(2, 3\)"),
+        (jax.random.split(jax.random.key(0)), "shape"),
+    ]:
+        with pytest.raises(TypeError, match=f"key, the first argument, must be one random key.*got.*{came}"):
+            draw(wrong, scores)
+    with pytest.raises(TypeError, match=r"sample_shape must be a tuple of whole numbers, as \(100,\); got 5"):
+        cj.sample(jax.random.key(0), scores, sample_shape=5)

@@ -311,7 +311,11 @@ def test_every_row_may_have_its_own_temperature():
     for row, temperature in enumerate([0.3, 2.0]):
         alone = cj.RelaxedOneHotCatnat(temperature, scores[row])
         assert_allclose(both.log_prob(points)[row], alone.log_prob(points[row]), rtol=1e-5)
-    assert cj.RelaxedOneHotCatnat(jnp.ones((4, 1)), scores).batch_shape == (4, 2)
+    for wrong in (jnp.ones((4, 1)), jnp.ones((2, 1)), jnp.ones(3)):  # never a batch that nobody asked for
+        with pytest.raises(ValueError, match=r"temperature must be one number or one a row, shape \(2,\); got shape"):
+            cj.RelaxedOneHotCatnat(wrong, scores)
+        with pytest.raises(ValueError, match="temperature must be one number or one a row"):
+            cj.gumbel_straight_through(KEY, scores, temperature=wrong)
     cold, hot = both.rsample(KEY, (1000,)).max(-1).mean(0)
     assert cold > hot + 0.1
 

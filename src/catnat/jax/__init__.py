@@ -3,7 +3,7 @@
 try:
     import jax as _jax  # noqa: F401
 except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError("catnat.jax needs JAX 0.8 or newer: pip install 'catnat[jax]'") from missing
+    raise ModuleNotFoundError("catnat.jax needs JAX 0.8 or newer; it comes with catnat's extra 'jax'") from missing
 
 from catnat.jax.distributions import (
     CatnatCategorical,

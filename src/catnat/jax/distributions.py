@@ -104,6 +104,11 @@ class Finite(Distribution):
         return int(self.scores.shape[-1]) + 1
 
     @property
+    def mask(self) -> Array | None:
+        """[..., K] the classes that are allowed, or None: the same as ``allowed``."""
+        return self.allowed
+
+    @property
     def _masking(self) -> dict[str, Any]:
         return {"mask": self.allowed, "mask_mode": self.mask_mode}
 
@@ -226,7 +231,7 @@ class RelaxedOneHotCatnat(Distribution):
     """Gumbel-softmax samples around catnat probabilities; PyTorch's `RelaxedOneHotCategorical`.
 
     Args:
-        temperature: above 0, a number or an array that broadcasts over the batch; towards 0 the samples become one-hot.
+        temperature: above 0, a number or one a row, of the scores' batch shape; towards 0 the samples become one-hot.
         scores: [..., K-1].
         parameterization: as in `CatnatCategorical`.
 
@@ -245,11 +250,10 @@ class RelaxedOneHotCatnat(Distribution):
         self, temperature: Array | float, scores: Array, parameterization: ParameterizationLike = "natural"
     ) -> None:
         scores = check_scores(scores)
-        x, plan, _ = prepare(scores, parameterization)
-        value = jnp.asarray(check_number("temperature", temperature, check_positive), x.dtype)
-        batch = jnp.broadcast_shapes(value.shape, scores.shape[:-1])
-        self.temperature = jnp.broadcast_to(value, batch)
-        self.scores = jnp.broadcast_to(scores, (*batch, plan.num_nodes))
+        x, _, _ = prepare(scores, parameterization)
+        batch = scores.shape[:-1]
+        self.temperature = jnp.broadcast_to(jnp.asarray(check_temperature(temperature, batch), x.dtype), batch)
+        self.scores = scores
         self.parameterization = parameterization
 
     @property
@@ -301,6 +305,19 @@ def check_number(argument: str, value: Array | float, check: Callable[[str, floa
         for number in np.asarray(value, np.float64).ravel().tolist():
             check(argument, number)
     return value
+
+
+def check_temperature(temperature: Array | float, batch: tuple[int, ...]) -> Array | float:
+    """A temperature that is above 0, as far as can be seen, and of a shape that broadcasts to the scores' batch."""
+    temperature = check_number("temperature", temperature, check_positive)
+    shape = np.shape(temperature)
+    try:
+        fits = np.broadcast_shapes(shape, batch) == tuple(batch)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(f"temperature must be one number or one a row, shape {tuple(batch)}; got shape {shape}")
+    return temperature
 
 
 def at_least_single(scores: Array) -> Array:

@@ -11,11 +11,11 @@ import numpy as np
 from jax import Array, lax
 from jax.tree_util import register_dataclass, register_static
 
-from catnat.core.errors import check_num_samples, check_positive, too_few_allowed
+from catnat.core.errors import check_num_samples, too_few_allowed
 from catnat.jax import functional
 from catnat.jax.compat import is_readable
-from catnat.jax.distributions import at_least_single, check_number, gumbel, soften
-from catnat.jax.inputs import ParameterizationLike, check_key, check_scores
+from catnat.jax.distributions import at_least_single, check_temperature, gumbel, soften
+from catnat.jax.inputs import ParameterizationLike, as_array, check_key, check_scores
 
 
 @register_dataclass
@@ -51,7 +51,7 @@ class MovingAverage:
 
     def update(self, cost: Array) -> MovingAverage:
         """The average with this batch taken in."""
-        mean = lax.stop_gradient(cost).mean().astype(self.value.dtype)
+        mean = lax.stop_gradient(jnp.asarray(cost)).mean().astype(self.value.dtype)
         value = jnp.where(self.seen, self.decay * self.value + (1 - self.decay) * mean, mean)
         return MovingAverage(self.decay, value, jnp.ones_like(self.seen))
 
@@ -107,12 +107,17 @@ def score_function(cost: Array, log_prob: Array, baseline: Baseline = None) -> A
         >>> jax.grad(loss)(jnp.zeros(3), jax.random.key(0)).shape
         (3,)
     """
+    cost, log_prob = as_array(cost, "cost"), as_array(log_prob, "log_prob")
     if cost.shape != log_prob.shape:
         raise ValueError(f"cost and log_prob must have one shape; got {cost.shape} and {log_prob.shape}")
     signal = lax.stop_gradient(cost)
     if isinstance(baseline, (MovingAverage, LeaveOneOut)):
         signal = signal - lax.stop_gradient(baseline(signal))
-    elif isinstance(baseline, (int, float, jax.Array)) and not isinstance(baseline, bool) and jnp.ndim(baseline) == 0:
+    elif (
+        isinstance(baseline, (int, float, jax.Array, np.number))
+        and not isinstance(baseline, bool)
+        and jnp.ndim(baseline) == 0
+    ):
         signal = signal - lax.stop_gradient(baseline)  # under jit a number is an array without axes
     elif baseline is not None:
         raise TypeError(f"baseline must be None, a number, MovingAverage or LeaveOneOut; got {baseline!r}")
@@ -152,13 +157,15 @@ def relaxed_sample(
 ) -> Array:
     """Samples inside the simplex: softmax((log p + Gumbel noise) / temperature), differentiable in the scores.
 
+    The temperature is a number, or one a row (of the scores' batch shape), and may change inside a jitted step.
+
     Example:
         >>> import jax, jax.numpy as jnp, catnat.jax as cj
         >>> cj.relaxed_sample(jax.random.key(0), jnp.zeros((2, 3)), temperature=0.5).shape
         (2, 4)
     """
-    temperature = check_number("temperature", temperature, check_positive)
     perturbed = _perturbed(key, scores, parameterization, mask, mask_mode)
+    temperature = check_temperature(temperature, perturbed.shape[:-1])
     return soften(perturbed, temperature).astype(scores.dtype)
 
 
@@ -173,15 +180,16 @@ def gumbel_straight_through(
 ) -> Array:
     """One-hot samples [..., K] with the gradient of the relaxed sample they round: biased, smoother than plain.
 
-    The likeliest entry of a relaxed sample is an exact draw, so the value is a true sample at every temperature.
+    The likeliest entry of a relaxed sample is an exact draw, so the value is a true sample at every temperature, which
+    is a number or one a row, and may change inside a jitted step.
 
     Example:
         >>> import jax, jax.numpy as jnp, catnat.jax as cj
         >>> cj.gumbel_straight_through(jax.random.key(0), jnp.zeros((2, 3)), temperature=0.5).sum(-1)
         Array([1., 1.], dtype=float32)
     """
-    temperature = check_number("temperature", temperature, check_positive)
     perturbed = _perturbed(key, scores, parameterization, mask, mask_mode)
+    temperature = check_temperature(temperature, perturbed.shape[:-1])
     soft = soften(perturbed, temperature).astype(scores.dtype)
     # the largest before the softmax, which may round neighbours together
     hard = jax.nn.one_hot(perturbed.argmax(-1), soft.shape[-1], dtype=soft.dtype)

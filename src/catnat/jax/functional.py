@@ -142,9 +142,9 @@ def sample(
         >>> cj.sample(jax.random.key(0), jnp.zeros((5, 17)), sample_shape=(2,)).shape
         (2, 5)
     """
+    check_key(key)
     x, plan, _ = prepare(lax.stop_gradient(check_scores(scores)), parameterization)
     mask = prepare_mask(mask, mask_mode, x, plan)
-    check_key(key)
     shape = check_shape("sample_shape", sample_shape)
     count = int(np.prod(shape, dtype=np.int64))
     drawn = dispatch.draw(key, x, mask, count=count, plan=plan, mask_mode=mask_mode)
@@ -245,7 +245,7 @@ def cross_entropy(
         where: what to include, as in optax: with as many dimensions as the scores, the classes that are allowed, K wide
             along ``axis``; with one less, the rows that count (the loss of others is 0).
         weight: [K] weight of every class.
-        ignore_index: a class id whose rows count for nothing.
+        ignore_index: a class id whose rows count for nothing (optax has none).
         reduction: ``"none"``, ``"sum"`` or ``"mean"`` (weighted, over rows that count).
         label_smoothing: share of the label that is spread over all allowed classes, in [0, 1].
 

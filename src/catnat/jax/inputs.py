@@ -67,8 +67,9 @@ def check_key(key: Array) -> None:
     is_key = isinstance(key, jax.Array) and (
         jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or (key.dtype == jnp.uint32 and key.ndim == 1)
     )
-    if not is_key:
-        raise TypeError(f"key must be a random key, as jax.random.key(0) makes it; got {type(key).__name__}")
+    if not is_key or (jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim):
+        came = f"{key.dtype} of shape {key.shape}" if isinstance(key, jax.Array) else type(key).__name__
+        raise TypeError(f"key, the first argument, must be one random key, as jax.random.key(0) makes it; got {came}")
 
 
 def check_shape(argument: str, shape: object) -> tuple[int, ...]:

@@ -3,7 +3,9 @@
 try:
     import torch as _torch  # noqa: F401
 except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError("catnat.torch needs PyTorch 2.6 or newer: pip install 'catnat[torch]'") from missing
+    raise ModuleNotFoundError(
+        "catnat.torch needs PyTorch 2.6 or newer; it comes with catnat's extra 'torch'"
+    ) from missing
 
 from catnat.torch.distributions import (
     CatnatCategorical,

@@ -50,3 +50,25 @@ def test_a_sharded_batch_stays_sharded(case, mesh):
         assert found.sharding.is_equivalent_to(NamedSharding(mesh, BATCH), 2)
         close(found, f(x), 1e-4)
     assert cj.log_catnat(placed).sharding.spec[0] == "batch"
+
+
+@pytest.mark.parametrize("case", ["natural-5", "sigmoid-8", "revive-6", "prune-5"])
+def test_shardings_may_be_part_of_types(case):
+    pi, masking = make_case(case)
+    scores, index = draw_scores(pi, 8, dtype=np.float32), np.arange(8) % pi.num_classes
+    mesh = jax.make_mesh((4,), ("batch",), axis_types=(jax.sharding.AxisType.Explicit,))
+    functions = {
+        "log_catnat": lambda x, k: cj.log_catnat(x, pi, **masking),
+        "log_prob": lambda x, k: cj.log_prob(x, k, pi, **masking),
+        "cross_entropy": lambda x, k: cj.cross_entropy(x, k, pi),
+        "entropy": lambda x, k: cj.entropy(x, pi, **masking),
+        "gradient": lambda x, k: jax.grad(lambda y: cj.cross_entropy(y, k, pi).sum())(x),
+        "sample": lambda x, k: cj.sample(jax.random.key(0), x, pi, **masking),
+    }
+    for name, function in functions.items():
+        alone = function(jnp.asarray(scores), jnp.asarray(index))
+        with jax.set_mesh(mesh):
+            found = jax.jit(function)(jax.device_put(scores, BATCH), jax.device_put(index, BATCH))
+        assert found.sharding.spec[0] == "batch", name
+        if name != "sample":
+            close(found, alone, 1e-5)

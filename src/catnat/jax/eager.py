@@ -44,7 +44,7 @@ def descend(left: Array, right: Array, plan: Plan) -> tuple[Array, Array]:
         return _descend_heap(left, right, plan)
     branches = jnp.stack((left, right), -1).reshape(*left.shape[:-1], 2 * plan.num_nodes)
     # [..., 2K] by place; the root and the place 0 above it add nothing
-    sums = jnp.concatenate((jnp.zeros((*left.shape[:-1], 2), left.dtype), branches), -1)
+    sums = _pad(branches, 2, 0)
     for above in plan.jumps:
         sums = sums + sums[..., above]
     return sums[..., plan.class_places], sums[..., plan.node_places]
@@ -64,6 +64,11 @@ def _descend_heap(left: Array, right: Array, plan: Plan) -> tuple[Array, Array]:
     return classes, jnp.concatenate(nodes, -1)
 
 
+def _pad(values: Array, before: int, after: int) -> Array:
+    """Values with zeros at the ends of the last axis."""
+    return lax.pad(values, jnp.zeros((), values.dtype), [(0, 0, 0)] * (values.ndim - 1) + [(before, after, 0)])
+
+
 def _levels(values: Array, plan: Plan) -> Sequence[Array]:
     return lax.split(values, plan.level_sizes, axis=values.ndim - 1)
 
@@ -74,8 +79,7 @@ def ascend(classes: Array, plan: Plan) -> tuple[Array, Array]:
         return classes[..., :0], classes[..., :0]
     if plan.is_heap:
         return _ascend_heap(classes, plan)
-    sums = jnp.zeros((*classes.shape[:-1], 2 * plan.num_classes), classes.dtype)
-    sums = sums.at[..., plan.class_places].add(classes, unique_indices=True)
+    sums = _pad(classes, 0, 1)[..., plan.class_or_none]
     for above in reversed(plan.jumps):
         sums = sums.at[..., above].add(sums)
     return sums[..., 2::2], sums[..., 3::2]
@@ -200,7 +204,7 @@ def draw(key: Array, coins: Coins, shape: Sequence[int], plan: Plan) -> Array:
     if plan.depth > MAX_STEPS:
         return _draw_deep(key, coins, shape, plan)
     minted = coins.mint(jax.random.uniform(key, (plan.depth, *shape), plan.dtype))
-    place = jnp.ones(shape, jnp.int32)
+    place = jnp.ones(shape, jnp.int32) + jnp.zeros_like(coins.right[..., :1], jnp.int32)  # spread as the rows are
     for step in range(plan.depth):
         node = place if plan.is_heap else look_up(plan.node_at, place)
         # some paths end early; in the heap only before the last step

@@ -124,6 +124,13 @@ class Plan:
         return self.tree.class_places.astype(np.int32)
 
     @cached_property
+    def class_or_none(self) -> np.ndarray:
+        """[2K] which class is at every place; K where none is."""
+        found = np.full(2 * self.num_classes, self.num_classes, dtype=np.int32)
+        found[self.class_places] = np.arange(self.num_classes)
+        return found
+
+    @cached_property
     def node_places(self) -> np.ndarray:
         """[K-1] the place of every node."""
         return self.tree.node_places[1:].astype(np.int32)

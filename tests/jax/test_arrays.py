@@ -174,3 +174,20 @@ def test_where_is_optax_s_for_rows_and_for_classes():
     expected = optax.softmax_cross_entropy(logits, soft, where=classes)
     close(cj.cross_entropy(x, soft, where=classes), expected, 1e-5)
     close(cj.cross_entropy(x, labels, where=classes, label_smoothing=0.2), expected, 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int16])
+def test_narrow_class_ids_mean_what_they_say(dtype) -> None:
+    # the number of classes, or -100, need not fit into their dtype
+    for classes in (128, 200, 256, 300):
+        scores = jnp.asarray(np.random.default_rng(0).normal(size=(5, classes - 1)), jnp.float32)
+        ids = np.minimum([0, 3, 44, 100, 156], min(np.iinfo(dtype).max, classes - 1)).astype(dtype)
+        wide = jnp.asarray(ids.astype(np.int32))
+        for function in (cj.log_prob, cj.cross_entropy):
+            np.testing.assert_array_equal(function(scores, jnp.asarray(ids)), function(scores, wide))
+            np.testing.assert_array_equal(jax.jit(function)(scores, jnp.asarray(ids)), jax.jit(function)(scores, wide))
+
+
+def test_a_class_that_weighs_nothing_costs_nothing() -> None:
+    allowed, weight = jnp.array([[False, True, True, True]]), jnp.array([0.0, 1.0, 1.0, 1.0])
+    assert cj.cross_entropy(jnp.zeros((1, 3)), jnp.array([0]), where=allowed, weight=weight) == 0

@@ -97,6 +97,16 @@ def test_a_program_for_a_gpu_has_them_and_any_other_case_falls_back() -> None:
     )
 
 
+def test_shard_map_has_them_unless_xla_has_to_spread_the_rest() -> None:
+    kinds = (jax.sharding.AxisType.Auto,) * 2
+    mesh, rows = jax.make_mesh((2, 2), ("i", "j"), axis_types=kinds), jax.sharding.PartitionSpec("i")
+    for axes, has_kernels in (({"i", "j"}, True), ({"i"}, False)):
+        for function in (cj.log_catnat, jax.grad(lambda x: cj.log_catnat(x)[:, 0].sum())):
+            mapped = jax.shard_map(function, mesh=mesh, in_specs=rows, out_specs=rows, axis_names=axes)
+            lowered = jax.jit(mapped).trace(jnp.ones((8, 9))).lower(lowering_platforms=("cuda",))
+            assert ("triton" in lowered.as_text()) == has_kernels
+
+
 @pytest.mark.skipif(INTERPRET, reason="needs a GPU")
 @pytest.mark.parametrize("activation", ACTIVATIONS.values(), ids=ACTIVATIONS)
 @pytest.mark.parametrize("classes", [2, 18, 1000, 1024, 8192, 50257])

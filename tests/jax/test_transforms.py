@@ -244,3 +244,21 @@ def test_an_exported_program_comes_back_whole(case):
     close(program.call(x), expected, 1e-12)
     if importlib.util.find_spec("flatbuffers"):  # JAX writes programs by it, and asks for it nowhere
         close(export.deserialize(program.serialize()).call(x), expected, 1e-12)
+
+
+def test_a_program_for_any_batch_may_be_exported():
+    from jax import export
+
+    (rows,) = export.symbolic_shape("b")
+    scores, ids = jax.ShapeDtypeStruct((rows, 9), jnp.float32), jax.ShapeDtypeStruct((rows,), jnp.int32)
+    for function, arguments in (
+        (cj.log_catnat, (scores,)),
+        (jax.grad(lambda s: cj.log_catnat(s)[:, 0].sum()), (scores,)),
+        (cj.entropy, (scores,)),
+        (cj.cross_entropy, (scores, ids)),
+        (lambda s: cj.sample(jax.random.key(0), s), (scores,)),
+    ):
+        exported = export.export(jax.jit(function))(*arguments)
+        for size in (3, 700):  # on both sides of what is treated as small
+            given = [jnp.zeros((size, *a.shape[1:]), a.dtype) for a in arguments]
+            np.testing.assert_allclose(exported.call(*given), function(*given), atol=1e-5)

@@ -80,7 +80,7 @@ def plain_logs(x: Array, plan: Plan, ends: Ends, *, in_kernel: bool = False) -> 
     else:
         log_power, m = _split_log(u)
         more = log_power + v * _polynomial(v, LOG_TAN)
-        if x.size <= SMALL:
+        if compat.is_known(x.shape) and x.size <= SMALL:
             # XLA computes all that is cheap anew in every loop over the tree, but never a division: so end in one
             divisor = 2 + m
             log_tan = m * _double_atanh_over(m / divisor) + more * divisor

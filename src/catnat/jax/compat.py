@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from inspect import signature
 from typing import Any
 
 import jax
@@ -32,6 +32,28 @@ def is_readable(array: Array) -> bool:
     )
 
 
+def keywords_of(function: Rule) -> list[str]:
+    """What a function takes by keyword alone."""
+    return [p.name for p in signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
+
+
+def is_known(shape: Sequence[Any]) -> bool:
+    """Whether all sizes are numbers: an exported program may have symbols among them."""
+    return all(isinstance(size, int) for size in shape)
+
+
+def shaped(like: Array, shape: Sequence[int]) -> jax.ShapeDtypeStruct:
+    """The type of a kernel's result: ``like`` with another shape, and spread over the axes of a mesh as it is."""
+    kind = jax.typeof(like)
+    for name in ("manual_axis_type", "vma"):  # in newer releases, and in older ones
+        if hasattr(kind, name):
+            try:
+                return jax.ShapeDtypeStruct(shape, like.dtype, **{name: getattr(kind, name)})
+            except TypeError:
+                continue
+    return jax.ShapeDtypeStruct(shape, like.dtype)
+
+
 def look_up(table: np.ndarray, index: Array) -> Array:
     """table[index] for a constant table: [..., n] for index [...] and a table [K, n] or, without n, [K]."""
     kind = jax.typeof(index).sharding
@@ -56,9 +78,6 @@ def rowwise(name: str, plain: Rule, width_of: Callable[..., int]) -> Primitive:
         # the operand's own type with another width: where it is sharded, or varies over a mesh, so does the result
         return first.update(shape=(*first.shape[:-1], width_of(*(o.shape for o in operands), **settings)))
 
-    def at_once(*operands: Array, **settings: Any) -> Any:
-        return jax.jit(partial(plain, **settings))(*operands)
-
     def batched(operands: tuple[Any, ...], axes: tuple[Any, ...], **settings: Any) -> tuple[Any, int]:
         size = next(o.shape[axis] for o, axis in zip(operands, axes, strict=True) if axis is not None)
         moved = [
@@ -68,7 +87,7 @@ def rowwise(name: str, plain: Rule, width_of: Callable[..., int]) -> Primitive:
         return primitive.bind(*moved, **settings), 0
 
     primitive.def_abstract_eval(shape_of)
-    primitive.def_impl(at_once)
+    primitive.def_impl(jax.jit(plain, static_argnames=keywords_of(plain)))
     batching.primitive_batchers[primitive] = batched
     mlir.register_lowering(primitive, mlir.lower_fun(plain, multiple_results=False))
     return primitive
@@ -82,7 +101,10 @@ def on_cuda(primitive: Primitive, kernel: Rule, plain: Rule) -> None:
     """
 
     def lower(ctx: Any, *operands: Any, **settings: Any) -> Any:
-        spread = getattr(ctx.module_context.axis_context, "num_devices", 1) > 1
+        context = ctx.module_context.axis_context
+        spread = getattr(context, "num_devices", 1) > 1
+        if hasattr(context, "manual_axes"):  # inside shard_map: over all axes, or is the rest left to XLA?
+            spread = set(context.manual_axes) != set(context.mesh.axis_names)
         return mlir.lower_fun(plain if spread else kernel, multiple_results=False)(ctx, *operands, **settings)
 
     mlir.register_lowering(primitive, lower, platform="cuda")

@@ -6,17 +6,17 @@ would be sent to the device one operation at a time, so the functions here are j
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from inspect import signature
 from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from catnat.jax import eager, fused
 from catnat.jax.activations import log_branches
+from catnat.jax.compat import keywords_of
 from catnat.jax.masks import PrunedCoins, coins_of_masses, prune, renormalize
 from catnat.jax.plan import Plan
 
@@ -25,8 +25,7 @@ Function = TypeVar("Function", bound=Callable[..., Array])
 
 def compiled(function: Function) -> Function:
     """The function under `jax.jit`, with all that comes by keyword as constants."""
-    constants = [p.name for p in signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    return jax.jit(function, static_argnames=constants)  # type: ignore[return-value]
+    return jax.jit(function, static_argnames=keywords_of(function))  # type: ignore[return-value]
 
 
 @compiled
@@ -44,17 +43,17 @@ def log_p(x: Array, mask: Array | None, *, plan: Plan, mask_mode: str) -> Array:
 def log_prob(x: Array, index: Array, mask: Array | None, *, plan: Plan, mask_mode: str) -> Array:
     """log p of ``index``, whose shape broadcasts with the batch of ``x``; NaN where it is out of range."""
     if mask is not None:
-        x = jnp.broadcast_to(x, (*np.broadcast_shapes(x.shape[:-1], mask.shape[:-1]), x.shape[-1]))
+        x = jnp.broadcast_to(x, (*jnp.broadcast_shapes(x.shape[:-1], mask.shape[:-1]), x.shape[-1]))
     batch = x.shape[:-1]
     try:
-        shape = np.broadcast_shapes(index.shape, batch)
+        shape = jnp.broadcast_shapes(index.shape, batch)
     except ValueError:
         raise ValueError(f"index must broadcast with the scores' batch {batch}; got shape {index.shape}") from None
     in_range = (index >= 0) & (index < plan.num_classes)
     ids = jnp.where(in_range, index, 0)
     extra = len(shape) - len(batch)
     if shape[extra:] == batch:  # samples go last, so that a row's gradient is one row however many samples it has
-        samples = int(np.prod(shape[:extra], dtype=np.int64))
+        samples = math.prod(shape[:extra])
         columns = jnp.moveaxis(jnp.broadcast_to(ids, shape).reshape(samples, *batch), 0, -1)
     else:
         x, columns = jnp.broadcast_to(x, (*shape, x.shape[-1])), jnp.broadcast_to(ids, shape)[..., None]
@@ -112,7 +111,7 @@ def draw(key: Array, x: Array, mask: Array | None, *, count: int, plan: Plan, ma
     """``count`` classes a row: [..., count]."""
     if mask is None:
         return eager.draw(key, eager.coins_of(x, plan), (*x.shape[:-1], count), plan)
-    batch = np.broadcast_shapes(x.shape[:-1], mask.shape[:-1])
+    batch = jnp.broadcast_shapes(x.shape[:-1], mask.shape[:-1])
     x, mask = jnp.broadcast_to(x, (*batch, x.shape[-1])), jnp.broadcast_to(mask, (*batch, mask.shape[-1]))
     if mask_mode == "prune":
         coins: eager.Coins = PrunedCoins(x, mask, plan)

@@ -266,7 +266,7 @@ def cross_entropy(
         weight = weight.astype(x.dtype)
     by_class = jnp.ones((), x.dtype) if weight is None else weight
     # the share of every class in what smoothing spreads
-    share = 1 / plan.num_classes if mask is None else mask / mask.sum(-1, keepdims=True)
+    share = 1 / plan.num_classes if mask is None else _even(mask, x.dtype)
     if jnp.issubdtype(labels.dtype, jnp.floating):
         if labels.shape == batch:
             raise TypeError(f"labels must hold integers if they hold class ids; got {labels.dtype}")
@@ -277,13 +277,13 @@ def cross_entropy(
         loss = -dispatch.times_log(probs, dispatch.log_p(x, mask, plan=plan, mask_mode="renormalize")).sum(-1)
         counted, keep = jnp.ones_like(loss), rows
     else:
-        check_label_ids(labels, batch)
+        labels = check_label_ids(labels, batch)
         keep = labels != ignore_index if rows is None else rows & (labels != ignore_index)
         ids = jnp.where(keep, labels, 0)
         check_index(ids, plan, "labels")
         own = jnp.ones_like(x, shape=batch) if weight is None else weight[ids]
         counted = jnp.where(keep, own, 0)
-        loss = -dispatch.log_prob(x, ids, mask, plan=plan, mask_mode="renormalize") * own
+        loss = -dispatch.times_log(own, dispatch.log_prob(x, ids, mask, plan=plan, mask_mode="renormalize"))
         if label_smoothing:
             every = dispatch.log_p(x, mask, plan=plan, mask_mode="renormalize")
             spread = -dispatch.times_log(jnp.broadcast_to(share * by_class, every.shape), every).sum(-1)
@@ -338,6 +338,12 @@ def _answer(last: Array, dtype: DTypeLike, axis: int) -> Array:
     """A result with its classes last, in the dtype of the input and with its classes at ``axis``."""
     last = last.astype(dtype)
     return last if axis in (-1, last.ndim - 1) else jnp.moveaxis(last, -1, axis)
+
+
+def _even(mask: Array, dtype: DTypeLike) -> Array:
+    """An even share for every allowed class."""
+    allowed = mask.astype(dtype)
+    return allowed / allowed.sum(-1, keepdims=True)
 
 
 def _split_where(where: Array | None, x: Array, plan: Plan, axis: int) -> tuple[Array | None, Array | None]:

@@ -150,16 +150,14 @@ def check_index(index: Array, plan: Plan, argument: str = "index") -> Array:
 
 
 def check_integers(index: Array, argument: str) -> Array:
-    """``index`` as an array of JAX's, or raise unless it holds integers."""
-    kinds = (jax.Array, np.ndarray, np.generic, int)
-    if (
-        not isinstance(index, kinds)
-        or isinstance(index, bool)
-        or not jnp.issubdtype(jnp.result_type(index), jnp.integer)
-    ):
+    """``index`` as an array of JAX's, or raise unless it holds integers.
+
+    Of at least 32 bits: in fewer, the number of classes that it is compared with might have another value.
+    """
+    if not isinstance(index, (jax.Array, np.ndarray, np.generic)) or not jnp.issubdtype(index.dtype, jnp.integer):
         came = getattr(index, "dtype", type(index).__name__)
         raise TypeError(f"{argument} must be an integer array of class ids; got {came}")
-    return jnp.asarray(index)
+    return jnp.asarray(index, jnp.int32 if index.dtype.itemsize < 4 else None)
 
 
 def check_batch(argument: str, came: tuple[int, ...], expected: tuple[int, ...]) -> None:
@@ -168,12 +166,13 @@ def check_batch(argument: str, came: tuple[int, ...], expected: tuple[int, ...])
         raise ValueError(f"{argument} must have the scores' batch shape {expected}; got {came}")
 
 
-def check_label_ids(labels: Array, batch: tuple[int, ...]) -> None:
-    """Raise unless ``labels`` holds one class id a row."""
-    check_integers(labels, "labels")
+def check_label_ids(labels: Array, batch: tuple[int, ...]) -> Array:
+    """``labels``, or raise unless they are one class id a row."""
+    labels = check_integers(labels, "labels")
     if labels.shape != batch:
         hint = "; where the classes' axis is not the last, say which it is: axis=1" if labels.ndim > 1 else ""
         raise ValueError(
             f"labels must hold one class id a row, shape {batch}, or floating-point probabilities; "
             f"got {labels.dtype} of shape {labels.shape}{hint}"
         )
+    return labels

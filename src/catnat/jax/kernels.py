@@ -9,10 +9,10 @@ every block leaves its sums for that top. Nothing is summed across programs: res
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -20,6 +20,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from catnat.jax.activations import plain_logs, plain_slopes
+from catnat.jax.compat import is_known, shaped
 from catnat.jax.plan import Ends, Plan
 
 MAX_CELLS = 2**31  # cells are addressed by 32-bit numbers
@@ -61,7 +62,9 @@ class Block(NamedTuple):
 
 def applies(x: Any, plan: Plan) -> bool:
     """Whether the kernels can do it: else XLA does."""
-    cells = int(np.prod(x.shape[:-1], dtype=np.int64)) * plan.num_classes
+    if not is_known(x.shape):
+        return False
+    cells = math.prod(x.shape[:-1]) * plan.num_classes
     return (
         plan.is_heap
         and plan.num_classes > 1
@@ -88,7 +91,7 @@ def _walk(x: Array, constants: Array | None, classes: int, plan: Plan, interpret
     block = Block.of(classes, x.shape[0])
     above = [] if block.top == 1 else [_walk(x, constants, block.top, plan, interpret)]
     operands = [x, *_given(constants), *above]
-    out = jax.ShapeDtypeStruct((block.rows, classes), x.dtype)
+    out = shaped(x, (block.rows, classes))
     return _call(_walk_block, block, plan, operands, out, {}, interpret)
 
 
@@ -97,9 +100,9 @@ def _pull(
 ) -> Array:
     block = Block.of(classes, x.shape[0])
     operands = [x, *_given(constants), gradient, *_given(dx)]
-    out = [jax.ShapeDtypeStruct(x.shape, x.dtype)]
+    out = [shaped(x, x.shape)]
     if block.top > 1:
-        out.append(jax.ShapeDtypeStruct((block.rows, block.top), x.dtype))
+        out.append(shaped(x, (block.rows, block.top)))
     # the tree above writes its part of the gradient into the same array
     alias = {} if dx is None else {len(operands) - 1: 0}
     dx, *sums = _call(_pull_block, block, plan, operands, out, alias, interpret)

@@ -6,6 +6,7 @@ import argparse
 import csv
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
@@ -40,7 +41,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.rounds < 2:
         parser.error(f"--rounds must be at least 2; got {arguments.rounds}")
-    registry, on_gpu, device = _registry(arguments.backend)
+    registry, on_gpu, device, wait = _registry(arguments.backend)
     chosen = {name: operation for name, operation in registry.items() if arguments.only in name}
     if not chosen:
         parser.error(f"--only {arguments.only!r} fits none of: {', '.join(registry)}")
@@ -58,7 +59,8 @@ def main() -> None:
         print(f"{name}, against {operation.rival}")
         for shape in operation.shapes:
             case = operation.case(*shape)
-            times = interleave({"rival": case.rival, **case.ours}, rounds=arguments.rounds, seconds=arguments.seconds)
+            contenders = {"rival": case.rival, **case.ours}
+            times = interleave(contenders, rounds=arguments.rounds, seconds=arguments.seconds, wait=wait)
             for activation in case.ours:
                 found = ratio(times[activation], times["rival"])
                 limit = case.limits[activation]
@@ -73,14 +75,15 @@ def main() -> None:
         print(f"written: {arguments.output / device}.csv and .json")
 
 
-def _registry(backend: str) -> tuple[dict[str, operations.Operation], bool, str]:
-    """The operations, whether they run on a GPU, and what the results are called."""
+def _registry(backend: str) -> tuple[dict[str, operations.Operation], bool, str, Callable[[object], object]]:
+    """The operations, whether they run on a GPU, what the results are called, and how to wait for one."""
     if backend == "torch":
-        return operations.OPERATIONS, False, "cpu"
+        return operations.OPERATIONS, False, "cpu", lambda result: result
     from benchmarks import jax_operations  # who times torch need not have JAX
 
     on_gpu = jax_operations.ON_GPU
-    return jax_operations.OPERATIONS, on_gpu, "jax-gpu" if on_gpu else "jax-cpu"
+    name = "jax-gpu" if on_gpu else "jax-cpu"
+    return jax_operations.OPERATIONS, on_gpu, name, jax_operations.jax.block_until_ready
 
 
 def _write(folder: Path, device: str, rows: list[tuple[object, ...]], backend: str) -> None:

@@ -32,10 +32,17 @@ def _random(rows: int, classes: int) -> tuple[Array, Array, Array, Array]:
     return scores, logits, weights, jax.random.randint(keys[3], (rows,), 0, classes)
 
 
+def _launch(function: Callable[..., object], *arguments: Array) -> Run:
+    """A call; on a CPU, where JAX would run several at once, with the wait for its end."""
+    if ON_GPU:
+        return lambda: function(*arguments)
+    return lambda: jax.block_until_ready(function(*arguments))
+
+
 def _value_and_grad(function: Callable[..., Array], x: Array, weights: Array, *others: Array) -> Run:
     # all arrays are arguments: XLA must not compute anything of them beforehand
     step = jax.jit(jax.value_and_grad(lambda x, weights, *others: (function(x, *others) * weights).sum()))
-    return lambda: jax.block_until_ready(step(x, weights, *others))
+    return _launch(step, x, weights, *others)
 
 
 def _few(array: Array) -> np.ndarray:
@@ -88,9 +95,9 @@ def one_sample(rows: int, classes: int) -> Case:
         drawn = cj.sample(key, scores[0], pi, sample_shape=(20_000,))
         check_draws(f"sample {activation}", np.bincount(np.asarray(drawn), minlength=classes), _few(scores)[:1], pi)
         draw = jax.jit(lambda key, s, pi=pi: cj.sample(key, s, pi))
-        ours[activation] = lambda draw=draw: jax.block_until_ready(draw(key, scores))
+        ours[activation] = _launch(draw, key, scores)
     rival = jax.jit(jax.random.categorical)
-    return Case(lambda: jax.block_until_ready(rival(key, logits)), ours, dict.fromkeys(ACTIVATIONS))
+    return Case(_launch(rival, key, logits), ours, dict.fromkeys(ACTIVATIONS))
 
 
 OPERATIONS = {

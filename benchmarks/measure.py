@@ -19,21 +19,28 @@ class Ratio:
     high: float
 
 
-def interleave(contenders: dict[str, Run], *, rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Times of every contender, one a round, each the mean over as many calls as fit into ``seconds``."""
+def interleave(
+    contenders: dict[str, Run], *, rounds: int, seconds: float, wait: Callable[[object], object] = lambda result: result
+) -> dict[str, list[float]]:
+    """Times of every contender, one a round, each the mean over as many calls as fit into ``seconds``.
+
+    ``wait`` waits for a result that is still being computed, once a round: on a GPU calls follow one another without
+    the host in between, and a wait after each would hide a part of the difference.
+    """
     calls = {}
     for name, run in contenders.items():
         for _ in range(3):  # warm-up: caches, lazy tables, the allocator
-            run()
+            wait(run())
         started = time.perf_counter()
-        run()
+        wait(run())
         calls[name] = max(1, int(seconds / (time.perf_counter() - started)))
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, run in contenders.items():
             started = time.perf_counter()
             for _ in range(calls[name]):
-                run()
+                result = run()
+            wait(result)
             times[name].append((time.perf_counter() - started) / calls[name])
     return times
 

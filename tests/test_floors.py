@@ -36,7 +36,7 @@ BACKEND = {  # the same names in every backend, and nearly the same files
     "fisher": 6.0,
     "__init__": 6.9,
 }
-ONLY = {"torch": {"fused_path": 3.1}, "jax": {"kernels": 2.9}}
+ONLY = {"torch": {"fused_path": 3.1}, "jax": {"kernels": 2.9, "noise": 4.9}}
 LAB = {  # uses the library's front doors, as any user would
     "__init__": 7.0,
     "errors": 8.0,

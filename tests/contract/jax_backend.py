@@ -2,7 +2,7 @@
 
 JAX compiles a program for every parameterization, function and shape, which takes longer than everything that it then
 computes. So the batches are filled up with zeros to one of few sizes, and the answer is cut; a value and its gradient
-are one program; of an empty batch only the shapes are asked for; and of the grid only every twelfth case in either
+are one program; of an empty batch only the shapes are asked for; and of the grid only every eighth case in either
 precision, unless the slow tests are wanted too.
 """
 
@@ -16,7 +16,6 @@ import numpy as np
 
 import catnat.jax as cj
 from catnat import Parameterization
-from catnat.jax.fisher import fisher_diagonal
 
 WHOLE_GRID = False  # set by conftest.py where the slow tests are wanted
 
@@ -38,7 +37,7 @@ PROGRAMS = {
     "kl": lambda p, q, mask, *, pi, **masking: cj.kl_divergence(p, q, pi, mask=mask, **masking),
     "mode": lambda x, mask, *, pi, **masking: cj.mode(x, pi, mask=mask, **masking),
     "reach": lambda x, mask, *, pi: cj.reach(x, pi, mask=mask),
-    "fisher_diagonal": lambda x, mask, *, pi: fisher_diagonal(x, pi, mask=mask),
+    "fisher_diagonal": lambda x, mask, *, pi: cj.fisher_diagonal(x, pi, mask=mask),
     "scores_from_probs": lambda probs, *, pi: cj.scores_from_probs(probs, pi),
     "sample": lambda key, x, mask, *, pi, draws, **masking: cj.sample(
         key, x, pi, sample_shape=(draws,), mask=mask, **masking
@@ -69,11 +68,11 @@ class Jax:
         self.dtype = dtype
         self.name = f"jax-{np.dtype(dtype).name}"
         self.tolerance = 1e-12 if dtype is np.float64 else 2e-6
-        self.turn = 6 if dtype is np.float64 else 0
+        self.turn = 4 if dtype is np.float64 else 0
 
     def asks_about(self, turn: int) -> bool:
         """Whether a case is for us, by its place in the grid."""
-        return WHOLE_GRID or turn % 12 == self.turn
+        return WHOLE_GRID or turn % 8 == self.turn
 
     def _run(self, name, pi, *arrays, **settings):
         """One program on arrays whose batch is that of the first; K wide ones go with every row."""

@@ -210,6 +210,7 @@ def _double_atanh(s: Array) -> Array:
 
 
 def _double_atanh_over(s: Array) -> Array:
+    """The same, divided by s."""
     square = s * s
     return square * _polynomial(square, ATANH) + 2
 

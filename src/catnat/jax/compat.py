@@ -18,14 +18,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 Rule = Callable[..., Any]
 
 
-def is_concrete(*arrays: object) -> bool:
-    """Whether the values of these arrays are known now: none of them is being traced."""
-    return not any(isinstance(array, Tracer) for array in arrays)
-
-
 def is_readable(array: Array) -> bool:
     """Whether looking at the values is free of a wait for a device: a plain array in the host's memory."""
-    if not is_concrete(array):
+    if isinstance(array, Tracer):
         return False
     return not isinstance(array, Array) or (
         array.is_fully_addressable and all(device.platform == "cpu" for device in array.devices())

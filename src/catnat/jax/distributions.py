@@ -6,22 +6,19 @@ distribution maps over its batch.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 from jax.tree_util import GetAttrKey, register_pytree_with_keys_class
 
-from catnat.core.errors import check_classes, check_positive
+from catnat.core.errors import check_classes
 from catnat.jax import functional
-from catnat.jax.compat import is_readable
 from catnat.jax.dispatch import p_log_ratio
 from catnat.jax.inputs import ParameterizationLike, check_key, check_scores, check_shape, prepare, prepare_mask
+from catnat.jax.noise import at_least_single, check_temperature, gumbel, relaxed_density, soften
 
 Shape = Sequence[int]
 
@@ -291,68 +288,7 @@ class RelaxedOneHotCatnat(Distribution):
         """Log-density of points of the simplex."""
         check_classes("value", self.num_classes, value.shape[-1] if value.ndim else 0, value.shape)
         log_p = functional.log_catnat(at_least_single(self.scores), self.parameterization)
-        return _relaxed_density(value.astype(log_p.dtype), log_p, self.temperature).astype(self.scores.dtype)
-
-
-# -- shared parts ------------------------------------------------------------------------------------------------
-
-
-def check_number(argument: str, value: Array | float, check: Callable[[str, float], float]) -> Array | float:
-    """``value``, checked where it is at hand: it may be an array, one that changes inside a jitted step too."""
-    if not isinstance(value, (jax.Array, np.ndarray, np.generic)):
-        return check(argument, value)
-    if is_readable(value):
-        for number in np.asarray(value, np.float64).ravel().tolist():
-            check(argument, number)
-    return value
-
-
-def check_temperature(temperature: Array | float, batch: tuple[int, ...]) -> Array | float:
-    """A temperature that is above 0, as far as can be seen, and of a shape that broadcasts to the scores' batch."""
-    temperature = check_number("temperature", temperature, check_positive)
-    shape = np.shape(temperature)
-    try:
-        fits = np.broadcast_shapes(shape, batch) == tuple(batch)
-    except ValueError:
-        fits = False
-    if not fits:
-        raise ValueError(f"temperature must be one number or one a row, shape {tuple(batch)}; got shape {shape}")
-    return temperature
-
-
-def at_least_single(scores: Array) -> Array:
-    """Scores in float32 or more: what is made of noise, or of many terms, wants the digits."""
-    return scores.astype(jnp.float32) if scores.dtype.itemsize < 4 else scores
-
-
-@partial(jax.jit, static_argnames=("shape", "dtype"))
-def gumbel(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Gumbel noise whose large values, which decide who is largest, are as fine as the others.
-
-    `jax.random.gumbel` ends at 16 in float32, and is coarse before: classes rarer than 1e-5 or so would tie.
-    """
-    coarse, fine = jax.random.uniform(key, (2, *shape), dtype)
-    limits = jnp.finfo(dtype)
-    uniform = jnp.clip(coarse + limits.eps * fine, limits.tiny, 1 - limits.epsneg)
-    return -jnp.log(-jnp.log1p(-uniform))
-
-
-@jax.jit
-def soften(perturbed: Array, temperature: Array | float) -> Array:
-    """softmax(perturbed / temperature), of one temperature or of one a row."""
-    dead = perturbed == -jnp.inf  # not divided, or it would spoil the temperature's gradient
-    scaled = jnp.where(dead, 0, perturbed) / jnp.asarray(temperature, perturbed.dtype)[..., None]
-    return jax.nn.softmax(jnp.where(dead, -jnp.inf, scaled), axis=-1)
-
-
-@jax.jit
-def _relaxed_density(value: Array, log_p: Array, temperature: Array) -> Array:
-    """log((K-1)! t^(K-1) prod_k (p_k v_k^(-t-1) / sum_j p_j v_j^-t)): log-density of softmax((log p + noise) / t)."""
-    # a cold sample rounds to 0 in places, where the density has no finite value: there it is taken nearby
-    log_value = jnp.log(jnp.maximum(value, jnp.finfo(value.dtype).tiny))
-    score = jax.nn.log_softmax(log_p - temperature[..., None] * log_value, axis=-1)
-    others = log_p.shape[-1] - 1
-    return (score - log_value).sum(-1) + math.lgamma(others + 1) + others * jnp.log(temperature)
+        return relaxed_density(value.astype(log_p.dtype), log_p, self.temperature).astype(self.scores.dtype)
 
 
 def _shape(leaf: Any) -> str:

@@ -14,8 +14,8 @@ from jax.tree_util import register_dataclass, register_static
 from catnat.core.errors import check_num_samples, too_few_allowed
 from catnat.jax import functional
 from catnat.jax.compat import is_readable
-from catnat.jax.distributions import at_least_single, check_temperature, gumbel, soften
 from catnat.jax.inputs import ParameterizationLike, as_array, check_key, check_scores
+from catnat.jax.noise import at_least_single, check_temperature, gumbel, soften
 
 
 @register_dataclass

@@ -14,8 +14,8 @@ from jax.flatten_util import ravel_pytree
 from catnat.core.errors import check_nonnegative
 from catnat.jax import eager
 from catnat.jax.activations import log_branches, node_fisher
-from catnat.jax.distributions import Distribution, check_number
-from catnat.jax.inputs import ParameterizationLike, check_scores, prepare, prepare_mask
+from catnat.jax.distributions import Distribution
+from catnat.jax.inputs import ParameterizationLike, check_number, check_scores, prepare, prepare_mask
 from catnat.jax.masks import live_branches, prune
 from catnat.jax.plan import Plan
 

@@ -24,9 +24,10 @@ from catnat.jax.inputs import (
     prepare,
     prepare_mask,
     prepare_probs,
+    prepare_where,
     to_last,
 )
-from catnat.jax.plan import Plan
+from catnat.jax.masks import even_shares
 
 
 def log_catnat(
@@ -259,14 +260,14 @@ def cross_entropy(
     x, plan, dtype = prepare(scores, parameterization, axis)
     labels = as_array(labels, "labels")
     batch = x.shape[:-1]
-    mask, rows = _split_where(where, x, plan, axis)
+    mask, rows = prepare_where(where, x, plan, axis)
     if weight is not None:
         weight = as_array(weight, "weight")
         check_classes("weight", plan.num_classes, weight.shape[0] if weight.ndim == 1 else 0, weight.shape)
         weight = weight.astype(x.dtype)
     by_class = jnp.ones((), x.dtype) if weight is None else weight
     # the share of every class in what smoothing spreads
-    share = 1 / plan.num_classes if mask is None else _even(mask, x.dtype)
+    share = 1 / plan.num_classes if mask is None else even_shares(mask, x.dtype)
     if jnp.issubdtype(labels.dtype, jnp.floating):
         if labels.shape == batch:
             raise TypeError(f"labels must hold integers if they hold class ids; got {labels.dtype}")
@@ -338,22 +339,3 @@ def _answer(last: Array, dtype: DTypeLike, axis: int) -> Array:
     """A result with its classes last, in the dtype of the input and with its classes at ``axis``."""
     last = last.astype(dtype)
     return last if axis in (-1, last.ndim - 1) else jnp.moveaxis(last, -1, axis)
-
-
-def _even(mask: Array, dtype: DTypeLike) -> Array:
-    """An even share for every allowed class."""
-    allowed = mask.astype(dtype)
-    return allowed / allowed.sum(-1, keepdims=True)
-
-
-def _split_where(where: Array | None, x: Array, plan: Plan, axis: int) -> tuple[Array | None, Array | None]:
-    """optax's one argument as the classes that are allowed or the rows that count."""
-    if where is None:
-        return None, None
-    where = as_array(where, "where")
-    if where.dtype != bool:
-        raise TypeError(f"where must be a boolean array; got {where.dtype}")
-    if where.ndim == x.ndim:
-        return prepare_mask(where, "renormalize", x, plan, axis), None
-    check_batch("where", where.shape, x.shape[:-1])
-    return None, where

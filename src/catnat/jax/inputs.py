@@ -7,6 +7,7 @@ and on an accelerator a look at the values would wait for it. There an index out
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -23,10 +24,9 @@ from catnat.core.errors import (
 )
 from catnat.core.parameterization import Natural, Parameterization, Sigmoid
 from catnat.jax.activations import gate_revival
-from catnat.jax.compat import is_concrete, is_readable
+from catnat.jax.compat import is_readable
 from catnat.jax.plan import Plan, plan_for
 
-__all__ = ["is_concrete"]  # for the floors above, with the other questions about an argument
 ParameterizationLike = Parameterization | Natural | Sigmoid | str
 
 
@@ -125,6 +125,19 @@ def prepare_mask(mask: Array | None, mask_mode: str, x: Array, plan: Plan, axis:
     return moved
 
 
+def prepare_where(where: Array | None, x: Array, plan: Plan, axis: int) -> tuple[Array | None, Array | None]:
+    """optax's one argument as the classes that are allowed or the rows that count."""
+    if where is None:
+        return None, None
+    where = as_array(where, "where")
+    if where.dtype != bool:
+        raise TypeError(f"where must be a boolean array; got {where.dtype}")
+    if where.ndim == x.ndim:
+        return prepare_mask(where, "renormalize", x, plan, axis), None
+    check_batch("where", where.shape, x.shape[:-1])
+    return None, where
+
+
 def prepare_probs(probs: Array, parameterization: ParameterizationLike, axis: int) -> Array:
     """Probabilities with their classes' axis last, checked."""
     probs = as_array(probs, "probs")
@@ -158,6 +171,16 @@ def check_integers(index: Array, argument: str) -> Array:
         came = getattr(index, "dtype", type(index).__name__)
         raise TypeError(f"{argument} must be an integer array of class ids; got {came}")
     return jnp.asarray(index, jnp.int32 if index.dtype.itemsize < 4 else None)
+
+
+def check_number(argument: str, value: Array | float, check: Callable[[str, float], float]) -> Array | float:
+    """``value``, checked where it is at hand: it may be an array, one that changes inside a jitted step too."""
+    if not isinstance(value, (jax.Array, np.ndarray, np.generic)):
+        return check(argument, value)
+    if is_readable(value):
+        for number in np.asarray(value, np.float64).ravel().tolist():
+            check(argument, number)
+    return value
 
 
 def check_batch(argument: str, came: tuple[int, ...], expected: tuple[int, ...]) -> None:

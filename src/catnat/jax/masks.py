@@ -27,6 +27,12 @@ def renormalize(log_p: Array, mask: Array) -> Array:
     return jnp.where(mask, allowed - jax.nn.logsumexp(allowed, -1, keepdims=True), -jnp.inf)
 
 
+def even_shares(mask: Array, dtype: DTypeLike) -> Array:
+    """The same share for every allowed class, 1 in all."""
+    allowed = mask.astype(dtype)
+    return allowed / allowed.sum(-1, keepdims=True)
+
+
 def live_branches(mask: Array, plan: Plan, dtype: DTypeLike) -> tuple[Array, Array]:
     """Whether the left and the right branch of every node leads to an allowed class: [..., K-1] each."""
     left, right = eager.ascend(mask.astype(dtype), plan)

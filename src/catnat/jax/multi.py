@@ -56,7 +56,7 @@ class MultiCatnat(Distribution):
             raise ValueError(f"parameterization must name one a part: {len(self.nvec)}; got {len(kinds)}")
         self.parameterization = kinds
         scores = check_scores(scores)
-        check_width(sum(self.nvec) - len(self.nvec) + 1, scores.shape[-1], scores.shape)
+        check_width(sum(self.nvec) - len(self.nvec) + 1, scores.shape[-1], scores.shape, called="axis")
         if mask is not None:
             mask = check_mask(mask)
             if mask.shape[-1:] != (sum(self.nvec),):

@@ -21,6 +21,7 @@ from catnat.core import reference
 
 ACTIVATIONS = ("sigmoid", "natural")
 CHECKED_ROWS = 4
+COPIED = 1 << 26  # float32 numbers in the plain copy that bandwidths are compared with
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Case:
     rival: Run
     ours: dict[str, Run]
     limits: dict[str, float | None]
+    bytes: int | None = None  # that a call must read and write, where that is the measure
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,13 @@ def _forward_backward(function: Callable[[Tensor], Tensor], x: Tensor, gradient:
     return lambda: torch.autograd.grad(function(x), x, gradient)
 
 
-def check(name: str, came: np.ndarray, expected: np.ndarray, scale: np.ndarray | None = None) -> None:
+def check(
+    name: str, came: np.ndarray, expected: np.ndarray, scale: np.ndarray | None = None, tolerance: float = 2e-6
+) -> None:
     """Stop everything unless ``came`` is what the oracle says, relative to ``scale`` or to itself."""
     size = np.abs(expected if scale is None else scale)
     error = float(np.max(np.abs(came - expected) / np.maximum(1, size)))
-    if not error < 2e-6:
+    if not error < tolerance:
         raise SystemExit(f"benchmarks: {name} is wrong by {error:.1e} against the oracle; nothing was timed")
 
 

@@ -29,6 +29,7 @@ BACKEND = {  # the same names in every backend, and nearly the same files
     "fused": 3.0,
     "dispatch": 4.0,
     "functional": 4.1,
+    "drawing": 4.2,
     "nn": 5.0,
     "distributions": 5.0,
     "multi": 5.1,
@@ -36,7 +37,10 @@ BACKEND = {  # the same names in every backend, and nearly the same files
     "fisher": 6.0,
     "__init__": 6.9,
 }
-ONLY = {"torch": {"fused_path": 3.1}, "jax": {"kernels": 2.9, "noise": 4.9}}
+ONLY = {
+    "torch": {"fused_path": 3.1, "compiled_memory": 2.9, "compiled_loops": 3.0, "compiled": 3.1},
+    "jax": {"kernel_coins": 2.8, "kernels": 2.9, "noise": 4.9},
+}
 LAB = {  # uses the library's front doors, as any user would
     "__init__": 7.0,
     "errors": 8.0,

@@ -11,6 +11,7 @@ from catnat.jax.distributions import (
     OneHotCatnatStraightThrough,
     RelaxedOneHotCatnat,
 )
+from catnat.jax.drawing import Draw, draw, mode, sample
 from catnat.jax.estimators import (
     LeaveOneOut,
     MovingAverage,
@@ -36,9 +37,7 @@ from catnat.jax.functional import (
     kl_divergence,
     log_catnat,
     log_prob,
-    mode,
     reach,
-    sample,
     scores_from_probs,
 )
 from catnat.jax.multi import MultiCatnat
@@ -48,6 +47,7 @@ __all__ = [
     "Catnat",
     "CatnatCategorical",
     "CatnatCrossEntropyLoss",
+    "Draw",
     "LeaveOneOut",
     "LogCatnat",
     "MovingAverage",
@@ -58,6 +58,7 @@ __all__ = [
     "catnat",
     "condition_number",
     "cross_entropy",
+    "draw",
     "entropy",
     "fisher_diagonal",
     "fisher_matrix",

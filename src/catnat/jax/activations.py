@@ -52,12 +52,12 @@ def _log_branches_jvp(plan: Plan, primals: tuple, tangents: tuple) -> tuple[Pair
     return log_branches(x, plan, nodes), (left * tangents[0], right * tangents[0])
 
 
-def plain_logs(x: Array, plan: Plan, ends: Ends, *, in_kernel: bool = False) -> Pair:
-    """`log_branches` in elementwise operations alone; kernels have fast functions of their own."""
+def plain_logs(x: Array, plan: Plan, ends: Ends) -> Pair:
+    """`log_branches` in elementwise operations alone."""
     fast = plan.dtype == np.float32
     if plan.natural is None:
         z = _centered(x, plan, ends)
-        t = _exp(-jnp.abs(z), library=in_kernel or not fast)
+        t = _exp(-jnp.abs(z), library=not fast)
         tail = _double_atanh(t / (2 + t)) if fast else jnp.log1p(t)
         return jnp.minimum(-z, 0) - tail, jnp.minimum(z, 0) - tail
     to_lower, to_upper = _angles(x, plan, ends)
@@ -75,8 +75,6 @@ def plain_logs(x: Array, plan: Plan, ends: Ends, *, in_kernel: bool = False) -> 
     sign = jnp.copysign(plan.dtype.type(1), side)
     if not fast:
         log_tan = jnp.log(jnp.tan(u))
-    elif in_kernel:
-        log_tan = jnp.log(u) + v * _polynomial(v, LOG_TAN)
     else:
         log_power, m = _split_log(u)
         more = log_power + v * _polynomial(v, LOG_TAN)
@@ -104,11 +102,11 @@ def _slopes_jvp(plan: Plan, primals: tuple, tangents: tuple) -> tuple[Pair, Pair
     )[1]
 
 
-def plain_slopes(x: Array, plan: Plan, ends: Ends, *, in_kernel: bool = False) -> Pair:
+def plain_slopes(x: Array, plan: Plan, ends: Ends) -> Pair:
     """`slopes` in elementwise operations alone."""
     if plan.natural is None:
         z = _centered(x, plan, ends)
-        t = _exp(-jnp.abs(z), library=in_kernel or plan.dtype != np.float32)
+        t = _exp(-jnp.abs(z), library=plan.dtype != np.float32)
         big = 1 / (1 + t)
         small = t * big
         return -jnp.where(z > 0, big, small), jnp.where(z > 0, small, big)

@@ -15,7 +15,7 @@ from jax import Array, lax
 from jax.tree_util import GetAttrKey, register_pytree_with_keys_class
 
 from catnat.core.errors import check_classes
-from catnat.jax import functional
+from catnat.jax import drawing, functional
 from catnat.jax.dispatch import p_log_ratio
 from catnat.jax.inputs import ParameterizationLike, check_key, check_scores, check_shape, prepare, prepare_mask
 from catnat.jax.noise import at_least_single, check_temperature, gumbel, relaxed_density, soften
@@ -164,11 +164,11 @@ class CatnatCategorical(Finite):
     @property
     def mode(self) -> Array:
         """The likeliest class."""
-        return functional.mode(self.scores, self.parameterization, **self._masking)
+        return drawing.mode(self.scores, self.parameterization, **self._masking)
 
     def sample(self, key: Array, sample_shape: Shape = ()) -> Array:
         """Draw class ids by tree descent."""
-        return functional.sample(key, self.scores, self.parameterization, sample_shape=sample_shape, **self._masking)
+        return drawing.sample(key, self.scores, self.parameterization, sample_shape=sample_shape, **self._masking)
 
     def log_prob(self, value: Array) -> Array:
         """log p of class ids."""
@@ -193,12 +193,12 @@ class OneHotCatnat(Finite):
     @property
     def mode(self) -> Array:
         """The likeliest class, one-hot."""
-        likeliest = functional.mode(self.scores, self.parameterization, **self._masking)
+        likeliest = drawing.mode(self.scores, self.parameterization, **self._masking)
         return jax.nn.one_hot(likeliest, self.num_classes, dtype=self.scores.dtype)
 
     def sample(self, key: Array, sample_shape: Shape = ()) -> Array:
         """Draw one-hot vectors by tree descent."""
-        drawn = functional.sample(key, self.scores, self.parameterization, sample_shape=sample_shape, **self._masking)
+        drawn = drawing.sample(key, self.scores, self.parameterization, sample_shape=sample_shape, **self._masking)
         return jax.nn.one_hot(drawn, self.num_classes, dtype=self.scores.dtype)
 
     def log_prob(self, value: Array) -> Array:

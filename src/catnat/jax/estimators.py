@@ -12,7 +12,7 @@ from jax import Array, lax
 from jax.tree_util import register_dataclass, register_static
 
 from catnat.core.errors import check_num_samples, too_few_allowed
-from catnat.jax import functional
+from catnat.jax import drawing, functional
 from catnat.jax.compat import is_readable
 from catnat.jax.inputs import ParameterizationLike, as_array, check_key, check_scores
 from catnat.jax.noise import at_least_single, check_temperature, gumbel, soften
@@ -142,7 +142,7 @@ def straight_through(
         Array([1., 1.], dtype=float32)
     """
     probs = functional.catnat(scores, parameterization, mask=mask, mask_mode=mask_mode)
-    drawn = functional.sample(key, scores, parameterization, mask=mask, mask_mode=mask_mode)
+    drawn = drawing.sample(key, scores, parameterization, mask=mask, mask_mode=mask_mode)
     return jax.nn.one_hot(drawn, probs.shape[-1], dtype=probs.dtype) + (probs - lax.stop_gradient(probs))
 
 

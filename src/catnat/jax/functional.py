@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import jax.numpy as jnp
-import numpy as np
-from jax import Array, lax
+from jax import Array
 from jax.typing import DTypeLike
 
 from catnat.core.errors import REDUCTIONS, check_choice, check_classes, check_share
@@ -17,10 +14,8 @@ from catnat.jax.inputs import (
     as_array,
     check_batch,
     check_index,
-    check_key,
     check_label_ids,
     check_scores,
-    check_shape,
     prepare,
     prepare_mask,
     prepare_probs,
@@ -114,63 +109,6 @@ def log_prob(
     mask = prepare_mask(mask, mask_mode, x, plan)
     index = check_index(index, plan)
     return dispatch.log_prob(x, index, mask, plan=plan, mask_mode=mask_mode).astype(dtype)
-
-
-def sample(
-    key: Array,
-    scores: Array,
-    parameterization: ParameterizationLike = "natural",
-    *,
-    sample_shape: Sequence[int] = (),
-    mask: Array | None = None,
-    mask_mode: str = "renormalize",
-) -> Array:
-    """Draw classes by walking down the tree, a coin a node: O(log K) work a draw on a balanced tree.
-
-    Args:
-        key: the source of random numbers, as in `jax.random.categorical`.
-        scores: [..., K-1].
-        parameterization: as in `log_catnat`.
-        sample_shape: leading shape of the draws.
-        mask: as in `log_catnat`; a forbidden class is never drawn.
-        mask_mode: as in `log_catnat`.
-
-    Returns:
-        int32 class ids of shape ``sample_shape + batch``.
-
-    Example:
-        >>> import jax, jax.numpy as jnp, catnat.jax as cj
-        >>> cj.sample(jax.random.key(0), jnp.zeros((5, 17)), sample_shape=(2,)).shape
-        (2, 5)
-    """
-    check_key(key)
-    x, plan, _ = prepare(lax.stop_gradient(check_scores(scores)), parameterization)
-    mask = prepare_mask(mask, mask_mode, x, plan)
-    shape = check_shape("sample_shape", sample_shape)
-    count = int(np.prod(shape, dtype=np.int64))
-    drawn = dispatch.draw(key, x, mask, count=count, plan=plan, mask_mode=mask_mode)
-    return jnp.moveaxis(drawn, -1, 0).reshape(*shape, *drawn.shape[:-1])
-
-
-def mode(
-    scores: Array,
-    parameterization: ParameterizationLike = "natural",
-    *,
-    mask: Array | None = None,
-    mask_mode: str = "renormalize",
-) -> Array:
-    """The likeliest class of every row; the first one where several are.
-
-    This looks at all classes: the likelier branch at every node need not lead to the likeliest class.
-
-    Example:
-        >>> import jax.numpy as jnp, catnat.jax as cj
-        >>> cj.mode(cj.scores_from_probs(jnp.array([0.2, 0.5, 0.3])))
-        Array(1, dtype=int32)
-    """
-    x, plan, _ = prepare(lax.stop_gradient(check_scores(scores)), parameterization)
-    mask = prepare_mask(mask, mask_mode, x, plan)
-    return dispatch.log_p(x, mask, plan=plan, mask_mode=mask_mode).argmax(-1).astype(jnp.int32)
 
 
 def entropy(

@@ -19,8 +19,8 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from catnat.jax.activations import plain_logs, plain_slopes
 from catnat.jax.compat import is_known, shaped
+from catnat.jax.kernel_coins import log_branches, slopes
 from catnat.jax.plan import Ends, Plan
 
 MAX_CELLS = 2**31  # cells are addressed by 32-bit numbers
@@ -166,6 +166,11 @@ class _Program:
             row, column = jnp.minimum(row, ref.shape[0] - 1), jnp.clip(column, 0, ref.shape[1] - 1)
         return triton.load(ref.at[row, column], mask=mask, other=0.0)
 
+    def load_levels(self, x: Any) -> dict[int, Array]:
+        """The scores of all levels, at once: no load moves across the barriers between the levels later."""
+        levels = range(self.block.head, self.block.depth)
+        return {level: self.load(x, self.places(level) - 1, self.is_node(level)) for level in levels}
+
     def store(self, ref: Any, columns: Array, values: Array, where: Array | None = None) -> None:
         """Write [height, n] values into columns of our rows."""
         row, column, mask = self._cells(columns, where)
@@ -209,15 +214,15 @@ def _open(refs: tuple[Any, ...], block: Block, plan: Plan, interpret: bool) -> t
 
 def _walk_block(*refs: Any, block: Block, plan: Plan, interpret: bool) -> None:
     program, x, (*above, out) = _open(refs, block, plan, interpret)
+    loaded = program.load_levels(x)
     here = jnp.zeros((block.height, 1), jnp.float32)
     if above:
         here = program.load(above[0], program.places(block.head) - block.top)
     for level in range(block.head, block.depth):
-        places, is_node = program.places(level), program.is_node(level)
+        places, is_node, scores = program.places(level), program.is_node(level), loaded[level]
         if is_node is not None:  # the others are classes already
             program.store(out, places - block.classes, here, ~is_node)
-        scores = program.load(x, places - 1, is_node)
-        left, right = plain_logs(scores, plan, program.ends(level), in_kernel=True)
+        left, right = log_branches(scores, plan, program.ends(level), interpret)
         here = _keep_nan(here, scores, plan)
         here = _interleave(here + left, here + right)
     program.store(out, program.places(block.depth) - block.classes, here, program.hangs())
@@ -226,12 +231,12 @@ def _walk_block(*refs: Any, block: Block, plan: Plan, interpret: bool) -> None:
 def _pull_block(*refs: Any, block: Block, plan: Plan, interpret: bool) -> None:
     program, x, (gradient, *rest) = _open(refs, block, plan, interpret)
     dx = rest[-2] if block.top > 1 else rest[-1]
+    loaded = program.load_levels(x)
     below = program.load(gradient, program.places(block.depth) - block.classes, program.hangs())
     for level in reversed(range(block.head, block.depth)):
-        places, is_node = program.places(level), program.is_node(level)
+        places, is_node, scores = program.places(level), program.is_node(level), loaded[level]
         below_left, below_right = _part(below)
-        scores = program.load(x, places - 1, is_node)
-        left, right = plain_slopes(scores, plan, program.ends(level), in_kernel=True)
+        left, right = slopes(scores, plan, program.ends(level), interpret)
         slope = _keep_nan(left * below_left + right * below_right, scores, plan)
         program.store(dx, places - 1, slope, is_node)
         below = below_left + below_right

@@ -13,6 +13,7 @@ from catnat.torch.distributions import (
     OneHotCatnatStraightThrough,
     RelaxedOneHotCatnat,
 )
+from catnat.torch.drawing import Draw, draw, mode, sample
 from catnat.torch.estimators import (
     LeaveOneOut,
     MovingAverage,
@@ -38,9 +39,7 @@ from catnat.torch.functional import (
     kl_divergence,
     log_catnat,
     log_prob,
-    mode,
     reach,
-    sample,
     scores_from_probs,
 )
 from catnat.torch.multi import MultiCatnat
@@ -50,6 +49,7 @@ __all__ = [
     "Catnat",
     "CatnatCategorical",
     "CatnatCrossEntropyLoss",
+    "Draw",
     "LeaveOneOut",
     "LogCatnat",
     "MovingAverage",
@@ -60,6 +60,7 @@ __all__ = [
     "catnat",
     "condition_number",
     "cross_entropy",
+    "draw",
     "entropy",
     "fisher_diagonal",
     "fisher_matrix",

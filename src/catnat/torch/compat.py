@@ -5,7 +5,10 @@ Each is about the moment, not about a tensor: is anything watching that plain ea
 
 from __future__ import annotations
 
+import importlib
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import lru_cache
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -69,3 +72,15 @@ def plainly() -> AbstractContextManager[object]:
     stack.enter_context(_disable_current_modes())
     stack.enter_context(temporarily_clear_interpreter_stack())
     return stack
+
+
+@lru_cache(maxsize=64)
+def kernels_for(device: torch.device) -> ModuleType | None:
+    """`catnat.torch.kernels.launch` where there are a GPU that it was written for and Triton, else None."""
+    if device.type != "cuda" or torch.version.cuda is None or torch.cuda.get_device_capability(device) < (8, 0):
+        return None
+    try:
+        importlib.import_module("catnat.torch.kernels.ops")
+        return importlib.import_module("catnat.torch.kernels.launch")
+    except ImportError:  # no Triton, or one that we do not know
+        return None

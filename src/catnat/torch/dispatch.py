@@ -1,7 +1,7 @@
 """What the public functions share: each picks the walk that fits, with masks applied.
 
-`_log_classes` is the one door through which faster kernels come in: hand-written on a CPU in eager mode, plain anywhere
-else. Everything here takes prepared scores [..., K-1] and a plan.
+This is the one door through which faster walks come in: kernels on a GPU; compiled loops or hand-written passes on a
+CPU in eager mode; plain tensor code anywhere else. Everything here takes prepared scores [..., K-1] and a plan.
 """
 
 from __future__ import annotations
@@ -9,14 +9,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from catnat.torch import eager, fused, fused_path
+from catnat.torch import compiled, eager, fused, fused_path, on_gpu
 from catnat.torch.activations import log_branches
 from catnat.torch.inputs import check_index
 from catnat.torch.masks import prune, renormalize
-from catnat.torch.plan import Plan
+from catnat.torch.plan import Plan, takes_kernels
 
 
 def _log_classes(x: Tensor, plan: Plan) -> Tensor:
+    if takes_kernels(x, plan):
+        return on_gpu.log_classes(x, plan)
+    if compiled.applies(x, plan):
+        return compiled.log_classes(x, plan)
     return fused.log_classes(x, plan) if fused.applies(x, plan) else eager.log_classes(x, plan)
 
 
@@ -28,6 +32,18 @@ def log_p(x: Tensor, plan: Plan, mask: Tensor | None, mask_mode: str) -> Tensor:
         return renormalize(_log_classes(x, plan), mask)
     classes, _ = eager.descend(*prune(*log_branches(x, plan), mask, plan), plan)
     return torch.where(mask, classes, -torch.inf)
+
+
+def p(x: Tensor, plan: Plan, mask: Tensor | None, mask_mode: str) -> Tensor:
+    """p of every class: [..., K]."""
+    if mask is None and takes_kernels(x, plan):
+        return on_gpu.classes(x, plan)
+    return log_p(x, plan, mask, mask_mode).exp()
+
+
+def looks_up(x: Tensor, plan: Plan) -> bool:
+    """Whether `log_prob` without a mask will itself refuse a class id that is out of range: by a table, or a kernel."""
+    return takes_kernels(x, plan) or (plan.short_paths and x.device.type == "cpu")
 
 
 def log_prob(x: Tensor, index: Tensor, plan: Plan, mask: Tensor | None, mask_mode: str) -> Tensor:
@@ -71,6 +87,8 @@ def _pick(rows: Tensor, columns: Tensor, plan: Plan, whole: bool) -> Tensor:
     """log p of one class a row [R], or of several [R, M], from all log-probabilities or from the scores."""
     if whole:
         return torch.gather(rows, 1, columns if columns.dim() == 2 else columns.unsqueeze(1)).view(columns.shape)
+    if takes_kernels(rows, plan):
+        return on_gpu.log_path(rows, columns, plan)
     if fused_path.applies(rows, columns, plan):
         return fused_path.log_path(rows, columns, plan)
     return eager.log_path(rows, columns, plan)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, OneHotCategorical, RelaxedOneHotCategorical, constraints
 from torch.distributions.kl import kl_divergence, register_kl
 
-from catnat.torch import functional
+from catnat.torch import drawing, functional
 from catnat.torch.compat import is_plain
 from catnat.torch.dispatch import p_log_ratio
 from catnat.torch.inputs import ParameterizationLike, prepare, prepare_mask
@@ -116,7 +116,7 @@ class CatnatCategorical(Categorical):
 
     def sample(self, sample_shape: Shape = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Draw class ids by tree descent."""
-        return functional.sample(
+        return drawing.sample(
             self.scores,
             self.parameterization,
             sample_shape=torch.Size(sample_shape),

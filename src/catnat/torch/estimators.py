@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from catnat.core.errors import check_num_samples, check_positive, too_few_allowed
-from catnat.torch import functional
+from catnat.torch import drawing, functional
 from catnat.torch.compat import assert_on_device, is_plain
 from catnat.torch.inputs import ParameterizationLike
 
@@ -119,7 +119,7 @@ def straight_through(
     """
     masking = {"mask": mask, "mask_mode": mask_mode}
     probs = functional.catnat(scores, parameterization, **masking)  # type: ignore[arg-type]
-    drawn = functional.sample(scores, parameterization, generator=generator, **masking)  # type: ignore[arg-type]
+    drawn = drawing.sample(scores, parameterization, generator=generator, **masking)  # type: ignore[arg-type]
     return F.one_hot(drawn, probs.shape[-1]).to(probs.dtype) + (probs - probs.detach())
 
 

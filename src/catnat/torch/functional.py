@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from catnat.core.errors import REDUCTIONS, check_choice, check_classes, check_share
-from catnat.torch import dispatch, eager
+from catnat.torch import dispatch, eager, on_gpu
 from catnat.torch.activations import score_of
 from catnat.torch.inputs import (
     ParameterizationLike,
@@ -17,8 +17,9 @@ from catnat.torch.inputs import (
     prepare_mask,
     prepare_probs,
     to_last,
+    widen,
 )
-from catnat.torch.masks import PrunedCoins, coins_of_masses
+from catnat.torch.plan import takes_kernels
 
 
 def log_catnat(
@@ -50,7 +51,7 @@ def log_catnat(
         >>> ct.log_catnat(torch.zeros(3)).exp()
         tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
-    x, plan, dtype = prepare(scores, parameterization, dim)
+    x, plan, dtype = prepare(scores, parameterization, dim, half=mask is None)
     mask = prepare_mask(mask, mask_mode, x, plan, dim)
     return _answer(dispatch.log_p(x, plan, mask, mask_mode), dtype, scores, dim)
 
@@ -73,9 +74,9 @@ def catnat(
         >>> ct.catnat(torch.zeros(2, 5), "sigmoid").shape
         torch.Size([2, 6])
     """
-    x, plan, dtype = prepare(scores, parameterization, dim)
+    x, plan, dtype = prepare(scores, parameterization, dim, half=mask is None)
     mask = prepare_mask(mask, mask_mode, x, plan, dim)
-    return _answer(dispatch.log_p(x, plan, mask, mask_mode).exp(), dtype, scores, dim)
+    return _answer(dispatch.p(x, plan, mask, mask_mode), dtype, scores, dim)
 
 
 def log_prob(
@@ -100,76 +101,11 @@ def log_prob(
         >>> ct.log_prob(torch.zeros(5, 7), torch.tensor([0, 1, 2, 3, 7])).exp()
         tensor([0.1250, 0.1250, 0.1250, 0.1250, 0.1250])
     """
-    x, plan, dtype = prepare(scores, parameterization)
+    x, plan, dtype = prepare(scores, parameterization, half=mask is None)
     mask = prepare_mask(mask, mask_mode, x, plan)
-    check_index(index, plan, looked_up=plan.short_paths and mask is None)
+    check_index(index, plan, looked_up=mask is None and dispatch.looks_up(x, plan))
     found = dispatch.log_prob(x, index, plan, mask, mask_mode)
     return found if found.dtype == dtype else found.to(dtype)
-
-
-def sample(
-    scores: Tensor,
-    parameterization: ParameterizationLike = "natural",
-    *,
-    sample_shape: tuple[int, ...] | torch.Size = (),
-    mask: Tensor | None = None,
-    mask_mode: str = "renormalize",
-    generator: torch.Generator | None = None,
-) -> Tensor:
-    """Draw classes by walking down the tree, a coin a node: O(log K) work a draw on a balanced tree.
-
-    Args:
-        scores: [..., K-1].
-        parameterization: as in `log_catnat`.
-        sample_shape: leading shape of the draws.
-        mask: as in `log_catnat`; a forbidden class is never drawn.
-        mask_mode: as in `log_catnat`.
-        generator: the source of random numbers; None is torch's own.
-
-    Returns:
-        int64 class ids of shape ``sample_shape + batch``.
-
-    Example:
-        >>> import torch, catnat.torch as ct
-        >>> ct.sample(torch.zeros(5, 17), sample_shape=(2,)).shape
-        torch.Size([2, 5])
-    """
-    with torch.no_grad():
-        x, plan, _ = prepare(scores, parameterization)
-        mask = prepare_mask(mask, mask_mode, x, plan)
-        if mask is not None:
-            batch = torch.broadcast_shapes(x.shape[:-1], mask.shape[:-1])
-            x, mask = x.expand((*batch, -1)), mask.expand((*batch, -1))
-        if mask is None:
-            coins = eager.coins_of(x, plan)
-        elif mask_mode == "prune":
-            coins = PrunedCoins(x, mask, plan)
-        else:
-            coins = coins_of_masses(dispatch.log_p(x, plan, mask, mask_mode).exp(), plan)
-        sample_shape = torch.Size(sample_shape)
-        drawn = eager.draw(coins, (*x.shape[:-1], sample_shape.numel()), plan, x, generator)
-        return drawn.movedim(-1, 0).reshape((*sample_shape, *x.shape[:-1]))
-
-
-def mode(
-    scores: Tensor,
-    parameterization: ParameterizationLike = "natural",
-    *,
-    mask: Tensor | None = None,
-    mask_mode: str = "renormalize",
-) -> Tensor:
-    """The likeliest class of every row; the first one where several are.
-
-    This looks at all classes: the likelier branch at every node need not lead to the likeliest class.
-
-    Example:
-        >>> import torch, catnat.torch as ct
-        >>> ct.mode(ct.scores_from_probs(torch.tensor([0.2, 0.5, 0.3])))
-        tensor(1)
-    """
-    x, plan, _ = prepare(scores.detach() if isinstance(scores, Tensor) else scores, parameterization)
-    mask = prepare_mask(mask, mask_mode, x, plan)
-    return dispatch.log_p(x, plan, mask, mask_mode).argmax(-1)
 
 
 def entropy(
@@ -188,8 +124,11 @@ def entropy(
         >>> ct.entropy(torch.zeros(3))  # log 4
         tensor(1.3863)
     """
-    x, plan, dtype = prepare(scores, parameterization)
+    x, plan, dtype = prepare(scores, parameterization, half=mask is None)
     mask = prepare_mask(mask, mask_mode, x, plan)
+    if mask is None and on_gpu.has_head(x, plan):
+        return on_gpu.entropy(x, plan).to(dtype)
+    x = widen(x)
     if mask is not None and mask_mode == "renormalize":
         log_p = dispatch.log_p(x, plan, mask, mask_mode)
         return dispatch.minus_p_log_p(log_p).sum(-1).to(dtype)
@@ -270,10 +209,12 @@ def cross_entropy(
     check_share("label_smoothing", label_smoothing)
     if not isinstance(target, Tensor):
         raise TypeError(f"target must be a torch.Tensor of class ids or of probabilities; got {type(target).__name__}")
-    x, plan, dtype = prepare(scores, parameterization, dim)
+    by_path = not target.is_floating_point() and label_smoothing == 0
+    x, plan, dtype = prepare(scores, parameterization, dim, half=by_path)
+    number = torch.float64 if x.dtype == torch.float64 else torch.float32
     if weight is not None:
         check_classes("weight", plan.num_classes, weight.shape[0] if weight.dim() == 1 else 0, weight.shape)
-        weight = weight.to(x.dtype)
+        weight = weight.to(number)
     if target.is_floating_point():
         if target.shape == x.shape[:-1]:
             raise TypeError(f"target must hold integers if it holds class ids; got {target.dtype}")
@@ -288,9 +229,9 @@ def cross_entropy(
         check_target_ids(target, x.shape[:-1])
         keep = target != ignore_index
         ids = torch.where(keep, target, 0)
-        check_index(ids, plan, "target")
-        counted = keep.to(x.dtype) if weight is None else torch.where(keep, weight[ids], 0.0)
-        if label_smoothing == 0:
+        check_index(ids, plan, "target", looked_up=by_path and takes_kernels(x, plan))
+        counted = keep.to(number) if weight is None else torch.where(keep, weight[ids], 0.0)
+        if by_path:
             loss = -dispatch.log_prob(x, ids, plan, None, "renormalize") * (1.0 if weight is None else weight[ids])
         else:
             log_p = dispatch.log_p(x, plan, None, "renormalize")

@@ -18,28 +18,39 @@ from catnat.core.errors import (
 from catnat.core.parameterization import Natural, Parameterization, Sigmoid
 from catnat.torch.activations import gate_revival
 from catnat.torch.compat import assert_on_device, in_function_transform, is_plain
-from catnat.torch.plan import Plan, plan_for
+from catnat.torch.plan import Plan, plan_for, takes_kernels
 
 INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
 ParameterizationLike = Parameterization | Natural | Sigmoid | str
 
 
-def prepare(scores: Tensor, parameterization: ParameterizationLike, dim: int = -1) -> tuple[Tensor, Plan, torch.dtype]:
-    """Scores with their classes' axis last and in a dtype to compute in, the plan, and the dtype to answer in."""
+def prepare(
+    scores: Tensor, parameterization: ParameterizationLike, dim: int = -1, *, half: bool = False
+) -> tuple[Tensor, Plan, torch.dtype]:
+    """Scores with their classes' axis last and in a dtype to compute in, the plan, and the dtype to answer in.
+
+    ``half``: 16-bit scores may stay so if the kernels take them, which compute in float32 all the same.
+    """
     check_scores(scores)
     x = to_last(scores, dim, "scores")
     width = operator.index(x.shape[-1])  # a number even where a compiler traces with symbolic shapes
     answer = scores.dtype
-    if answer in (torch.float16, torch.bfloat16):
-        x = x.float()
-        if torch.is_autocast_enabled(scores.device.type):  # as torch.log_softmax on a GPU: losses want the digits
-            answer = torch.float32
-    plan = plan_for(parameterization, width + 1, x.dtype, x.device)
+    sixteen_bits = answer in (torch.float16, torch.bfloat16)
+    if sixteen_bits and torch.is_autocast_enabled(scores.device.type):
+        answer = torch.float32  # as torch.log_softmax on a GPU: losses want the digits
+    plan = plan_for(parameterization, width + 1, torch.float32 if sixteen_bits else x.dtype, x.device)
     if plan.num_nodes != width:
         check_width(plan.num_classes, width, scores.shape, dim)
+    if sixteen_bits and not (half and answer == x.dtype and not plan.revives and takes_kernels(x, plan)):
+        x = x.float()
     if plan.revives:
         x = gate_revival(x, plan)
     return x, plan, answer
+
+
+def widen(x: Tensor) -> Tensor:
+    """Prepared scores in a dtype to compute in, where the kernels do not take them after all."""
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
 def check_scores(scores: Tensor) -> None:
@@ -115,10 +126,10 @@ def prepare_probs(probs: Tensor, parameterization: ParameterizationLike, dim: in
 def check_index(index: Tensor, plan: Plan, argument: str = "index", looked_up: bool = False) -> None:
     """Raise, or assert on the device, unless every class id is in range.
 
-    On a CPU an index that is about to be looked up in a table will be checked there.
+    An index that is about to be ``looked_up`` in a table, or by a kernel, will be checked there.
     """
     check_integers(index, argument)
-    if looked_up and index.device.type == "cpu":
+    if looked_up:
         return
     if index.numel() == 0:
         return

@@ -11,10 +11,12 @@ from functools import lru_cache
 import numpy as np
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from catnat.core.parameterization import Natural, Parameterization, Sigmoid, resolve
 from catnat.core.tree import Floats, Tree
-from catnat.torch.compat import plainly
+from catnat.torch.coin import coin_of
+from catnat.torch.compat import in_forward_mode, is_plain, kernels_for, plainly
 
 # Past this many entries a table of all paths is not kept: such a tree is a heap, whose paths are arithmetic, or so
 # deep that a path is no shortcut.
@@ -45,6 +47,10 @@ class Plan:
             and (self.is_heap or self.has_incidence)
             and (self.natural is None or (self.natural.saturation != "reflect" and self.margin > 0))
         )
+        # what `catnat.torch.kernels` take, and their launches; None where they have no form of it
+        self.launch = kernels_for(device) if dtype == torch.float32 else None
+        self.coin = coin_of(pi, device) if self.launch is not None else None
+        self.coin_arguments = None if self.coin is None else self.coin.arguments  # as operators take it
 
     # -- making it -----------------------------------------------------------------------------------------------
 
@@ -163,6 +169,11 @@ def at_nodes(constant: Tensor, nodes: Tensor | None) -> Tensor:
     """A per-node constant of a plan, at the given zero-based nodes or at all of them."""
     # no method of Plan: compilers take a plan as a constant and look into its fields only
     return constant if nodes is None or constant.shape[0] == 1 else constant[nodes]
+
+
+def takes_kernels(x: Tensor, plan: Plan) -> bool:
+    """Whether the GPU kernels may stand in for the plain walks, now and for this tensor."""
+    return plan.coin is not None and (is_compiling() or (is_plain(x) and not in_forward_mode()))
 
 
 @torch.compiler.assume_constant_result

@@ -1,0 +1,357 @@
+"""The kernels on a GPU, where there is one: values, gradients, memory, graphs, compilers, draws."""
+
+import numpy as np
+import pytest
+import torch
+
+import catnat.torch as ct
+from catnat import Natural, Parameterization
+from catnat.core import reference
+from catnat.torch import eager
+from catnat.torch.plan import plan_for
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+CLASSES = (2, 3, 4, 8, 18, 32, 100, 128, 512, 1000, 1024, 4096, 5000, 8192, 32768, 50257, 131072)
+ACTIVATIONS = {
+    "sigmoid": "sigmoid",
+    "natural": "natural",
+    "revive": Natural(saturation="revive"),
+    "reflect": Natural(saturation="reflect", amplitude=5.0),
+    "no floor": Natural(floor=0.0),
+}
+
+
+def scores(rows, nodes, dtype=torch.float32, scale=1.3):
+    return (torch.randn(rows, nodes, device="cuda") * scale).to(dtype)
+
+
+def double(tensor):
+    return tensor.detach().double().cpu().numpy()
+
+
+def poison():
+    """Leave NaNs in the memory that the next allocations will get."""
+    for size in (1 << 20, 1 << 22, 1 << 24):
+        torch.full((size,), torch.nan, device="cuda")
+
+
+def gradient_size(x, upstream, pi):
+    """The size of the terms that a gradient sums: floats cannot do better than relative to that."""
+    _, _, left, right = reference.activation(x, pi)
+    below = reference._walk_up(np.abs(upstream), pi)
+    return below[..., 2::2] * np.abs(left) + below[..., 3::2] * np.abs(right), below[..., 2::2] + below[..., 3::2]
+
+
+def close(came, expected, size, tolerance):
+    finite = np.isfinite(expected)
+    assert (np.isfinite(came) == finite).all()
+    error = np.abs(came - expected, where=finite, out=np.zeros_like(expected)) / np.maximum(1, size)
+    assert error.max() < tolerance, error.max()
+
+
+@pytest.mark.parametrize("classes", CLASSES)
+@pytest.mark.parametrize("name", ["sigmoid", "natural"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_values_and_gradients_are_the_oracles(classes, name, dtype):
+    torch.manual_seed(classes)
+    pi = Parameterization(classes, name)
+    rows = max(3, min(77, (1 << 18) // classes))
+    x = scores(rows, classes - 1, dtype).requires_grad_()
+    upstream = torch.randn(rows, classes, device="cuda").to(dtype)
+    poison()
+    log_p = ct.log_catnat(x, pi)
+    poison()
+    (gradient,) = torch.autograd.grad(log_p, x, upstream)
+    assert log_p.dtype == gradient.dtype == dtype
+    few = np.r_[0 : min(3, rows), rows - 1]
+    x64, g64 = double(x)[few], double(upstream)[few]
+    expected = reference.log_catnat(x64, pi)
+    tolerance = {torch.float32: 2e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}[dtype]
+    close(double(log_p)[few], expected, np.abs(expected), tolerance)
+    size, below = gradient_size(x64, g64, pi)
+    size = size if dtype == torch.float32 else size + below  # see `kernels.coins`
+    close(double(gradient)[few], reference.log_catnat_gradient(x64, g64, pi), size, tolerance)
+    assert torch.isfinite(log_p).all() and torch.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("classes", [6, 33, 1024, 5000])
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("center", ["uniform", 0.4, "by node"])
+def test_all_activations_and_centres_equal_plain_tensor_code(classes, name, center):
+    torch.manual_seed(1)
+    center = tuple(np.linspace(-0.7, 0.7, classes - 1)) if center == "by node" else center
+    pi = Parameterization(classes, ACTIVATIONS[name], center=center)
+    plan = plan_for(pi, classes, torch.float64, torch.device("cuda"))
+    x = scores(9, classes - 1, scale=2.5)
+    for function, plain in (
+        (lambda s: ct.log_catnat(s, pi), lambda s: eager.log_classes(s, plan)),
+        (lambda s: ct.catnat(s, pi), lambda s: eager.log_classes(s, plan).exp()),
+    ):
+        a, b = x.clone().requires_grad_(), x.double().requires_grad_()
+        found, expected = function(a), plain(b)
+        close(double(found), double(expected), np.abs(double(expected)), 3e-6)
+        upstream = torch.rand_like(found)
+        upstream = torch.where(torch.isfinite(found), upstream, 0)
+        (ours,) = torch.autograd.grad(found, a, upstream)
+        if name == "revive":  # the gate stands where the scores come in
+            continue
+        (theirs,) = torch.autograd.grad(expected, b, upstream.double())
+        size, _ = gradient_size(double(x), double(upstream), pi)
+        keep = torch.isfinite(theirs)
+        close(double(ours[keep]), double(theirs[keep]), size[keep.cpu().numpy()], 3e-6)
+
+
+def test_revival_is_that_of_the_cpu():
+    torch.manual_seed(2)
+    pi = Parameterization(18, Natural(saturation="revive"))
+    x = torch.randn(50, 17) * 4
+    upstream = torch.randn(50, 18)
+    found = []
+    for device in ("cpu", "cuda"):
+        s = x.to(device).requires_grad_()
+        found.append(torch.autograd.grad(ct.log_catnat(s, pi), s, upstream.to(device))[0].cpu())
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("classes", [18, 64, 1000])
+def test_strides_of_the_batch_do_not_matter(classes):
+    torch.manual_seed(3)
+    wide = scores(40, 2 * classes)
+    views = {
+        "columns": wide[:, 3 : classes + 2],
+        "every second row": wide[::2, : classes - 1],
+        "two axes": wide.view(5, 8, -1).transpose(0, 1)[:, :, : classes - 1],
+        "three axes": wide.view(5, 4, 2, -1).permute(2, 0, 1, 3)[..., : classes - 1],
+        "expanded": wide[:1, : classes - 1].expand(7, -1),
+        "last axis strided": scores(classes - 1, 40).t(),
+        "one row": wide[0, : classes - 1],
+    }
+    for name, view in views.items():
+        a, b = view.detach().requires_grad_(), view.detach().contiguous().requires_grad_()
+        for function in (ct.log_catnat, ct.entropy, lambda s: ct.log_prob(s, torch.zeros_like(s[..., 0]).long())):
+            ours, theirs = function(a), function(b)
+            assert torch.equal(ours, theirs), name
+            upstream = torch.rand_like(ours)
+            assert torch.equal(
+                torch.autograd.grad(ours, a, upstream)[0], torch.autograd.grad(theirs, b, upstream)[0]
+            ), name
+
+
+@pytest.mark.parametrize("classes", [2, 5, 18, 64, 1000, 4096])
+@pytest.mark.parametrize("name", ["sigmoid", "natural", "reflect"])
+def test_a_head_is_its_parts(classes, name):
+    torch.manual_seed(4)
+    pi = Parameterization(classes, ACTIVATIONS[name])
+    x = scores(301, classes - 1).requires_grad_()
+    drawn = ct.draw(x, pi)
+    given = ct.draw(x, pi, index=drawn.sample)
+    plan = plan_for(pi, classes, torch.float64, torch.device("cuda"))
+    y = x.detach().double().requires_grad_()
+    log_p = eager.log_classes(y, plan)
+    chosen = log_p.gather(-1, drawn.sample.unsqueeze(-1)).squeeze(-1)
+    entropy = -(log_p.exp() * log_p).sum(-1)
+    weights = torch.randn(2, 301, device="cuda")
+    (expected,) = torch.autograd.grad((weights[0] * chosen + weights[1] * entropy).sum(), y)
+    for found in (drawn, given):
+        torch.testing.assert_close(found.log_prob.double(), chosen, rtol=2e-6, atol=2e-6)
+        torch.testing.assert_close(found.entropy.double(), entropy, rtol=5e-6, atol=5e-6)
+        (gradient,) = torch.autograd.grad((weights[0] * found.log_prob + weights[1] * found.entropy).sum(), x)
+        upstream = np.abs(double(torch.nn.functional.one_hot(drawn.sample, classes) * weights[0].unsqueeze(1)))
+        upstream += np.abs(double(log_p.exp() * log_p * weights[1].unsqueeze(1)))
+        close(double(gradient), double(expected), gradient_size(double(x), upstream, pi)[0], 1e-5)
+    (alone,) = torch.autograd.grad(ct.entropy(x, pi).sum(), x)
+    (expected,) = torch.autograd.grad(-(eager.log_classes(y, plan).exp() * eager.log_classes(y, plan)).sum(), y)
+    torch.testing.assert_close(alone.double(), expected, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("classes", [2, 18, 1000, 131072])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_path_is_read_alone(classes, dtype):
+    torch.manual_seed(5)
+    for name in ("sigmoid", "natural"):
+        pi = Parameterization(classes, name)
+        x = scores(33, classes - 1, dtype).requires_grad_()
+        index = torch.randint(classes, (4, 33), device="cuda")
+        log_p = ct.log_catnat(x.detach().float(), pi)
+        for k in (index[0], index):
+            found = ct.log_prob(x, k, pi)
+            expected = log_p.expand(*k.shape[:-1], -1, -1).gather(-1, k.unsqueeze(-1)).squeeze(-1)
+            torch.testing.assert_close(
+                found.float(), expected, rtol=8e-3 if dtype == torch.bfloat16 else 2e-6, atol=2e-6
+            )
+            (gradient,) = torch.autograd.grad(found.float().sum(), x)
+            upstream = np.zeros((33, classes))
+            np.add.at(upstream, (np.arange(33)[None].repeat(k.numel() // 33, 0), k.reshape(-1, 33).cpu().numpy()), 1.0)
+            size, below = gradient_size(double(x), upstream, pi)
+            expected = reference.log_catnat_gradient(double(x), upstream, pi)
+            close(
+                double(gradient),
+                expected,
+                size + (below if dtype == torch.bfloat16 else 0),
+                1e-2 if dtype == torch.bfloat16 else 3e-6,
+            )
+
+
+@pytest.mark.parametrize("classes", [2, 6, 18, 1000])
+@pytest.mark.parametrize("name", ["sigmoid", "natural", "reflect"])
+def test_draws_follow_their_probabilities(classes, name):
+    pi = Parameterization(classes, ACTIVATIONS[name])
+    torch.manual_seed(6)
+    x = scores(1, classes - 1)
+    expected = double(ct.catnat(x, pi))[0]
+    n = 400_000
+    for drawn in (ct.sample(x[0], pi, sample_shape=(n,)), ct.draw(x.expand(n, -1), pi).sample):
+        counts = np.bincount(drawn.cpu().numpy().ravel(), minlength=classes)
+        keep = expected * n > 20
+        z = (counts - n * expected)[keep] / np.sqrt(n * expected * (1 - expected) + 1e-9)[keep]
+        assert np.abs(z).max() < 5.5
+        chi = (z**2 * (1 - expected[keep])).sum()
+        assert chi < keep.sum() + 6 * np.sqrt(2 * keep.sum())
+
+
+def test_draws_are_the_generators():
+    x = scores(100, 99)
+    first = [ct.sample(x, generator=torch.Generator("cuda").manual_seed(s)) for s in (1, 1, 2)]
+    assert torch.equal(first[0], first[1]) and not torch.equal(first[0], first[2])
+    torch.manual_seed(0)
+    a = ct.draw(x).sample
+    b = ct.draw(x).sample
+    torch.manual_seed(0)
+    assert torch.equal(a, ct.draw(x).sample) and not torch.equal(a, b)
+
+
+def test_results_are_the_same_run_to_run():
+    x, upstream = scores(1000, 999).requires_grad_(), torch.randn(1000, 1000, device="cuda")
+    index = torch.randint(1000, (5, 1000), device="cuda")
+    runs = []
+    for _ in range(3):
+        log_p, path = ct.log_catnat(x), ct.log_prob(x, index)
+        runs.append((log_p, path, *torch.autograd.grad((log_p * upstream).sum() + path.sum(), x)))
+    for again in runs[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(runs[0], again, strict=True))
+
+
+@pytest.mark.parametrize("classes", [18, 1024, 131072])
+def test_no_memory_beyond_the_results(classes):
+    rows = (1 << 24) // classes
+    x = scores(rows, classes - 1).requires_grad_()
+    ct.log_catnat(x)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    log_p = ct.log_catnat(x)
+    out = 4 * rows * classes
+    assert torch.cuda.max_memory_allocated() - before <= out + (1 << 21)  # rounding of the allocator
+    assert torch.cuda.memory_allocated() - before <= out + (1 << 21)  # nothing is kept but the scores
+    upstream = torch.ones_like(log_p)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    torch.autograd.grad(log_p, x, upstream)
+    assert torch.cuda.max_memory_allocated() - before <= 1.01 * out + (1 << 21)
+
+
+def test_nan_stays_in_its_row_and_infinite_scores_are_certain():
+    for name in ("sigmoid", "natural"):
+        x = scores(6, 99)
+        clean = ct.log_catnat(x, name)
+        x[2, 40] = torch.nan
+        found = ct.log_catnat(x.requires_grad_(), name)
+        others = torch.arange(6, device="cuda") != 2
+        assert torch.equal(found[others], clean[others])
+        assert found[2].isnan().any()
+        (gradient,) = torch.autograd.grad(found, x, torch.ones_like(found))
+        assert torch.isfinite(gradient[others]).all() and gradient[2, 40].isnan()
+    assert ct.entropy(torch.full((1, 3), torch.inf, device="cuda"), "sigmoid").item() == 0
+
+
+def test_second_derivatives():
+    for function in (
+        ct.log_catnat,
+        ct.catnat,
+        ct.entropy,
+        lambda s, p: ct.log_prob(s, torch.arange(4, device="cuda"), p),
+    ):
+        for name in ("sigmoid", "natural"):
+            on = []
+            for device in ("cpu", "cuda"):
+                torch.manual_seed(7)
+                s = torch.randn(4, 17).to(device).requires_grad_()
+                if device == "cpu" and function not in (ct.log_catnat, ct.catnat, ct.entropy):
+                    value = ct.log_prob(s, torch.arange(4), name)
+                else:
+                    value = function(s, name)
+                (first,) = torch.autograd.grad(torch.sin(value).sum(), s, create_graph=True)
+                (second,) = torch.autograd.grad((first * first).sum(), s)
+                on.append(second.cpu())
+            torch.testing.assert_close(*on, rtol=2e-3, atol=2e-3)
+
+
+OPERATORS = {
+    "walk": lambda x, coin: (x, *coin, False),
+    "pull": lambda x, coin: (x.detach(), *coin, True, torch.rand(*x.shape[:-1], coin[1], device="cuda")),
+    "log_path": lambda x, coin: (x, *coin, torch.zeros(*x.shape[:-1], 2, dtype=torch.int64, device="cuda")),
+    "sample": lambda x, coin: (x.detach(), *coin, torch.tensor([3], device="cuda"), 5),
+    "entropy": lambda x, coin: (x, *coin),
+    "draw": lambda x, coin: (x, *coin, torch.tensor([3], device="cuda")),
+    "judge": lambda x, coin: (x, *coin, torch.ones(x.shape[:-1], dtype=torch.int64, device="cuda")),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("classes", [18, 64])
+def test_opcheck(name, classes):
+    for activation in ("sigmoid", "natural"):
+        pi = Parameterization(classes, activation)
+        coin = plan_for(pi, classes, torch.float32, torch.device("cuda")).coin.arguments
+        x = scores(12, classes - 1).requires_grad_()
+        torch.library.opcheck(getattr(torch.ops.catnat, name).default, OPERATORS[name](x, coin))
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "natural"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_compiled_equals_eager_and_has_no_breaks(name, dtype):
+    def step(s, k):
+        drawn = ct.draw(s, name, index=k)
+        loss = ct.log_catnat(s, name).sin().mean() - ct.cross_entropy(s, k, name) + ct.catnat(s, name).square().mean()
+        return loss + drawn.log_prob.mean() + drawn.entropy.mean() + ct.entropy(s, name).mean()
+
+    torch.manual_seed(8)
+    s, k = scores(64, 99, dtype).requires_grad_(), torch.randint(100, (64,), device="cuda")
+    plain = step(s, k)
+    compiled = torch.compile(step, fullgraph=True)(s, k)
+    tolerance = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 2e-2}
+    torch.testing.assert_close(plain, compiled, **tolerance)
+    torch.testing.assert_close(*(torch.autograd.grad(v, s)[0] for v in (plain, compiled)), **tolerance)
+    draws = torch.compile(lambda s: ct.sample(s, name), fullgraph=True)(s)
+    assert draws.shape == (64,) and (draws >= 0).all() and (draws < 100).all()
+
+
+def test_export_keeps_the_operator():
+    class Head(torch.nn.Module):
+        def forward(self, s):
+            return ct.log_catnat(s, "natural")
+
+    s = scores(8, 99)
+    program = torch.export.export(Head(), (s,))
+    assert any("catnat" in str(node.target) for node in program.graph.nodes)
+    torch.testing.assert_close(program.module()(s), ct.log_catnat(s))
+
+
+def test_a_captured_head_draws_anew():
+    s = scores(256, 17).requires_grad_()
+    for _ in range(3):
+        ct.draw(s)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        drawn = ct.draw(s)
+        (gradient,) = torch.autograd.grad(drawn.log_prob.sum() + drawn.entropy.sum(), s)
+    seen = []
+    for _ in range(2):
+        graph.replay()
+        seen.append(drawn.sample.clone())
+    assert not torch.equal(*seen)
+    given = ct.draw(s, index=drawn.sample)
+    torch.testing.assert_close(given.log_prob, drawn.log_prob)
+    torch.testing.assert_close(gradient, torch.autograd.grad(given.log_prob.sum() + given.entropy.sum(), s)[0])

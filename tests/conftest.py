@@ -8,6 +8,10 @@ from hypothesis import settings
 if "PYTEST_XDIST_WORKER" in os.environ:  # the workers have the cores already; before torch is imported
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# For Triton, before it is imported: without a GPU its kernels can be interpreted.
+if not os.path.exists("/dev/nvidiactl"):
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 # For JAX, before it is imported: four devices, and XLA told not to spend long on programs that run for a moment (ten
 # times as fast to compile; the results differ by roundings from those of XLA's own settings, which
 # tests/jax/test_default_compiler.py looks at). A flag that is set already stays as it is.

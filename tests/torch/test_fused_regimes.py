@@ -13,7 +13,7 @@ import torch
 
 import catnat.torch as ct
 from catnat import Natural, Parameterization
-from catnat.torch import dispatch, eager, fused
+from catnat.torch import compiled, dispatch, eager, fused
 from tests.contract.cases import Case, batches, grid, scores_for
 
 
@@ -30,6 +30,7 @@ def spied() -> Iterator[collections.Counter[str]]:
         return wrapper
 
     with (
+        patch.object(compiled, "applies", lambda *_: False),  # that one comes first, where Numba is installed
         patch.object(fused, "_both", counting("small", fused._both)),
         patch.object(fused._Incidence, "forward", staticmethod(counting("few classes", fused._Incidence.forward))),
         patch.object(fused._Heap, "forward", staticmethod(counting("heap", fused._Heap.forward))),

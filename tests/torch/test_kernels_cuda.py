@@ -193,6 +193,31 @@ def test_the_path_is_read_alone(classes, dtype):
             )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_the_loss_is_that_of_the_cpu(dtype, reduction):
+    torch.manual_seed(9)
+    s, target = torch.randn(6, 50, 99).to(dtype), torch.randint(100, (6, 50))
+    target[2, ::3] = 7
+    found = []
+    for device in ("cpu", "cuda"):
+        x = s.to(device).requires_grad_()
+        loss = ct.cross_entropy(x, target.to(device), reduction=reduction, ignore_index=7)
+        (gradient,) = torch.autograd.grad(loss.float().sum(), x)
+        found.append((loss.detach().cpu(), gradient.cpu()))
+    tolerance = {"rtol": 1e-4, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 1e-2}
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, **tolerance)
+
+
+def test_class_ids_that_were_overwritten_are_noticed():
+    s, k = scores(8, 17).requires_grad_(), torch.zeros(8, dtype=torch.int64, device="cuda")
+    loss = ct.log_prob(s, k).sum()
+    k.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
 @pytest.mark.parametrize("classes", [2, 6, 18, 1000])
 @pytest.mark.parametrize("name", ["sigmoid", "natural", "reflect"])
 def test_draws_follow_their_probabilities(classes, name):
@@ -290,7 +315,8 @@ def test_second_derivatives():
 OPERATORS = {
     "walk": lambda x, coin: (x, *coin, False),
     "pull": lambda x, coin: (x.detach(), *coin, True, torch.rand(*x.shape[:-1], coin[1], device="cuda")),
-    "log_path": lambda x, coin: (x, *coin, torch.zeros(*x.shape[:-1], 2, dtype=torch.int64, device="cuda")),
+    "log_path": lambda x, coin: (x, *coin, None, torch.zeros(*x.shape[:-1], 2, dtype=torch.int64, device="cuda")),
+    "loss": lambda x, coin: (x, *coin, 3, torch.zeros(*x.shape[:-1], 1, dtype=torch.int64, device="cuda")),
     "sample": lambda x, coin: (x.detach(), *coin, torch.tensor([3], device="cuda"), 5),
     "entropy": lambda x, coin: (x, *coin),
     "draw": lambda x, coin: (x, *coin, torch.tensor([3], device="cuda")),
@@ -305,7 +331,8 @@ def test_opcheck(name, classes):
         pi = Parameterization(classes, activation)
         coin = plan_for(pi, classes, torch.float32, torch.device("cuda")).coin.arguments
         x = scores(12, classes - 1).requires_grad_()
-        torch.library.opcheck(getattr(torch.ops.catnat, name).default, OPERATORS[name](x, coin))
+        operator = getattr(torch.ops.catnat, "log_path" if name == "loss" else name).default
+        torch.library.opcheck(operator, OPERATORS[name](x, coin))
 
 
 @pytest.mark.parametrize("name", ["sigmoid", "natural"])

@@ -13,7 +13,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 from torch._C import _are_functorch_transforms_active, _is_tracing, _len_torch_dispatch_stack
-from torch._C._functorch import is_legacy_batchedtensor
+from torch._C._functorch import is_legacy_batchedtensor, unwrap_if_dead
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.utils._python_dispatch import _disable_current_modes
@@ -22,6 +22,18 @@ try:
     from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 except ImportError:  # older releases
     temporarily_clear_interpreter_stack = nullcontext  # type: ignore[assignment]
+
+__all__ = [
+    "PLAIN_TENSORS",
+    "assert_on_device",
+    "in_forward_mode",
+    "in_function_transform",
+    "is_plain",
+    "kernels_for",
+    "must_be_plain",
+    "plainly",
+    "unwrap_if_dead",
+]
 
 PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
 

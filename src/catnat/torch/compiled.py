@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch._C._functorch import unwrap_if_dead
 
 from catnat.torch import eager
-from catnat.torch.compat import in_forward_mode, is_plain, must_be_plain
+from catnat.torch.compat import in_forward_mode, is_plain, must_be_plain, unwrap_if_dead
 from catnat.torch.fused import plain_backward
 from catnat.torch.plan import Plan
 

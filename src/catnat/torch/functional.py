@@ -228,21 +228,23 @@ def cross_entropy(
     else:
         check_target_ids(target, x.shape[:-1])
         keep = target != ignore_index
+        if by_path and weight is None and takes_kernels(x, plan):
+            rows = x.reshape(target.numel(), plan.num_nodes)
+            loss = on_gpu.path_loss(rows, target.reshape(-1), ignore_index, plan).reshape(target.shape)
+            return _reduced(loss, keep, reduction, dtype)
         ids = torch.where(keep, target, 0)
         check_index(ids, plan, "target", looked_up=by_path and takes_kernels(x, plan))
         counted = keep.to(number) if weight is None else torch.where(keep, weight[ids], 0.0)
         if by_path:
-            loss = -dispatch.log_prob(x, ids, plan, None, "renormalize") * (1.0 if weight is None else weight[ids])
+            loss = -dispatch.log_prob(x, ids, plan, None, "renormalize")
+            loss = loss if weight is None else loss * weight[ids]
         else:
             log_p = dispatch.log_p(x, plan, None, "renormalize")
             own = torch.gather(log_p, -1, ids.unsqueeze(-1)).squeeze(-1) * (1.0 if weight is None else weight[ids])
             every = (log_p if weight is None else log_p * weight).mean(-1)
             loss = -(1 - label_smoothing) * own - label_smoothing * every
         loss = torch.where(keep, loss, 0.0)
-    if reduction == "none":
-        return loss.to(dtype)
-    total = loss.sum()
-    return (total / counted.sum() if reduction == "mean" else total).to(dtype)
+    return _reduced(loss, counted, reduction, dtype)
 
 
 def scores_from_probs(probs: Tensor, parameterization: ParameterizationLike = "natural", *, dim: int = -1) -> Tensor:
@@ -281,6 +283,14 @@ def reach(
 
 
 # -- shared parts ------------------------------------------------------------------------------------------------
+
+
+def _reduced(loss: Tensor, counted: Tensor, reduction: str, dtype: torch.dtype) -> Tensor:
+    """A loss for every row as the user wants it: ``counted`` is by how much every row counts."""
+    if reduction == "none":
+        return loss.to(dtype)
+    total = loss.sum()
+    return (total / counted.sum() if reduction == "mean" else total).to(dtype)
 
 
 def _answer(last: Tensor, dtype: torch.dtype, like: Tensor, dim: int) -> Tensor:

@@ -7,13 +7,14 @@ In eager mode each is an autograd function around its launch; a compiler or expo
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
 from catnat.torch import eager
+from catnat.torch.coin import Coin
 from catnat.torch.compat import must_be_plain
 from catnat.torch.plan import Plan, takes_kernels
 
@@ -29,19 +30,24 @@ def has_head(x: Tensor, plan: Plan) -> bool:
 
 def log_classes(x: Tensor, plan: Plan) -> Tensor:
     """log p of every class: [..., K-1] to [..., K], in the dtype of the scores."""
-    return _call(_LOG_CLASSES, x, plan)[0]
+    return _call(_Walk, x, plan, False)[0]
 
 
 def classes(x: Tensor, plan: Plan) -> Tensor:
     """p of every class."""
-    return _call(_CLASSES, x, plan)[0]
+    return _call(_Walk, x, plan, True)[0]
 
 
 def log_path(x: Tensor, index: Tensor, plan: Plan) -> Tensor:
     """float32 log p of one class a row [R], or of several [R, M], from scores [R, K-1]."""
     single = index.dim() == 1
-    found = _call(_PATH, x, plan, index.unsqueeze(1) if single else index)[0]
+    found = _call(_Path, x, plan, None, index.unsqueeze(1) if single else index)[0]
     return found.squeeze(1) if single else found
+
+
+def path_loss(x: Tensor, target: Tensor, ignored: int, plan: Plan) -> Tensor:
+    """float32 - log p of one class a row [R] from scores [R, K-1]; 0 for the class id to be ignored."""
+    return _call(_Path, x, plan, ignored, target.unsqueeze(1))[0].squeeze(1)
 
 
 def sample(x: Tensor, count: int, plan: Plan, generator: torch.Generator | None) -> Tensor:
@@ -56,17 +62,17 @@ def sample(x: Tensor, count: int, plan: Plan, generator: torch.Generator | None)
 
 def entropy(x: Tensor, plan: Plan) -> Tensor:
     """[...] float32."""
-    return _call(_ENTROPY, x, plan)[0]
+    return _call(_Entropy, x, plan)[0]
 
 
 def draw(x: Tensor, plan: Plan, generator: torch.Generator | None) -> Tensors:
     """log p of one draw a row, the row's entropy, and the draw."""
-    return _call(_DRAW, x, plan, _seed(x, generator))
+    return _call(_Draw, x, plan, _seed(x, generator))
 
 
 def judge(x: Tensor, index: Tensor, plan: Plan) -> Tensors:
     """log p of one class a row and the row's entropy."""
-    return _call(_JUDGE, x, plan, index)
+    return _call(_Judge, x, plan, index)
 
 
 def _seed(x: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -77,49 +83,41 @@ def _seed(x: Tensor, generator: torch.Generator | None) -> Tensor:
 # -- autograd ----------------------------------------------------------------------------------------------------
 
 
-class _Kernel(NamedTuple):
-    """One operator: its name, its launch, the gradient's, and the same in plain tensor code."""
-
-    name: str
-    launch: Callable[..., Tensors]  # (launch module, x, coin, others)
-    pull: Callable[..., Tensor]  # (launch module, x, coin, others, results, gradients)
-    plain: Callable[..., Tensors]  # (x, plan, others, results): what is differentiable
-    draws: bool = False  # whether the last result is class ids
-
-
-def _call(kernel: _Kernel, x: Tensor, plan: Plan, *others: Tensor) -> Tensors:
+def _call(kernel: type[_Kernel], x: Tensor, plan: Plan, *arguments: Any) -> Tensors:
     assert plan.coin_arguments is not None and plan.launch is not None
     if is_compiling():
-        found = getattr(torch.ops.catnat, kernel.name)(x, *plan.coin_arguments, *_SWITCHES.get(kernel, ()), *others)
+        found = getattr(torch.ops.catnat, kernel.name)(x, *plan.coin_arguments, *arguments)
         return found if isinstance(found, tuple) else (found,)
     if torch.is_grad_enabled() and x.requires_grad:
-        found = _Differentiable.apply(x, kernel, plan, *others)
-        return found
-    return kernel.launch(plan.launch, x, plan.coin, others)
+        return _Differentiable.apply(x, kernel, plan, *arguments)
+    return kernel.start(plan.launch, x, plan.coin, *arguments)
 
 
 class _Differentiable(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, kernel: _Kernel, plan: Plan, *others: Tensor) -> Tensors:
-        ctx.kernel, ctx.plan, ctx.others = kernel, plan, others  # class ids and seeds: nothing for autograd to watch
-        found = kernel.launch(plan.launch, x, plan.coin, others)
-        if kernel.draws:
-            ctx.mark_non_differentiable(found[-1])
-            ctx.save_for_backward(x, found[-1])
-        else:
-            ctx.save_for_backward(x)
+    def forward(ctx: Any, x: Tensor, kernel: type[_Kernel], plan: Plan, *arguments: Any) -> Tensors:
+        found = kernel.start(plan.launch, x, plan.coin, *arguments)
+        drawn = found[-1:] if kernel.draws else ()
+        ctx.mark_non_differentiable(*drawn)
+        ctx.kernel, ctx.plan = kernel, plan
+        # autograd watches tensors only: whoever overwrites the class ids is told so
+        ctx.numbers = tuple(None if isinstance(a, Tensor) else a for a in arguments)
+        ctx.is_tensor = tuple(isinstance(a, Tensor) for a in arguments)
+        ctx.save_for_backward(x, *drawn, *(a for a in arguments if isinstance(a, Tensor)))
         return found
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        x, *drawn = ctx.saved_tensors
         kernel, plan = ctx.kernel, ctx.plan
-        gradients = gradients[:-1] if kernel.draws else gradients
+        x, *tensors = ctx.saved_tensors
+        drawn = [tensors.pop(0)] if kernel.draws else []
+        arguments = [tensors.pop(0) if t else n for t, n in zip(ctx.is_tensor, ctx.numbers, strict=True)]
+        gradients = gradients[: len(gradients) - len(drawn)]
         if any(must_be_plain(gradient) for gradient in gradients):
-            dx = _plain_backward(lambda x: kernel.plain(x, plan, ctx.others, drawn), x, gradients)
+            dx = _plain_backward(lambda x: kernel.plain(x, plan, *arguments, *drawn), x, gradients)
         else:
-            dx = kernel.pull(plan.launch, x, plan.coin, ctx.others, drawn, gradients)
-        return dx, None, None, *[None] * len(ctx.others)
+            dx = kernel.pull(plan.launch, x, plan.coin, gradients, *arguments, *drawn)
+        return dx, None, None, *[None] * len(arguments)
 
 
 def _plain_backward(function: Callable[[Tensor], Tensors], x: Tensor, gradients: Tensors) -> Tensor:
@@ -130,64 +128,106 @@ def _plain_backward(function: Callable[[Tensor], Tensors], x: Tensor, gradients:
         return torch.autograd.grad(function(x), x, gradients, create_graph=again)[0]
 
 
-def _plain_log_classes(x: Tensor, plan: Plan, others: Tensors, drawn: Tensors) -> Tensors:
-    return (eager.log_classes(x.float(), plan).to(x.dtype),)
+# -- the kernels, and the same in plain tensor code --------------------------------------------------------------
 
 
-def _plain_path(x: Tensor, plan: Plan, others: Tensors, drawn: Tensors) -> Tensors:
-    return (eager.log_path(x.float().flatten(0, -2), others[0], plan),)
+class _Kernel:
+    """One operator: what starts it, its gradient, and the same in plain tensor code.
+
+    ``start`` takes what the operator takes; the other two get the class ids too that were drawn.
+    """
+
+    name: str
+    draws = False  # whether the last result is class ids
+    start: Callable[..., Tensors]
+    pull: Callable[..., Tensor]
+    plain: Callable[..., Tensors]
 
 
-def _plain_entropy(x: Tensor, plan: Plan, others: Tensors, drawn: Tensors) -> Tensors:
-    log_p = eager.log_classes(x.float(), plan)
-    return (torch.where(log_p == -torch.inf, 0.0, -log_p.exp() * log_p).sum(-1),)
+class _Walk(_Kernel):
+    name = "walk"
+
+    @staticmethod
+    def start(launch: Any, x: Tensor, coin: Coin, exp: bool) -> Tensors:
+        return (launch.walk(x, coin, exp),)
+
+    @staticmethod
+    def pull(launch: Any, x: Tensor, coin: Coin, gradients: Tensors, exp: bool) -> Tensor:
+        return launch.pull(x, gradients[0], coin, launch.P if exp else launch.LOG_P)
+
+    @staticmethod
+    def plain(x: Tensor, plan: Plan, exp: bool) -> Tensors:
+        log_p = eager.log_classes(x.float(), plan)
+        return ((log_p.exp() if exp else log_p).to(x.dtype),)
 
 
-def _plain_head(x: Tensor, plan: Plan, others: Tensors, drawn: Tensors) -> Tensors:
-    (index,) = drawn or others
-    log_p = eager.log_classes(x.float(), plan).gather(-1, index.unsqueeze(-1)).squeeze(-1)
-    return log_p, *_plain_entropy(x, plan, others, drawn)
+class _Path(_Kernel):
+    name = "log_path"
+
+    @staticmethod
+    def start(launch: Any, x: Tensor, coin: Coin, ignored: int | None, index: Tensor) -> Tensors:
+        return (launch.log_path(x, index, coin, ignored),)
+
+    @staticmethod
+    def pull(launch: Any, x: Tensor, coin: Coin, gradients: Tensors, ignored: int | None, index: Tensor) -> Tensor:
+        return launch.pull_path(x, index, gradients[0], coin, ignored)
+
+    @staticmethod
+    def plain(x: Tensor, plan: Plan, ignored: int | None, index: Tensor) -> Tensors:
+        if ignored is None:
+            return (eager.log_path(x.float(), index, plan),)
+        keep = index != ignored
+        return (torch.where(keep, -eager.log_path(x.float(), torch.where(keep, index, 0), plan), 0.0),)
 
 
-_LOG_CLASSES = _Kernel(
-    "walk",
-    lambda launch, x, coin, others: (launch.walk(x, coin, False),),
-    lambda launch, x, coin, others, drawn, gradients: launch.pull(x, gradients[0], coin, launch.LOG_P),
-    _plain_log_classes,
-)
-_CLASSES = _Kernel(
-    "walk",
-    lambda launch, x, coin, others: (launch.walk(x, coin, True),),
-    lambda launch, x, coin, others, drawn, gradients: launch.pull(x, gradients[0], coin, launch.P),
-    lambda x, plan, others, drawn: (_plain_log_classes(x, plan, others, drawn)[0].exp(),),
-)
-_PATH = _Kernel(
-    "log_path",
-    lambda launch, x, coin, others: (launch.log_path(x, others[0], coin),),
-    lambda launch, x, coin, others, drawn, gradients: launch.pull_path(x, others[0], gradients[0], coin),
-    _plain_path,
-)
-_ENTROPY = _Kernel(
-    "entropy",
-    lambda launch, x, coin, others: launch.head(x, None, None, coin)[1:2],
-    lambda launch, x, coin, others, drawn, gradients: launch.pull(x, None, coin, launch.HEAD, None, gradients[0]),
-    _plain_entropy,
-)
-_DRAW = _Kernel(
-    "draw",
-    lambda launch, x, coin, others: launch.head(x, None, others[0], coin),
-    lambda launch, x, coin, others, drawn, gradients: launch.pull(
-        x, gradients[0], coin, launch.HEAD, drawn[0], gradients[1]
-    ),
-    _plain_head,
-    draws=True,
-)
-_JUDGE = _Kernel(
-    "judge",
-    lambda launch, x, coin, others: launch.head(x, others[0], None, coin)[:2],
-    lambda launch, x, coin, others, drawn, gradients: launch.pull(
-        x, gradients[0], coin, launch.HEAD, others[0], gradients[1]
-    ),
-    _plain_head,
-)
-_SWITCHES: dict[_Kernel, tuple[bool, ...]] = {_LOG_CLASSES: (False,), _CLASSES: (True,)}
+class _Entropy(_Kernel):
+    name = "entropy"
+
+    @staticmethod
+    def start(launch: Any, x: Tensor, coin: Coin) -> Tensors:
+        return launch.head(x, None, None, coin)[1:2]
+
+    @staticmethod
+    def pull(launch: Any, x: Tensor, coin: Coin, gradients: Tensors) -> Tensor:
+        return launch.pull(x, None, coin, launch.HEAD, None, gradients[0])
+
+    @staticmethod
+    def plain(x: Tensor, plan: Plan) -> Tensors:
+        log_p = eager.log_classes(x.float(), plan)
+        dead = log_p == -torch.inf
+        log_p = torch.where(dead, 0.0, log_p)
+        return (torch.where(dead, 0.0, -log_p.exp() * log_p).sum(-1),)
+
+
+class _Judge(_Kernel):
+    name = "judge"
+
+    @staticmethod
+    def start(launch: Any, x: Tensor, coin: Coin, index: Tensor) -> Tensors:
+        return launch.head(x, index, None, coin)[:2]
+
+    @staticmethod
+    def pull(launch: Any, x: Tensor, coin: Coin, gradients: Tensors, index: Tensor) -> Tensor:
+        return launch.pull(x, gradients[0], coin, launch.HEAD, index, gradients[1])
+
+    @staticmethod
+    def plain(x: Tensor, plan: Plan, index: Tensor) -> Tensors:
+        log_p = eager.log_classes(x.float(), plan).gather(-1, index.unsqueeze(-1)).squeeze(-1)
+        return log_p, *_Entropy.plain(x, plan)
+
+
+class _Draw(_Kernel):
+    name = "draw"
+    draws = True
+
+    @staticmethod
+    def start(launch: Any, x: Tensor, coin: Coin, seed: Tensor) -> Tensors:
+        return launch.head(x, None, seed, coin)
+
+    @staticmethod
+    def pull(launch: Any, x: Tensor, coin: Coin, gradients: Tensors, seed: Tensor, index: Tensor) -> Tensor:
+        return _Judge.pull(launch, x, coin, gradients, index)
+
+    @staticmethod
+    def plain(x: Tensor, plan: Plan, seed: Tensor, index: Tensor) -> Tensors:
+        return _Judge.plain(x, plan, index)

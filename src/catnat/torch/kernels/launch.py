@@ -180,42 +180,45 @@ CHECKED = {"debug": True, "sanitize_overflow": False}
 
 
 @lru_cache(maxsize=1024)
-def _path_launcher(switches: Switches, kernel: str, one: bool) -> tuple[Launcher, int]:
+def _path_launcher(switches: Switches, kernel: str, one: bool, loss: bool = False) -> tuple[Launcher, int]:
     depth = (switches.classes - 1).bit_length()
     height, warps = path_height(depth) if kernel != "sample" else (128, 4)
     constants = {"CLASSES": switches.classes, "DEPTH": depth, "HEIGHT": height, "ONE": one, **switches.constants}
     if kernel != "sample":
-        constants["STEPS"] = 1 << (depth - 1).bit_length()
+        constants |= {"STEPS": 1 << (depth - 1).bit_length(), "LOSS": loss}
     checked = CHECKED if kernel == "log_path" else {}
     return Launcher(getattr(path_kernels, kernel), constants, num_warps=warps, num_stages=1, **checked), height
 
 
-def log_path(x: Tensor, index: Tensor, coin: Coin) -> Tensor:
-    """float32 log p of ``index`` [..., M], M classes a row, from scores [..., K-1]."""
+def log_path(x: Tensor, index: Tensor, coin: Coin, ignored: int | None = None) -> Tensor:
+    """float32 log p of ``index`` [..., M], M classes a row, from scores [..., K-1].
+
+    With ``ignored``, - log p instead: the loss against targets, 0 for that one.
+    """
     rows, index = Rows.of(x), index.contiguous()
     out = torch.empty(index.shape, device=x.device)
     if index.numel() == 0:
         return out
-    launcher, height = _path_launcher(Switches.of(coin, rows), "log_path", index.shape[-1] == 1)
+    launcher, height = _path_launcher(Switches.of(coin, rows), "log_path", index.shape[-1] == 1, ignored is not None)
     launcher(
         x.device, _programs(index.numel(), height),
-        rows.tensor, index, out, coin.ends, index.numel(), index.shape[-1], *rows.strides,
+        rows.tensor, index, out, coin.ends, index.numel(), index.shape[-1], ignored or 0, *rows.strides,
         *_numbers(coin.amplitude, coin.least),
     )  # fmt: skip
     return out
 
 
-def pull_path(x: Tensor, index: Tensor, gradient: Tensor, coin: Coin) -> Tensor:
+def pull_path(x: Tensor, index: Tensor, gradient: Tensor, coin: Coin, ignored: int | None = None) -> Tensor:
     """Its gradient."""
     rows, index, samples = Rows.of(x), index.contiguous(), index.shape[-1]
     # several gradients of a row are added up in float32
     dx = torch.zeros(x.shape, dtype=x.dtype if samples == 1 else torch.float32, device=x.device)
     if index.numel() > 0:
-        launcher, height = _path_launcher(Switches.of(coin, rows), "pull_path", samples == 1)
+        launcher, height = _path_launcher(Switches.of(coin, rows), "pull_path", samples == 1, ignored is not None)
         launcher(
             x.device, _programs(rows.rows, height),
-            rows.tensor, index, gradient.contiguous(), dx, coin.ends, rows.rows, samples, *rows.strides,
-            *_numbers(coin.amplitude, coin.least),
+            rows.tensor, index, gradient.contiguous(), dx, coin.ends, rows.rows, samples, ignored or 0,
+            *rows.strides, *_numbers(coin.amplitude, coin.least),
         )  # fmt: skip
     return dx if dx.dtype == x.dtype else dx.to(x.dtype)
 

@@ -20,8 +20,8 @@ COIN = "Tensor? ends, int classes, int kind, float amplitude, float least, int s
 SCHEMAS = {
     "walk": f"(Tensor x, {COIN}, bool exp) -> Tensor",
     "pull": f"(Tensor x, {COIN}, bool exp, Tensor gradient) -> Tensor",
-    "log_path": f"(Tensor x, {COIN}, Tensor index) -> Tensor",
-    "pull_path": f"(Tensor x, {COIN}, Tensor index, Tensor gradient) -> Tensor",
+    "log_path": f"(Tensor x, {COIN}, int? ignored, Tensor index) -> Tensor",
+    "pull_path": f"(Tensor x, {COIN}, int? ignored, Tensor index, Tensor gradient) -> Tensor",
     "sample": f"(Tensor x, {COIN}, Tensor seed, SymInt count) -> Tensor",
     "entropy": f"(Tensor x, {COIN}) -> Tensor",
     "draw": f"(Tensor x, {COIN}, Tensor seed) -> (Tensor, Tensor, Tensor)",
@@ -94,14 +94,16 @@ _differentiable("walk", _walk_backward, _keep_walk)
 # -- one class a row ---------------------------------------------------------------------------------------------
 
 
-@_operator("log_path", lambda x, *rest: x.new_empty(rest[N].shape, dtype=torch.float32))
+@_operator("log_path", lambda x, *rest: x.new_empty(rest[N + 1].shape, dtype=torch.float32))
 def _log_path(x: Tensor, *rest: Any) -> Tensor:
-    return launch.log_path(x, rest[N], _coin(*rest[:N]))
+    ignored, index = rest[N:]
+    return launch.log_path(x, index, _coin(*rest[:N]), ignored)
 
 
 @_operator("pull_path", lambda x, *rest: x.new_empty(x.shape))
 def _pull_path(x: Tensor, *rest: Any) -> Tensor:
-    return launch.pull_path(x, rest[N], rest[N + 1], _coin(*rest[:N]))
+    ignored, index, gradient = rest[N:]
+    return launch.pull_path(x, index, gradient, _coin(*rest[:N]), ignored)
 
 
 def _keep_path(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -111,7 +113,7 @@ def _keep_path(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _path_backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
     x, ends, index = ctx.saved_tensors
-    return torch.ops.catnat.pull_path(x, ends, *ctx.rest, index, gradient), *[None] * (N + 1)
+    return torch.ops.catnat.pull_path(x, ends, *ctx.rest, index, gradient), *[None] * (N + 2)
 
 
 _differentiable("log_path", _path_backward, _keep_path)

@@ -11,7 +11,7 @@ import triton.language as tl
 
 from catnat.torch.kernels import coins
 
-NUMBERS = ("items", "rows", "batch", "samples", "stride", "outer_stride", "inner")  # see `launcher`
+NUMBERS = ("items", "rows", "batch", "samples", "ignored", "stride", "outer_stride", "inner")  # see `launcher`
 
 
 @triton.jit
@@ -55,28 +55,34 @@ def log_of(
 
 @triton.jit(do_not_specialize=NUMBERS)
 def log_path(
-    x_ptr, index_ptr, out_ptr, ends_ptr, items, samples, stride, outer_stride, inner,
+    x_ptr, index_ptr, out_ptr, ends_ptr, items, samples, ignored, stride, outer_stride, inner,
     half, rest, angle, least, period, period_rest,
     CLASSES: tl.constexpr, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, STEPS: tl.constexpr, SPLIT: tl.constexpr,
-    NATURAL: tl.constexpr, ENDS: tl.constexpr, SATURATION: tl.constexpr, ONE: tl.constexpr,
+    NATURAL: tl.constexpr, ENDS: tl.constexpr, SATURATION: tl.constexpr, ONE: tl.constexpr, LOSS: tl.constexpr,
 ):  # fmt: skip
-    """log p of ``samples`` classes a row; ONE where that is one."""
+    """log p of ``samples`` classes a row; ONE where that is one. LOSS: - log p, and 0 for the class id ``ignored``."""
     coin = (half, rest, angle, least, period, period_rest)
     item = tl.program_id(0).to(tl.int64) * HEIGHT + tl.arange(0, HEIGHT)
     item = tl.minimum(item, items - 1)
-    index = _check(tl.load(index_ptr + item), CLASSES)
+    index = tl.load(index_ptr + item)
+    counts = index != ignored
+    if LOSS:
+        index = tl.where(counts, index, 0)
+    index = _check(index, CLASSES)
     row = item if ONE else item // samples
     start = _row_start(row, stride, outer_stride, inner, SPLIT)
     found = log_of(x_ptr, start, index, ends_ptr, coin, CLASSES, DEPTH, STEPS, NATURAL, ENDS, SATURATION)
+    if LOSS:
+        found = tl.where(counts, -found, 0.0)
     tl.store(out_ptr + item, found)
 
 
 @triton.jit(do_not_specialize=NUMBERS)
 def pull_path(
-    x_ptr, index_ptr, gradient_ptr, dx_ptr, ends_ptr, rows, samples, stride, outer_stride, inner,
+    x_ptr, index_ptr, gradient_ptr, dx_ptr, ends_ptr, rows, samples, ignored, stride, outer_stride, inner,
     half, rest, angle, least, period, period_rest,
     CLASSES: tl.constexpr, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, STEPS: tl.constexpr, SPLIT: tl.constexpr,
-    NATURAL: tl.constexpr, ENDS: tl.constexpr, SATURATION: tl.constexpr, ONE: tl.constexpr,
+    NATURAL: tl.constexpr, ENDS: tl.constexpr, SATURATION: tl.constexpr, ONE: tl.constexpr, LOSS: tl.constexpr,
 ):  # fmt: skip
     """Its gradient, into ``dx``, which is 0 everywhere; ONE where there is one sample a row."""
     coin = (half, rest, angle, least, period, period_rest)
@@ -88,11 +94,15 @@ def pull_path(
     sample = 0
     while sample < samples:  # Triton's interpreter has no range() of an argument
         item = row * samples + sample
-        index = tl.minimum(tl.maximum(tl.load(index_ptr + item), 0), CLASSES - 1).to(tl.int32)
+        wanted = tl.load(index_ptr + item)
+        index = tl.minimum(tl.maximum(wanted, 0), CLASSES - 1).to(tl.int32)
         level, node, right, taken = _steps(index, CLASSES, DEPTH, STEPS)
         taken = taken & inside
+        if LOSS:
+            taken = taken & (wanted != ignored)[:, None]
         x = tl.load(x_ptr + at + (node - 1), taken, other=0.0).to(tl.float32)
         gradient = tl.load(gradient_ptr + item).to(tl.float32)[:, None]
+        gradient = -gradient if LOSS else gradient
         ends = coins.ends_of(ends_ptr, node, tl.where(taken, level, 0), coin, CLASSES - 1, ENDS)
         below_left, below_right = tl.where(right, 0.0, gradient), tl.where(right, gradient, 0.0)
         slope = coins.pull(x, below_left, below_right, ends, coin, NATURAL, ENDS, SATURATION, True)

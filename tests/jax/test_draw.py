@@ -1,0 +1,45 @@
+"""A draw with its log-probability and entropy is what the single functions say."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import catnat.jax as cj
+from catnat import Parameterization
+
+KEY = jax.random.key(0)
+
+
+@pytest.mark.parametrize("mask_mode", [None, "renormalize", "prune"])
+def test_a_draw_is_its_parts(mask_mode):
+    pi = Parameterization(18, "natural")
+    scores = jax.random.normal(KEY, (3, 40, 17))
+    masking = {}
+    if mask_mode:
+        masking = {"mask": jnp.arange(18) % 3 != 0, "mask_mode": mask_mode}
+    drawn = jax.jit(lambda key, s: cj.draw(key, s, pi, **masking))(KEY, scores)
+    given = cj.draw(None, scores, pi, index=drawn.sample, **masking)
+    np.testing.assert_array_equal(drawn.sample, cj.sample(KEY, scores, pi, **masking))
+    for found in (drawn, given):
+        np.testing.assert_allclose(found.log_prob, cj.log_prob(scores, drawn.sample, pi, **masking), rtol=1e-6)
+        np.testing.assert_allclose(found.entropy, cj.entropy(scores, pi, **masking), rtol=1e-6)
+
+    def loss(s):
+        found = cj.draw(KEY, s, pi, **masking)
+        return (found.log_prob + 2 * found.entropy).sum()
+
+    def parts(s):
+        return (cj.log_prob(s, drawn.sample, pi, **masking) + 2 * cj.entropy(s, pi, **masking)).sum()
+
+    np.testing.assert_allclose(jax.grad(loss)(scores), jax.grad(parts)(scores), rtol=1e-5, atol=1e-5)
+
+
+def test_bad_input():
+    scores = jnp.zeros((5, 17))
+    with pytest.raises(ValueError, match=r"index must have the scores' batch shape \(5,\); got \(4,\)"):
+        cj.draw(None, scores, index=jnp.zeros(4, jnp.int32))
+    with pytest.raises(TypeError, match="key"):
+        cj.draw(None, scores)
+    with pytest.raises(TypeError, match="key"):
+        cj.draw(scores, KEY)

@@ -1,0 +1,55 @@
+"""A draw with its log-probability and entropy is what the single functions say."""
+
+import pytest
+import torch
+
+import catnat.torch as ct
+from catnat import Parameterization
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "natural"])
+@pytest.mark.parametrize("mask_mode", [None, "renormalize", "prune"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_a_draw_is_its_parts(name, mask_mode, dtype):
+    pi = Parameterization(18, name)
+    scores = torch.randn(3, 40, 17).to(dtype).requires_grad_()
+    masking = {}
+    if mask_mode:
+        mask = torch.rand(40, 18) < 0.5
+        mask[:, 3] = True
+        masking = {"mask": mask, "mask_mode": mask_mode}
+    drawn = ct.draw(scores, pi, generator=torch.Generator().manual_seed(1), **masking)
+    again = ct.sample(scores, pi, generator=torch.Generator().manual_seed(1), **masking)
+    assert drawn.sample.dtype == torch.int64 and torch.equal(drawn.sample, again)
+    assert drawn.log_prob.dtype == drawn.entropy.dtype == dtype
+    if mask_mode:
+        assert mask.expand(3, 40, 18).gather(-1, drawn.sample.unsqueeze(-1)).all()
+    given = ct.draw(scores, pi, index=drawn.sample, **masking)
+    assert given.sample is drawn.sample
+    for found in (drawn, given):
+        assert torch.equal(found.log_prob, ct.log_prob(scores, drawn.sample, pi, **masking))
+        assert torch.equal(found.entropy, ct.entropy(scores, pi, **masking))
+    loss = (drawn.log_prob.double() + 2 * drawn.entropy.double()).sum()
+    parts = ct.log_prob(scores, again, pi, **masking).double() + 2 * ct.entropy(scores, pi, **masking).double()
+    torch.testing.assert_close(*(torch.autograd.grad(v, scores)[0] for v in (loss, parts.sum())))
+
+
+def test_draws_compile():
+    scores, index = torch.randn(5, 17, requires_grad=True), torch.arange(5)
+    compiled = torch.compile(lambda s, k: ct.draw(s, index=k), fullgraph=True, backend="aot_eager")(scores, index)
+    for a, b in zip(compiled, ct.draw(scores, index=index), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_bad_input():
+    scores = torch.randn(5, 17)
+    with pytest.raises(IndexError, match=r"index .* \[0, 17\]"):
+        ct.draw(scores, index=torch.full((5,), 18))
+    with pytest.raises(ValueError, match=r"index must have the scores' batch shape \(5,\); got \(4,\)"):
+        ct.draw(scores, index=torch.zeros(4, dtype=torch.int64))
+    with pytest.raises(TypeError, match="index must be an integer"):
+        ct.draw(scores, index=torch.zeros(5))
+    with pytest.raises(TypeError, match="scores must be"):
+        ct.draw([1.0])
+    assert ct.draw(torch.zeros(0, 17)).entropy.shape == (0,)
+    assert ct.draw(torch.zeros(4, 0)).sample.tolist() == [0] * 4

@@ -124,3 +124,49 @@ def test_transforms_and_forward_mode_take_plain_code(kernels: None) -> None:
     _, tangent = torch.func.jvp(lambda s: ct.log_catnat(s, PI), (s,), (torch.ones_like(s),))
     assert tangent.shape == (4, 6)
     assert on_gpu.has_head(s, plan.plan_for(PI, 6, torch.float32, s.device))
+
+
+OPERATORS = {
+    "walk": lambda x, coin: (x, *coin, False),
+    "pull": lambda x, coin: (x.detach(), *coin, True, torch.rand(*x.shape[:-1], coin[1])),
+    "log_path": lambda x, coin: (x, *coin, None, torch.zeros(*x.shape[:-1], 2, dtype=torch.int64)),
+    "sample": lambda x, coin: (x.detach(), *coin, torch.tensor([3]), 5),
+    "entropy": lambda x, coin: (x, *coin),
+    "draw": lambda x, coin: (x, *coin, torch.tensor([3])),
+    "judge": lambda x, coin: (x, *coin, torch.ones(x.shape[:-1], dtype=torch.int64)),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators_are_well_registered(name: str, kernels: None) -> None:
+    from catnat.torch.kernels import ops  # noqa: F401
+
+    coin = plan.plan_for(PI, 6, torch.float32, torch.device("cpu")).coin_arguments
+    x = torch.randn(3, 5, requires_grad=True)
+    torch.library.opcheck(getattr(torch.ops.catnat, name).default, OPERATORS[name](x, coin))
+
+
+def test_compilers_see_operators(kernels: None) -> None:
+    from catnat.torch.kernels import ops  # noqa: F401
+
+    def step(s: Tensor, k: Tensor) -> Tensor:
+        drawn = ct.draw(s, PI, index=k)
+        loss = ct.log_catnat(s, PI).sin().mean() + ct.catnat(s, PI).square().mean() + ct.cross_entropy(s, k, PI)
+        return loss + drawn.log_prob.mean() + drawn.entropy.mean() + ct.log_prob(s, k, PI).mean()
+
+    s, k = torch.randn(4, 5, requires_grad=True), torch.tensor([0, 5, 2, 3])
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    values = [f(s, k) for f in (step, compiled)]
+    torch.testing.assert_close(*values)
+    torch.testing.assert_close(*(torch.autograd.grad(v, s)[0] for v in values))
+
+    class Head(torch.nn.Module):
+        def forward(self, s: Tensor) -> Tensor:
+            return ct.log_catnat(s, PI)
+
+    program = torch.export.export(Head(), (s.detach(),))
+    assert any("catnat.walk" in str(node.target) for node in program.graph.nodes)
+    torch.testing.assert_close(program.module()(s.detach()), ct.log_catnat(s.detach(), PI))
+    batched = torch.compile(torch.func.vmap(lambda s, k: step(s, k)), fullgraph=True, backend="aot_eager")
+    stack, ids = torch.randn(3, 4, 5), torch.stack([k, k.flip(0), k])
+    torch.testing.assert_close(batched(stack, ids), torch.stack([step(a, b) for a, b in zip(stack, ids, strict=True)]))

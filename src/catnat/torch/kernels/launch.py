@@ -16,6 +16,7 @@ from catnat.torch.kernels import walk as walk_kernels
 from catnat.torch.kernels.blocks import Block, head_block, path_height, pull_block, walk_block, writes_whole_rows
 from catnat.torch.kernels.launcher import Launcher
 
+MAX_STRIDE = 1 << 21  # between rows: a program's rows are addressed by 32-bit numbers
 LOG_P, P, HEAD = 0, 1, 2  # what a gradient is of
 ENTROPY, GIVEN, DRAWN = 0, 1, 2  # what a head is asked for besides the entropy
 
@@ -68,7 +69,8 @@ class Rows(NamedTuple):
                 axes[-1] = (axes[-1][0] * size, stride)
             else:
                 axes.append((size, stride))
-        if len(axes) > 2 or (x.shape[-1] > 1 and x.stride(-1) != 1):
+        far = any(stride > MAX_STRIDE for _, stride in axes[-1:])
+        if len(axes) > 2 or far or (x.shape[-1] > 1 and x.stride(-1) != 1):
             return Rows.of(x.contiguous())
         rows = math.prod(size for size, _ in axes)
         if len(axes) == 2:

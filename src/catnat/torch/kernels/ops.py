@@ -7,14 +7,16 @@ it, and `torch.library.opcheck` can judge it. These gradients have no gradients 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.library import Library, register_autograd, register_fake
+from torch.library import Library, register_autograd, register_fake, register_vmap
 
 from catnat.torch.coin import Coin
 from catnat.torch.kernels import launch
+from catnat.torch.kernels.coins import INTERPRETED
 
 COIN = "Tensor? ends, int classes, int kind, float amplitude, float least, int saturation"
 SCHEMAS = {
@@ -44,11 +46,26 @@ def _operator(name: str, fake: Any) -> Any:
     """Register what follows as the operator's kernel, and ``fake`` for its shapes."""
 
     def register(function: Any) -> Any:
-        _library.impl(name, function, "CUDA")
+        for device in ("CUDA", "CPU") if INTERPRETED else ("CUDA",):
+            _library.impl(name, function, device)
         register_fake(f"catnat::{name}", fake, lib=_library)
+        if name not in ("sample", "draw"):  # what random numbers a batch of those shall share is not ours to say
+            register_vmap(f"catnat::{name}", partial(_batched, name), lib=_library)
         return function
 
     return register
+
+
+def _batched(name: str, info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
+    """All operators take any batch: one more axis of it is one more axis in front."""
+    front = [
+        a if not isinstance(a, Tensor) or i == 1  # the ends belong to no row
+        else a.expand(info.batch_size, *a.shape) if dim is None
+        else a.movedim(dim, 0)
+        for i, (a, dim) in enumerate(zip(arguments, in_dims, strict=True))
+    ]  # fmt: skip
+    found = getattr(torch.ops.catnat, name)(*front)
+    return found, (0,) * len(found) if isinstance(found, tuple) else 0
 
 
 def _differentiable(name: str, backward: Any, keep: Any) -> None:

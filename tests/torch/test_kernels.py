@@ -87,6 +87,40 @@ def test_activations_and_centres(name: str, center: str, small_blocks: None) -> 
         both_ways(pi, scores_for(pi, "scale 1", 3, np.float32) * np.float32(2.0))
 
 
+@pytest.mark.parametrize(("classes", "odd"), [(13, (1, 2, 4)), (11, (1, 3)), (13, (1, 3, 6)), (13, (5,)), (16, (1, 2))])
+def test_centres_along_a_path_that_is_not_the_ragged_one(
+    classes: int, odd: tuple[int, ...], small_blocks: None
+) -> None:
+    for name in ("sigmoid", "natural"):
+        center = tuple(0.5 / node if node in odd else 0.0 for node in range(1, classes))
+        pi = Parameterization(classes, name, center=center)
+        both_ways(pi, scores_for(pi, "scale 1", 3, np.float32))
+
+
+def test_the_default_dtype_changes_nothing() -> None:
+    coin = coin_of(Parameterization(18, "natural"), CPU)
+    assert coin is not None
+    x, index = torch.from_numpy(numbers(3, 17)), torch.tensor([[1], [2], [17]])
+    expected = [launch.log_path(x, index, coin), launch.head(x, None, None, coin)[1]]
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.bfloat16)
+        found = [launch.log_path(x, index, coin), launch.head(x, None, None, coin)[1]]
+    finally:
+        torch.set_default_dtype(before)
+    for a, b in zip(found, expected, strict=True):
+        assert a.dtype == torch.float32 and torch.equal(a, b)
+
+
+def test_numbers_that_are_negated_when_read() -> None:
+    coin = coin_of(Parameterization(6, "natural"), CPU)
+    assert coin is not None
+    x, upstream = (torch.from_numpy(numbers(3, n)) for n in (5, 6))
+    assert torch.equal(launch.walk(torch._neg_view(x), coin, False), launch.walk(-x, coin, False))
+    ours = launch.pull(torch._neg_view(x), torch._neg_view(upstream), coin, launch.LOG_P)
+    assert torch.equal(ours, launch.pull(-x, -upstream, coin, launch.LOG_P))
+
+
 def test_the_kinds_of_ends() -> None:
     kinds = {
         (16, "uniform", "clip"): 0,

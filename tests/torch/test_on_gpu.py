@@ -167,6 +167,44 @@ def test_compilers_see_operators(kernels: None) -> None:
     program = torch.export.export(Head(), (s.detach(),))
     assert any("catnat.walk" in str(node.target) for node in program.graph.nodes)
     torch.testing.assert_close(program.module()(s.detach()), ct.log_catnat(s.detach(), PI))
-    batched = torch.compile(torch.func.vmap(lambda s, k: step(s, k)), fullgraph=True, backend="aot_eager")
-    stack, ids = torch.randn(3, 4, 5), torch.stack([k, k.flip(0), k])
-    torch.testing.assert_close(batched(stack, ids), torch.stack([step(a, b) for a, b in zip(stack, ids, strict=True)]))
+
+
+def test_transforms_inside_of_a_compiler_take_plain_code(kernels: None) -> None:
+    from catnat.torch.kernels import ops  # noqa: F401
+
+    def f(s: Tensor) -> Tensor:
+        return ct.log_catnat(s, PI).sin().sum() + ct.entropy(s, PI).sum()
+
+    x = torch.randn(3, 4, 5)
+    for transformed in (
+        torch.func.vmap(f),
+        torch.func.grad(f),
+        torch.func.vmap(torch.func.grad(f)),
+        lambda x: torch.func.jvp(f, (x,), (x.cos(),))[1],
+    ):
+        torch._dynamo.reset()
+        compiled = torch.compile(transformed, fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(x), transformed(x))
+
+
+def test_operators_refuse_second_derivatives(kernels: None) -> None:
+    from catnat.torch.kernels import ops  # noqa: F401
+
+    coin = plan.plan_for(PI, 6, torch.float32, torch.device("cpu")).coin_arguments
+    x = torch.randn(3, 5, requires_grad=True)
+    (first,) = torch.autograd.grad(torch.ops.catnat.walk(x, *coin, False).sin().sum(), x, create_graph=True)
+    with pytest.raises(NotImplementedError, match="no second derivative"):
+        torch.autograd.grad(first.sum(), x)
+
+
+def test_gradients_without_memory_and_tangents_of_gradients(kernels: None) -> None:
+    from torch.autograd import forward_ad
+
+    x = torch.randn(3, 5, requires_grad=True)
+    zeros = torch._efficientzerotensor((3, 6))
+    assert (torch.autograd.grad(ct.log_catnat(x, PI), x, zeros)[0] == 0).all()
+    out, upstream, tangent = ct.log_catnat(x, PI), torch.randn(3, 6), torch.randn(3, 6)
+    expected = torch.autograd.grad(ct.log_catnat(x, PI), x, tangent)[0]
+    with forward_ad.dual_level():
+        (found,) = torch.autograd.grad(out, x, forward_ad.make_dual(upstream, tangent))
+        torch.testing.assert_close(forward_ad.unpack_dual(found).tangent, expected, rtol=1e-4, atol=1e-5)

@@ -81,9 +81,9 @@ def plain_logs(x: Array, plan: Plan, ends: Ends) -> Pair:
         if compat.is_known(x.shape) and x.size <= SMALL:
             # XLA computes all that is cheap anew in every loop over the tree, but never a division: so end in one
             divisor = 2 + m
-            log_tan = m * _double_atanh_over(m / divisor) + more * divisor
-            big = log_big * divisor
-            return (big + log_tan * (1 + sign)) / divisor, (big + log_tan * (1 - sign)) / divisor
+            log_tan = (m * _double_atanh_over(m / divisor) + more * divisor) / divisor
+            log_big = log_big * divisor / divisor
+            return log_big + log_tan * (1 + sign), log_big + log_tan * (1 - sign)
         log_tan = more + _double_atanh(m / (2 + m))
     return log_big + log_tan * (1 + sign), log_big + log_tan * (1 - sign)
 

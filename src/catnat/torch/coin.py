@@ -25,7 +25,7 @@ class Coin(NamedTuple):
     - 0: not at all (None); the centre is 0 everywhere;
     - 1: [6 (depth + 1)], the common ones, and for each level the place of one node that differs, 0 if there is none,
       and that node's own. In a heap whose number of classes is no power of two, ``center="uniform"`` is of this kind:
-      the common centre is 0, and the odd nodes are one path down from the root;
+      the common centre is 0, and a node that differs has classes of both depths below it;
     - 2: [5, K-1], node by node;
     - 3: as 1, with a common centre that is not 0, odd nodes anywhere, or an activation that reflects.
     """
@@ -64,7 +64,8 @@ def coin_of(pi: Parameterization, device: torch.device) -> Coin | None:
     if reflects or np.any(centers != 0):
         table = np.stack(columns).astype(np.float32)
         few = _few(table, pi.tree)
-        kind = 2 if few is None else 1 if few[0, 1] == 0 and _is_path(few[1:, 0]) and not reflects else 3
+        only_uneven = few is not None and few[0, 1] == 0 and _are_uneven(few[1:, 0], pi.tree)
+        kind = 2 if few is None else 1 if only_uneven and not reflects else 3
         ends = torch.from_numpy(np.ascontiguousarray(table if few is None else few.reshape(-1))).to(device)
     return Coin(pi.num_classes, ends, kind, amplitude, least, saturation)
 
@@ -88,7 +89,11 @@ def _few(table: np.ndarray, tree: Tree) -> np.ndarray | None:
     return np.stack(rows).astype(np.float32)
 
 
-def _is_path(places: np.ndarray) -> bool:
-    """Whether every place is 0 or a child of the one before."""
-    places = places.astype(np.int64)
-    return bool(np.all((places[1:] == 0) | (places[1:] >> 1 == places[:-1])) and places[0] in (0, 1))
+def _are_uneven(places: np.ndarray, tree: Tree) -> bool:
+    """Whether the one odd node of every level, where there is one, has classes of both depths below it."""
+    # at the last level the places below K are nodes, the others classes: such a node is above K - 1 and above K
+    for level, place in enumerate(places.astype(np.int64)):
+        above = tree.depth - 1 - level
+        if place and not place == tree.num_classes >> above == (tree.num_classes - 1) >> above:
+            return False
+    return True

@@ -35,6 +35,7 @@ __all__ = [
     "unwrap_if_dead",
 ]
 
+OLDEST_TRITON = (3, 4)  # whose language has what the kernels use; it comes with PyTorch 2.8
 PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
 
 
@@ -60,10 +61,13 @@ def must_be_plain(gradient: Tensor) -> bool:
         torch.is_grad_enabled()
         or bool(is_legacy_batchedtensor(gradient))  # is_grads_batched=True
         or type(gradient) not in PLAIN_TENSORS
+        or gradient._is_zerotensor()  # it has no memory
+        or in_forward_mode()
         or bool(_are_functorch_transforms_active())
     )
 
 
+@torch.compiler.assume_constant_result  # a compiler asks it while it traces the transform
 def in_function_transform() -> bool:
     """Whether a torch.func transform is running."""
     return bool(_are_functorch_transforms_active())
@@ -88,11 +92,14 @@ def plainly() -> AbstractContextManager[object]:
 
 @lru_cache(maxsize=64)
 def kernels_for(device: torch.device) -> ModuleType | None:
-    """`catnat.torch.kernels.launch` where there are a GPU that it was written for and Triton, else None."""
+    """`catnat.torch.kernels.launch` where there are a GPU and a Triton that it was written for, else None."""
     if device.type != "cuda" or torch.version.cuda is None or torch.cuda.get_device_capability(device) < (8, 0):
         return None
     try:
-        importlib.import_module("catnat.torch.kernels.ops")
-        return importlib.import_module("catnat.torch.kernels.launch")
-    except ImportError:  # no Triton, or one that we do not know
+        triton = importlib.import_module("triton")
+    except ImportError:
         return None
+    if tuple(map(int, triton.__version__.split(".")[:2])) < OLDEST_TRITON:
+        return None
+    importlib.import_module("catnat.torch.kernels.ops")
+    return importlib.import_module("catnat.torch.kernels.launch")

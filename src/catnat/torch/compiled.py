@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import warnings
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -145,8 +146,15 @@ def _loops() -> Any:
         from catnat.torch import compiled_loops
 
         return compiled_loops
-    except Exception:
+    except ImportError:
         return None
+    except Exception as problem:
+        _warn(problem)
+        return None
+
+
+def _warn(problem: Exception) -> None:
+    warnings.warn(f"catnat's compiled loops cannot be used: Numba says {problem!r}", RuntimeWarning, stacklevel=2)
 
 
 @lru_cache
@@ -161,7 +169,8 @@ def _work(natural: bool, backward: bool) -> int:
     try:
         _launch()
         return _loops().compile_work(natural, backward)
-    except Exception:
+    except Exception as problem:
+        _warn(problem)
         return 0
 
 

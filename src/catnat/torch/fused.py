@@ -120,8 +120,11 @@ def _save(ctx: Any, plan: Plan, *tensors: Tensor) -> None:
     ctx.save_for_backward(*tensors)
 
 
-def plain_backward(function: Callable[[Tensor], Tensor], x: Tensor, gradient: Tensor) -> Tensor:
-    """The backward pass of plain tensor code at ``x``, open to differentiation and to transforms."""
+def plain_backward(function: Callable[[Tensor], Any], x: Tensor, gradient: Any) -> Tensor:
+    """The backward pass of plain tensor code at ``x``, open to differentiation and to transforms.
+
+    ``function`` returns a tensor or several, and so is ``gradient``.
+    """
     again = torch.is_grad_enabled()
     with torch.enable_grad():
         # a view of our own: the user's hooks on x must see this gradient once, not twice

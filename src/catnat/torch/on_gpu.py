@@ -16,6 +16,7 @@ from torch.compiler import is_compiling
 from catnat.torch import eager
 from catnat.torch.coin import Coin
 from catnat.torch.compat import must_be_plain
+from catnat.torch.fused import plain_backward
 from catnat.torch.plan import Plan, takes_kernels
 
 MAX_HEAD_CLASSES = 4096  # a head's tree fits into one program
@@ -114,18 +115,10 @@ class _Differentiable(torch.autograd.Function):
         arguments = [tensors.pop(0) if t else n for t, n in zip(ctx.is_tensor, ctx.numbers, strict=True)]
         gradients = gradients[: len(gradients) - len(drawn)]
         if any(must_be_plain(gradient) for gradient in gradients):
-            dx = _plain_backward(lambda x: kernel.plain(x, plan, *arguments, *drawn), x, gradients)
+            dx = plain_backward(lambda x: kernel.plain(x, plan, *arguments, *drawn), x, gradients)
         else:
             dx = kernel.pull(plan.launch, x, plan.coin, gradients, *arguments, *drawn)
         return dx, None, None, *[None] * len(arguments)
-
-
-def _plain_backward(function: Callable[[Tensor], Tensors], x: Tensor, gradients: Tensors) -> Tensor:
-    again = torch.is_grad_enabled()
-    with torch.enable_grad():
-        # a view of our own: the user's hooks on x must see this gradient once, not twice
-        x = x.view_as(x) if again else x.detach().requires_grad_()
-        return torch.autograd.grad(function(x), x, gradients, create_graph=again)[0]
 
 
 # -- the kernels, and the same in plain tensor code --------------------------------------------------------------

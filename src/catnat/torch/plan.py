@@ -16,7 +16,7 @@ from torch.compiler import is_compiling
 from catnat.core.parameterization import Natural, Parameterization, Sigmoid, resolve
 from catnat.core.tree import Floats, Tree
 from catnat.torch.coin import coin_of
-from catnat.torch.compat import in_forward_mode, is_plain, kernels_for, plainly
+from catnat.torch.compat import in_forward_mode, in_function_transform, is_plain, kernels_for, plainly
 
 # Past this many entries a table of all paths is not kept: such a tree is a heap, whose paths are arithmetic, or so
 # deep that a path is no shortcut.
@@ -173,7 +173,9 @@ def at_nodes(constant: Tensor, nodes: Tensor | None) -> Tensor:
 
 def takes_kernels(x: Tensor, plan: Plan) -> bool:
     """Whether the GPU kernels may stand in for the plain walks, now and for this tensor."""
-    return plan.coin is not None and (is_compiling() or (is_plain(x) and not in_forward_mode()))
+    if plan.coin is None or in_forward_mode():
+        return False
+    return not in_function_transform() if is_compiling() else is_plain(x)
 
 
 @torch.compiler.assume_constant_result

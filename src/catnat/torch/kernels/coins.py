@@ -2,8 +2,9 @@
 
 The same formulas as `catnat.torch.activations`, with the library's functions replaced by the GPU's own approximations
 where these are right to the last digits, and by short polynomials (minimax fits) where they are not. EXACT is for
-scores in float32: right to 4e-8. Else the scores have 16 bits, whose last digit is 4e-3 or 5e-4, and right to 1e-5 will
-do; only a slope that is tiny beside its node's other one has fewer digits then (2e-3 of the gradient below the node).
+scores in float32: right to 4e-7, the error of the GPU's logarithm. Else the scores have 16 bits, whose last digit is
+4e-3 or 5e-4, and right to 1e-5 will do; only a slope that is tiny beside its node's other one has fewer digits then
+(2e-3 of the gradient below the node).
 
 ENDS is the ``kind`` of `catnat.torch.coin.Coin`: where the ends of the nodes' ranges come from.
 """

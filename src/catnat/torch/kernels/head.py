@@ -26,9 +26,9 @@ def head(
 ):  # fmt: skip
     """The whole tree in one program: ABOVE is 0."""
     coin = (half, rest, angle, least, period, period_rest)
-    first = tl.program_id(0) * HEIGHT
-    row = tl.minimum(first + tl.arange(0, HEIGHT), rows - 1)
-    line = (row - first)[:, None]
+    first = tl.program_id(0).to(tl.int64) * HEIGHT
+    line = walk._lines(first, rows, HEIGHT)
+    row = first + tl.reshape(line, (HEIGHT,))
     at = walk._row_starts(first, line, stride, outer_stride, inner, SPLIT)
     base = walk._base(x_ptr, first, stride, SPLIT)
     loaded = walk._load_levels(base, at, 1, CLASSES, DEPTH, EVEN, PART)

@@ -6,6 +6,7 @@ import math
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,8 +18,9 @@ from catnat.torch.kernels.blocks import Block, head_block, path_height, pull_blo
 from catnat.torch.kernels.launcher import Launcher
 
 MAX_STRIDE = 1 << 21  # between rows: a program's rows are addressed by 32-bit numbers
-LOG_P, P, HEAD = 0, 1, 2  # what a gradient is of
-ENTROPY, GIVEN, DRAWN = 0, 1, 2  # what a head is asked for besides the entropy
+# what a gradient is of, and what a head is asked for besides the entropy
+LOG_P, P, HEAD = (constant.value for constant in (walk_kernels.LOG_P, walk_kernels.P, walk_kernels.HEAD))
+ENTROPY, GIVEN, DRAWN = (constant.value for constant in (head_kernels.ENTROPY, head_kernels.GIVEN, head_kernels.DRAWN))
 
 
 class Switches(NamedTuple):
@@ -58,6 +60,7 @@ class Rows(NamedTuple):
     @staticmethod
     def of(x: Tensor) -> Rows:
         """Batch axes fold into two at most, without a copy where strides allow it."""
+        x = x.resolve_neg()
         if x.is_contiguous():
             width = x.shape[-1]
             return Rows(x, x.numel() // width if width else 0, width, 0, 0)
@@ -89,7 +92,7 @@ def _numbers(amplitude: float, least: float) -> tuple[float, ...]:
     if amplitude == 0:
         return (0.0,) * 6
     angle = math.pi / (2 * amplitude)
-    half, period = (torch.tensor(value, dtype=torch.float32).item() for value in (amplitude / 2, 2 * amplitude))
+    half, period = (float(np.float32(value)) for value in (amplitude / 2, 2 * amplitude))
     return half, (amplitude / 2 - half) * angle, angle, least, period, 2 * amplitude - period
 
 
@@ -102,6 +105,11 @@ def _tree(block: Block) -> dict[str, Any]:
         "EVEN": block.even,
         "PART": block.part,
     }
+
+
+def _in_memory(tensor: Tensor | None) -> Tensor | None:
+    """The same numbers without gaps, none of them to be negated when read."""
+    return None if tensor is None else tensor.resolve_neg().contiguous()
 
 
 def _programs(rows: int, height: int) -> int:
@@ -141,7 +149,7 @@ def _pull_launcher(switches: Switches, small: bool, of: int, classes: int) -> tu
         "EXACT": not small,
         "OF": of,
         "NODES": switches.classes - 1,
-        "THREADS": 32 * block.warps,
+        "THREADS": block.threads,
         "GATHER": block.above == 0 and writes_whole_rows(classes, small),
     }
     return Launcher(walk_kernels.pull, constants, num_warps=block.warps, num_stages=1), block
@@ -160,11 +168,11 @@ def pull(
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if rows.rows == 0:
         return dx
-    below, index, of_entropy = (None if t is None else t.contiguous() for t in (gradient, index, of_entropy))
+    below, index, of_entropy = (_in_memory(t) for t in (gradient, index, of_entropy))
     switches, classes = Switches.of(coin, rows), coin.classes
     while True:
         launcher, block = _pull_launcher(switches, x.element_size() == 2, of, classes)
-        sums = torch.empty((rows.rows, 1 << block.above), device=x.device) if block.above else None
+        sums = torch.empty((rows.rows, 1 << block.above), dtype=torch.float32, device=x.device) if block.above else None
         launcher(
             x.device, _programs(rows.rows, block.height) << block.above,
             rows.tensor, below, index, of_entropy, dx, sums, coin.ends, rows.rows, *rows.strides,
@@ -198,7 +206,7 @@ def log_path(x: Tensor, index: Tensor, coin: Coin, ignored: int | None = None) -
     With ``ignored``, - log p instead: the loss against targets, 0 for that one.
     """
     rows, index = Rows.of(x), index.contiguous()
-    out = torch.empty(index.shape, device=x.device)
+    out = torch.empty(index.shape, dtype=torch.float32, device=x.device)
     if index.numel() == 0:
         return out
     launcher, height = _path_launcher(Switches.of(coin, rows), "log_path", index.shape[-1] == 1, ignored is not None)
@@ -219,7 +227,7 @@ def pull_path(x: Tensor, index: Tensor, gradient: Tensor, coin: Coin, ignored: i
         launcher, height = _path_launcher(Switches.of(coin, rows), "pull_path", samples == 1, ignored is not None)
         launcher(
             x.device, _programs(rows.rows, height),
-            rows.tensor, index, gradient.contiguous(), dx, coin.ends, rows.rows, samples, ignored or 0,
+            rows.tensor, index, _in_memory(gradient), dx, coin.ends, rows.rows, samples, ignored or 0,
             *rows.strides, *_numbers(coin.amplitude, coin.least),
         )  # fmt: skip
     return dx if dx.dtype == x.dtype else dx.to(x.dtype)
@@ -264,8 +272,8 @@ def head(
     """float32 log p of classes, the rows' entropies, and the classes: drawn by a seed, given, or neither."""
     rows, batch = Rows.of(x), x.shape[:-1]
     what = GIVEN if index is not None else DRAWN if seed is not None else ENTROPY
-    entropy = torch.empty(batch, device=x.device)
-    log_prob = None if what == ENTROPY else torch.empty(batch, device=x.device)
+    entropy = torch.empty(batch, dtype=torch.float32, device=x.device)
+    log_prob = None if what == ENTROPY else torch.empty_like(entropy)
     if what == DRAWN:
         index = torch.empty(batch, dtype=torch.int64, device=x.device)
     elif index is not None:

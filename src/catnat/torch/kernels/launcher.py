@@ -24,7 +24,7 @@ class Launcher:
         # as the binary takes them: the constants come last in every kernel's list of arguments
         self.values = tuple(constants[name] for name in kernel.arg_names if name in constants)
         self.binaries: dict[tuple[Any, ...], Any] = {}
-        self.remembers = True
+        self.trusts_binaries: bool | None = None  # until one was started by itself
 
     def __call__(self, device: torch.device, programs: int, *arguments: Tensor | float | None) -> None:
         """Start so many programs on the device's current stream."""
@@ -37,11 +37,14 @@ class Launcher:
         if binary is not None:
             try:
                 binary[(programs, 1, 1)](*arguments, *self.values)
+                self.trusts_binaries = True
                 return
-            except TypeError:  # a Triton whose binaries take other arguments
-                self.remembers, self.binaries = False, {}
+            except TypeError:
+                if self.trusts_binaries:
+                    raise
+                self.trusts_binaries, self.binaries = False, {}  # a Triton whose binaries take other arguments
         binary = self.kernel[(programs,)](*arguments, **self.constants, **self.options)
-        if binary is not None and self.remembers:
+        if binary is not None and self.trusts_binaries is not False:
             self.binaries[kind] = binary
 
 
@@ -50,5 +53,5 @@ def _kind(argument: Tensor | float | None) -> Any:
     if isinstance(argument, Tensor):
         return argument.dtype, argument.data_ptr() % 16 == 0
     if isinstance(argument, int):
-        return argument > LARGEST
+        return -LARGEST <= argument <= LARGEST
     return argument is None

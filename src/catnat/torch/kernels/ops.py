@@ -7,12 +7,11 @@ it, and `torch.library.opcheck` can judge it. These gradients have no gradients 
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.library import Library, register_autograd, register_fake, register_vmap
+from torch.library import Library, register_autograd, register_fake
 
 from catnat.torch.coin import Coin
 from catnat.torch.kernels import launch
@@ -49,23 +48,9 @@ def _operator(name: str, fake: Any) -> Any:
         for device in ("CUDA", "CPU") if INTERPRETED else ("CUDA",):
             _library.impl(name, function, device)
         register_fake(f"catnat::{name}", fake, lib=_library)
-        if name not in ("sample", "draw"):  # what random numbers a batch of those shall share is not ours to say
-            register_vmap(f"catnat::{name}", partial(_batched, name), lib=_library)
         return function
 
     return register
-
-
-def _batched(name: str, info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
-    """All operators take any batch: one more axis of it is one more axis in front."""
-    front = [
-        a if not isinstance(a, Tensor) or i == 1  # the ends belong to no row
-        else a.expand(info.batch_size, *a.shape) if dim is None
-        else a.movedim(dim, 0)
-        for i, (a, dim) in enumerate(zip(arguments, in_dims, strict=True))
-    ]  # fmt: skip
-    found = getattr(torch.ops.catnat, name)(*front)
-    return found, (0,) * len(found) if isinstance(found, tuple) else 0
 
 
 def _differentiable(name: str, backward: Any, keep: Any) -> None:
@@ -194,3 +179,16 @@ def _head_backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
 _differentiable("entropy", _entropy_backward, _keep_entropy)
 _differentiable("draw", _head_backward, _keep_draw)
 _differentiable("judge", _head_backward, _keep_judge)
+
+
+# -- gradients of gradients --------------------------------------------------------------------------------------
+
+
+def _refuse(ctx: Any, *gradients: Tensor) -> Any:
+    raise NotImplementedError(
+        "catnat's operators have no second derivative; the functions of catnat.torch have, outside of torch.compile"
+    )
+
+
+for _name in ("pull", "pull_path", "pull_head"):
+    _differentiable(_name, _refuse, lambda ctx, inputs, output: None)

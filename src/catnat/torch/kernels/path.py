@@ -131,7 +131,8 @@ def toss(
                 x = tl.load(x_ptr + at + (node - 1)).to(tl.float32)
                 ends = coins.ends_of(ends_ptr, node, four * 4 + one, coin, CLASSES - 1, ENDS)
                 left, right = coins.log_branches(x, ends, coin, NATURAL, ENDS, SATURATION, True)
-                # by the less likely branch, whose probability has all its digits
+                # By the less likely branch, whose probability has all its digits. Uniform numbers have steps of 2^-31:
+                # what is less likely than that is drawn as if it were so likely.
                 likely_right = right > left
                 rare = uniforms[one] < tl.exp(tl.minimum(left, right))
                 falls_right = likely_right != rare

@@ -40,7 +40,8 @@ def _lines(first, rows, HEIGHT: tl.constexpr):
     if HEIGHT == 1:
         return tl.zeros((1, 1), tl.int32)
     else:
-        return tl.minimum(tl.arange(0, HEIGHT), rows - 1 - first)[:, None]
+        last = tl.minimum(rows - 1 - first, HEIGHT - 1).to(tl.int32)
+        return tl.minimum(tl.arange(0, HEIGHT), last)[:, None]
 
 
 @triton.jit
@@ -84,7 +85,7 @@ def _row_starts(first, line, stride, outer_stride, inner, SPLIT: tl.constexpr):
 @triton.jit
 def _base(pointer, first, stride, SPLIT: tl.constexpr):
     """The row ``first`` of the scores, so that place 1 is in column 1."""
-    return pointer - 1 if SPLIT else pointer + first.to(tl.int64) * stride - 1
+    return pointer - 1 if SPLIT else pointer + first * stride - 1
 
 
 @triton.jit
@@ -183,12 +184,12 @@ def walk(
 ):  # fmt: skip
     """log p of every class, or p itself (EXP)."""
     coin = (half, rest, angle, least, period, period_rest)
-    first = (tl.program_id(0) >> ABOVE) * HEIGHT
+    first = (tl.program_id(0) >> ABOVE).to(tl.int64) * HEIGHT
     root = (1 << ABOVE) + (tl.program_id(0) & ((1 << ABOVE) - 1))
     line = _lines(first, rows, HEIGHT)
     at = _row_starts(first, line, stride, outer_stride, inner, SPLIT)
     x_ptr = _base(x_ptr, first, stride, SPLIT)
-    out_ptr += first.to(tl.int64) * CLASSES - CLASSES
+    out_ptr += first * CLASSES - CLASSES
     to = line * CLASSES
     if EVEN or ABOVE == 0:
         _walk_block(x_ptr, at, out_ptr, to, root, ends_ptr, coin, CLASSES, DEPTH, ABOVE, HEIGHT, EVEN, PART,
@@ -313,16 +314,16 @@ def pull(
     piece; by level, a short row would touch every sector of memory several times.
     """
     coin = (half, rest, angle, least, period, period_rest)
-    first = (tl.program_id(0) >> ABOVE) * HEIGHT
+    first = (tl.program_id(0) >> ABOVE).to(tl.int64) * HEIGHT
     root = (1 << ABOVE) + (tl.program_id(0) & ((1 << ABOVE) - 1))
     line = _lines(first, rows, HEIGHT)
     at = _row_starts(first, line, stride, outer_stride, inner, SPLIT)
     x_ptr = _base(x_ptr, first, stride, SPLIT)
-    dx_ptr += first.to(tl.int64) * NODES - 1
+    dx_ptr += first * NODES - 1
     if OF != HEAD:
-        gradient_ptr += first.to(tl.int64) * CLASSES - CLASSES
+        gradient_ptr += first * CLASSES - CLASSES
     if ABOVE:
-        sums_ptr += first.to(tl.int64) * (1 << ABOVE)
+        sums_ptr += first * (1 << ABOVE)
     if EVEN or ABOVE == 0:
         _pull_block(x_ptr, at, gradient_ptr, index_ptr, entropy_ptr, dx_ptr, sums_ptr, first, line, root, ends_ptr,
                     coin, CLASSES, DEPTH, ABOVE, HEIGHT, EVEN, PART,

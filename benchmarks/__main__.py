@@ -52,7 +52,9 @@ class Bench:
 
 def main() -> None:
     """Check, time, print and, with --output, record."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
     parser.add_argument("--backend", choices=("torch", "jax"), default="torch")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of torch; JAX has its own default")
     parser.add_argument("--output", type=Path, help="folder for a CSV and its provenance; else nothing is written")
@@ -62,6 +64,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.rounds < 2:
         parser.error(f"--rounds must be at least 2; got {arguments.rounds}")
+    if arguments.device == "cuda" and arguments.backend == "jax":
+        parser.error("--device is for torch; JAX is timed on its own default device")
     if arguments.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: PyTorch finds no GPU here")
     bench = _bench(arguments.backend, arguments.device)

@@ -24,10 +24,21 @@ TICKS = (0.25, 0.5, 1, 2, 4)
 def main() -> None:
     """Read the CSV, write a picture beside it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plot", description=__doc__)
-    parser.add_argument("table", type=Path, nargs="?", default=Path("results/gpu/gpu.csv"))
+    parser.add_argument(
+        "table",
+        type=Path,
+        nargs="?",
+        default=Path("results/gpu/gpu.csv"),
+        help="what `python -m benchmarks --device cuda` wrote (%(default)s); the picture goes beside it",
+    )
     table = parser.parse_args().table
+    if not table.is_file():
+        parser.error(f"there is no file {table}")
     with table.open() as file:
         rows = list(csv.DictReader(file))
+    missing = [panel for panel in PANELS if not any(r.get("operation") == panel and r.get("limit") for r in rows)]
+    if missing:
+        parser.error(f"{table} has nothing of: {'; '.join(missing)}")
     figure, axes = plt.subplots(2, 2, figsize=(10, 7), sharex=True, sharey=True)
     for axis, panel in zip(axes.flat, PANELS, strict=True):
         for contender, style in STYLES.items():

@@ -41,6 +41,14 @@ def test_draws_compile():
         torch.testing.assert_close(a, b)
 
 
+def test_compiled_draws_take_another_size_of_batch():
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda s: (ct.draw(s, "sigmoid"), ct.sample(s)), fullgraph=True, backend="aot_eager")
+    for rows in (3, 5, 7):
+        drawn, sample = compiled(torch.randn(rows, 9))
+        assert drawn.sample.shape == drawn.entropy.shape == sample.shape == (rows,)
+
+
 def test_bad_input():
     scores = torch.randn(5, 17)
     with pytest.raises(IndexError, match=r"index .* \[0, 17\]"):

@@ -91,7 +91,7 @@ def draw(
         generator: the source of random numbers; None is torch's own.
 
     Returns:
-        ``sample`` (int64 class ids), ``log_prob`` and ``entropy``, each of the batch's shape.
+        ``sample`` (int64 class ids, or ``index`` as it came), ``log_prob`` and ``entropy``, each of the batch's shape.
 
     Example:
         >>> import torch, catnat.torch as ct

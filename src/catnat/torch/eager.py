@@ -229,13 +229,20 @@ def row_values(values: Tensor, nodes: Tensor | None) -> Tensor:
     return values.unsqueeze(-2) if nodes is None else torch.gather(values, -1, nodes)
 
 
+def _uniforms(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Uniform numbers in [0, 1)."""
+    # not generator=None: compilers take that word with sizes that are known only
+    source = {} if generator is None else {"generator": generator}
+    return torch.rand(tuple(shape), dtype=like.dtype, device=like.device, **source)  # type: ignore[call-overload]
+
+
 def draw(coins: Coins, shape: Sequence[int], plan: Plan, like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Draw classes of the given shape [..., M]: toss a coin at every node of one path, from the root down."""
     if plan.num_classes == 1:
         return torch.zeros(tuple(shape), dtype=torch.int64, device=like.device)
     if plan.depth > MAX_STEPS:
         return _draw_deep(coins, shape, plan, like, generator)
-    uniforms = torch.rand((plan.depth, *shape), dtype=like.dtype, device=like.device, generator=generator)
+    uniforms = _uniforms((plan.depth, *shape), like, generator)
     place = torch.ones(tuple(shape), dtype=torch.int64, device=like.device)
     for step, minted in enumerate(coins.mint(uniforms)):
         node = place if plan.is_heap else plan.node_at[place]
@@ -253,7 +260,7 @@ def _draw_deep(
     coins: Coins, shape: Sequence[int], plan: Plan, like: Tensor, generator: torch.Generator | None
 ) -> Tensor:
     """Toss every node's coin at once, then follow the arrows by pointer doubling: no loop over a long chain."""
-    uniforms = torch.rand((*shape, plan.num_nodes), dtype=like.dtype, device=like.device, generator=generator)
+    uniforms = _uniforms((*shape, plan.num_nodes), like, generator)
     right = coins.toss(coins.mint(uniforms), None).long()  # [..., M, K-1]
     below = 2 * torch.arange(1, plan.num_classes, device=like.device) + right
     arrow = torch.arange(2 * plan.num_classes, device=like.device).expand((*shape, -1)).clone()

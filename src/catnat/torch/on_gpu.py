@@ -78,7 +78,8 @@ def judge(x: Tensor, index: Tensor, plan: Plan) -> Tensors:
 
 def _seed(x: Tensor, generator: torch.Generator | None) -> Tensor:
     """One number on the device, drawn there: the host need not know it, and a captured graph draws anew."""
-    return torch.randint(1 << 62, (1,), device=x.device, generator=generator)
+    source = {} if generator is None else {"generator": generator}  # as in `eager`
+    return torch.randint(1 << 62, (1,), device=x.device, **source)  # type: ignore[call-overload]
 
 
 # -- autograd ----------------------------------------------------------------------------------------------------

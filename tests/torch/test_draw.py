@@ -57,6 +57,10 @@ def test_bad_input():
         ct.draw(scores, index=torch.zeros(4, dtype=torch.int64))
     with pytest.raises(TypeError, match="index must be an integer"):
         ct.draw(scores, index=torch.zeros(5))
+    with pytest.raises(TypeError, match="mask must be a boolean"):
+        ct.draw(scores, index=torch.zeros(5, dtype=torch.int64), mask=[True] * 18)
+    with pytest.raises(ValueError, match="mask_mode"):
+        ct.draw(scores, mask_mode="bogus")
     with pytest.raises(TypeError, match="scores must be"):
         ct.draw([1.0])
     assert ct.draw(torch.zeros(0, 17)).entropy.shape == (0,)

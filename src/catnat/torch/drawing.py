@@ -100,6 +100,7 @@ def draw(
         tensor([0.2500, 0.2500, 0.2500, 0.2500, 0.2500])
     """
     x, plan, dtype = prepare(scores, parameterization, half=mask is None)
+    prepare_mask(mask, mask_mode, x, plan)  # for its checks
     if index is not None:
         check_index(index, plan, looked_up=mask is None and on_gpu.has_head(x, plan))
         batch = x.shape[:-1] if mask is None else torch.broadcast_shapes(x.shape[:-1], mask.shape[:-1])

@@ -1,4 +1,4 @@
-"""Which shape of program for which tree: what was fastest on an H200 (`results/gpu/`)."""
+"""Which shape of program for which tree: of those tried, the fastest on an H200. `results/gpu/` has its times."""
 
 from __future__ import annotations
 

@@ -1,0 +1,86 @@
+"""The kernels' operators on a GPU, where there is one: opcheck, compilers, export, captured graphs."""
+
+import pytest
+import torch
+
+import catnat.torch as ct
+from catnat import Parameterization
+from catnat.torch.plan import plan_for
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def scores(rows, nodes, dtype=torch.float32):
+    return torch.randn(rows, nodes, device="cuda").to(dtype)
+
+
+OPERATORS = {
+    "walk": lambda x, coin: (x, *coin, False),
+    "pull": lambda x, coin: (x.detach(), *coin, True, torch.rand(*x.shape[:-1], coin[1], device="cuda")),
+    "log_path": lambda x, coin: (x, *coin, None, torch.zeros(*x.shape[:-1], 2, dtype=torch.int64, device="cuda")),
+    "loss": lambda x, coin: (x, *coin, 3, torch.zeros(*x.shape[:-1], 1, dtype=torch.int64, device="cuda")),
+    "sample": lambda x, coin: (x.detach(), *coin, torch.tensor([3], device="cuda"), 5),
+    "entropy": lambda x, coin: (x, *coin),
+    "draw": lambda x, coin: (x, *coin, torch.tensor([3], device="cuda")),
+    "judge": lambda x, coin: (x, *coin, torch.ones(x.shape[:-1], dtype=torch.int64, device="cuda")),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("classes", [18, 64])
+def test_opcheck(name, classes):
+    for activation in ("sigmoid", "natural"):
+        pi = Parameterization(classes, activation)
+        coin = plan_for(pi, classes, torch.float32, torch.device("cuda")).coin.arguments
+        x = scores(12, classes - 1).requires_grad_()
+        operator = getattr(torch.ops.catnat, "log_path" if name == "loss" else name).default
+        torch.library.opcheck(operator, OPERATORS[name](x, coin))
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "natural"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_compiled_equals_eager_and_has_no_breaks(name, dtype):
+    def step(s, k):
+        drawn = ct.draw(s, name, index=k)
+        loss = ct.log_catnat(s, name).sin().mean() - ct.cross_entropy(s, k, name) + ct.catnat(s, name).square().mean()
+        return loss + drawn.log_prob.mean() + drawn.entropy.mean() + ct.entropy(s, name).mean()
+
+    torch.manual_seed(8)
+    s, k = scores(64, 99, dtype).requires_grad_(), torch.randint(100, (64,), device="cuda")
+    plain = step(s, k)
+    compiled = torch.compile(step, fullgraph=True)(s, k)
+    tolerance = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 2e-2}
+    torch.testing.assert_close(plain, compiled, **tolerance)
+    torch.testing.assert_close(*(torch.autograd.grad(v, s)[0] for v in (plain, compiled)), **tolerance)
+    draws = torch.compile(lambda s: ct.sample(s, name), fullgraph=True)(s)
+    assert draws.shape == (64,) and (draws >= 0).all() and (draws < 100).all()
+
+
+def test_export_keeps_the_operator():
+    class Head(torch.nn.Module):
+        def forward(self, s):
+            return ct.log_catnat(s, "natural")
+
+    s = scores(8, 99)
+    program = torch.export.export(Head(), (s,))
+    assert any("catnat" in str(node.target) for node in program.graph.nodes)
+    torch.testing.assert_close(program.module()(s), ct.log_catnat(s))
+
+
+def test_a_captured_head_draws_anew():
+    s = scores(256, 17).requires_grad_()
+    for _ in range(3):
+        ct.draw(s)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        drawn = ct.draw(s)
+        (gradient,) = torch.autograd.grad(drawn.log_prob.sum() + drawn.entropy.sum(), s)
+    seen = []
+    for _ in range(2):
+        graph.replay()
+        seen.append(drawn.sample.clone())
+    assert not torch.equal(*seen)
+    given = ct.draw(s, index=drawn.sample)
+    torch.testing.assert_close(given.log_prob, drawn.log_prob)
+    torch.testing.assert_close(gradient, torch.autograd.grad(given.log_prob.sum() + given.entropy.sum(), s)[0])

@@ -34,6 +34,7 @@ COLUMNS = (
     "rival_microseconds",
     "copy_share",  # the bytes that a call must move, at the speed of a plain copy in the same run, by its time
     "peak_mib",  # what a call allocates at its peak, its result included
+    "timed",  # "graph": by replays of a CUDA graph of calls, the GPU's own time; "calls": as a user's host makes them
 )
 
 
@@ -48,6 +49,8 @@ class Bench:
     facts: dict[str, str] = field(default_factory=dict)
     copy: Callable[[], Run] | None = None  # a plain copy of 256 MiB
     peak: Callable[[Run], float] | None = None  # MiB
+    capture: Callable[[Run], Run | None] | None = None  # several calls as one, where the measure is bytes a second
+    captured: int = 1
 
 
 def main() -> None:
@@ -104,15 +107,21 @@ def _time(
     copies = case.bytes is not None and bench.copy is not None
     if copies and bench.copy is not None:
         contenders["copy"] = bench.copy()
-    times = interleave(contenders, rounds=rounds, seconds=seconds, wait=bench.wait)
+    graphs = {}
+    if case.bytes is not None and bench.capture is not None:
+        graphs = {key: graph for key, run in contenders.items() if (graph := bench.capture(run)) is not None}
+    times = interleave(contenders | graphs, rounds=rounds, seconds=seconds, wait=bench.wait)
+    for key in graphs:
+        times[key] = [each / bench.captured for each in times[key]]
     rows = []
     for contender in case.ours:
         found = ratio(times[contender], times["rival"])
         figures = [f"{value:.3f}" for value in (found.median, found.low, found.high)]
-        gpu = [""] * 4
+        gpu = [""] * 5
         if bench.on_gpu:
             own, rivals = median(times[contender]), median(times["rival"])
             gpu[:2] = [f"{1e6 * own:.1f}", f"{1e6 * rivals:.1f}"]
+            gpu[4] = "graph" if contender in graphs else "calls"
             if copies and case.bytes is not None:
                 copied = 2 * 4 * operations.COPIED  # bytes read and written by the plain copy
                 gpu[2] = f"{case.bytes / copied * median(times['copy']) / own:.3f}"
@@ -142,6 +151,8 @@ def _bench(backend: str, device: str) -> Bench:
             facts,
             gpu_operations.copy,
             _peak_mib,
+            gpu_operations.captured,
+            gpu_operations.CAPTURED,
         )
     return Bench(operations.OPERATIONS, "cpu", facts=_optional_versions("numba"))
 

@@ -35,7 +35,7 @@ __all__ = [
     "unwrap_if_dead",
 ]
 
-OLDEST_TRITON = (3, 4)  # whose language has what the kernels use; it comes with PyTorch 2.8
+OLDEST_TRITON = (3, 5)  # whose language has what the kernels use; it comes with PyTorch 2.9
 PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
 
 

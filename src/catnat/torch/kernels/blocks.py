@@ -43,30 +43,36 @@ class Block(NamedTuple):
 def walk_block(classes: int, sixteen_bits: bool) -> Block:
     """For `walk.walk`."""
     even = _is_power_of_two(classes)
+    if classes <= 64 and sixteen_bits:
+        return Block.of(classes, 6, 2048, 2)
     if classes <= 16:
-        return Block.of(classes, 4, 2048 if sixteen_bits else 1024, 4)
+        return Block.of(classes, 4, 1024, 4)
     if classes <= 64:
-        return Block.of(classes, 6, 2048, 2) if sixteen_bits else Block.of(classes, 6, 1024, 2 if even else 1)
+        return Block.of(classes, 6, 1024, 2 if even else 1)
     if classes <= 1024:
         return Block.of(classes, 10, 1024, 1) if sixteen_bits else Block.of(classes, 10, 1024 if even else 2048, 2)
-    return Block.of(classes, 11, 2048, 2)
+    return Block.of(classes, 11, 2048, 2) if even or not sixteen_bits else Block.of(classes, 10, 1024, 1)
 
 
 @lru_cache(maxsize=4096)
 def pull_block(classes: int, sixteen_bits: bool) -> Block:
-    """For `walk.pull`."""
+    """For `pull.pull`."""
     even = _is_power_of_two(classes)
+    if sixteen_bits:
+        if classes <= 8:
+            return Block.of(classes, 4, 1024, 2)
+        return Block.of(classes, 10, 512 if 64 < classes <= 256 else 1024, 1)
     if classes <= 16:
-        return Block.of(classes, 4, 1024, 2 if sixteen_bits else 4)
+        return Block.of(classes, 4, 1024, 4)
     if classes <= 64:
-        return Block.of(classes, 6, 1024 if sixteen_bits and not even else 512, 1)
+        return Block.of(classes, 6, 512, 1)
     if classes <= 1024:
-        return Block.of(classes, 10, 512, 1) if sixteen_bits else Block.of(classes, 10, 1024, 2)
-    return Block.of(classes, 10, 1024, 1 if sixteen_bits else 2) if even else Block.of(classes, 9, 512, 1)
+        return Block.of(classes, 10, 1024, 2)
+    return Block.of(classes, 10, 1024, 2) if even else Block.of(classes, 9, 512, 1)
 
 
 def writes_whole_rows(classes: int, sixteen_bits: bool) -> bool:
-    """Whether `walk.pull` writes a row's gradient in one piece."""
+    """Whether `pull.pull` writes a row's gradient in one piece."""
     return 2 < classes <= (64 if sixteen_bits else 128)
 
 

@@ -71,12 +71,39 @@ def ends_of(ends_ptr, places, level, coin, NODES: tl.constexpr, ENDS: tl.constex
         else:
             center, lower, lower_rest = tl.load(ends_ptr + 1), tl.load(ends_ptr + 2), tl.load(ends_ptr + 3)
             upper, upper_rest = tl.load(ends_ptr + 4), tl.load(ends_ptr + 5)
-        center = tl.where(odd, tl.load(own + 1), center)
-        lower = tl.where(odd, tl.load(own + 2), lower)
-        lower_rest = tl.where(odd, tl.load(own + 3), lower_rest)
-        upper = tl.where(odd, tl.load(own + 4), upper)
-        upper_rest = tl.where(odd, tl.load(own + 5), upper_rest)
-        return center, lower, lower_rest, upper, upper_rest
+        return _but_for(odd, own, center, lower, lower_rest, upper, upper_rest)
+
+
+@triton.jit
+def _but_for(odd, own, center, lower, lower_rest, upper, upper_rest):
+    """The given ends, where ``odd`` the node's own."""
+    center = tl.where(odd, tl.load(own + 1), center)
+    lower = tl.where(odd, tl.load(own + 2), lower)
+    lower_rest = tl.where(odd, tl.load(own + 3), lower_rest)
+    upper = tl.where(odd, tl.load(own + 4), upper)
+    upper_rest = tl.where(odd, tl.load(own + 5), upper_rest)
+    return center, lower, lower_rest, upper, upper_rest
+
+
+@triton.constexpr_function
+def uneven_place(nodes, level):
+    """The node of a level that has classes of both depths below it (the last node and the first class), or 0."""
+    up = nodes.bit_length() - 1 - level
+    return nodes >> up if nodes >> up == (nodes + 1) >> up else 0
+
+
+@triton.jit
+def ends_of_level(ends_ptr, places, LEVEL: tl.constexpr, coin, NODES: tl.constexpr, ENDS: tl.constexpr):
+    """`ends_of` where the level is known to the compiler, and so which place has ends of its own."""
+    if ENDS == 1:
+        half, rest, angle, least, period, period_rest = coin
+        ODD: tl.constexpr = uneven_place(NODES, LEVEL)
+        if ODD == 0:
+            return 0.0, -half, -rest, half, rest
+        else:
+            return _but_for(places == ODD, ends_ptr + (LEVEL + 1) * FEW, 0.0, -half, -rest, half, rest)
+    else:
+        return ends_of(ends_ptr, places, LEVEL, coin, NODES, ENDS)
 
 
 @triton.jit
@@ -87,7 +114,9 @@ def angle_of(x, ends, coin, ENDS: tl.constexpr, SATURATION: tl.constexpr, EXACT:
     if ENDS == 0 or (SATURATION != REFLECT and not EXACT):
         # what a shift by the centre rounds away matters at the very end of the range only
         y = x - center
-        return (half - tl.abs(y)) * angle + rest, y > 0
+        if EXACT:
+            return (half - tl.abs(y)) * angle + rest, y > 0
+        return (half * angle + rest) - tl.abs(y) * angle, y > 0
     if SATURATION == REFLECT:
         # Take whole periods off. The remainder is exact; what the last step rounds away, and what the rounded period
         # lacks, is paid back below.
@@ -153,9 +182,10 @@ def _log_one_plus(t, EXACT: tl.constexpr):
 
 @triton.jit
 def pull(
-    x, left, right, ends, coin, NATURAL: tl.constexpr, ENDS: tl.constexpr, SATURATION: tl.constexpr, EXACT: tl.constexpr
-):
-    """d/ds of left * log(1-a) + right * log(a)."""
+    x, left, right, both, ends, coin,
+    NATURAL: tl.constexpr, ENDS: tl.constexpr, SATURATION: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    """d/ds of left * log(1-a) + right * log(a); ``both`` is left + right."""
     half, rest, angle, least, period, period_rest = coin
     if NATURAL and not EXACT and SATURATION != REFLECT:
         # (right - left - sin(w) (left + right)) / cos(w), with w twice the angle from the centre
@@ -163,7 +193,7 @@ def pull(
         limit = half - least / angle
         inside = tl.minimum(tl.maximum(y, -limit, propagate_nan=NAN), limit, propagate_nan=NAN)
         w = (inside if SATURATION == REVIVE else y) * (2 * angle)
-        slope = (right - left - sin(w) * (left + right)) * (inverse(cos(w)) * (2 * angle))
+        slope = (2 * right - both - sin(w) * both) * (inverse(cos(w)) * (2 * angle))
         return slope if SATURATION == REVIVE else tl.where(tl.abs(y) >= limit, 0.0, slope)
     elif NATURAL:
         u, up = angle_of(x, ends, coin, ENDS, SATURATION, EXACT)
@@ -188,7 +218,7 @@ def pull(
     else:
         z = x if ENDS == 0 else x - ends[0]
         if not EXACT:  # a small 1-a has fewer digits then, but still more than 16 bits show
-            return right - inverse(1 + tl.exp2(z * -1.4426950408889634)) * (left + right)
+            return right - inverse(1 + tl.exp2(z * -1.4426950408889634)) * both
         t = tl.exp2(tl.abs(z) * -1.4426950408889634)
         big = inverse(1 + t)
         small = t * big

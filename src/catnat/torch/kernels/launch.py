@@ -13,13 +13,14 @@ from torch import Tensor
 from catnat.torch.coin import Coin
 from catnat.torch.kernels import head as head_kernels
 from catnat.torch.kernels import path as path_kernels
+from catnat.torch.kernels import pull as pull_kernels
 from catnat.torch.kernels import walk as walk_kernels
 from catnat.torch.kernels.blocks import Block, head_block, path_height, pull_block, walk_block, writes_whole_rows
 from catnat.torch.kernels.launcher import Launcher
 
 MAX_STRIDE = 1 << 21  # between rows: a program's rows are addressed by 32-bit numbers
 # what a gradient is of, and what a head is asked for besides the entropy
-LOG_P, P, HEAD = (constant.value for constant in (walk_kernels.LOG_P, walk_kernels.P, walk_kernels.HEAD))
+LOG_P, P, HEAD = (constant.value for constant in (pull_kernels.LOG_P, pull_kernels.P, pull_kernels.HEAD))
 ENTROPY, GIVEN, DRAWN = (constant.value for constant in (head_kernels.ENTROPY, head_kernels.GIVEN, head_kernels.DRAWN))
 
 
@@ -30,18 +31,19 @@ class Switches(NamedTuple):
     kind: int
     natural: bool
     saturation: int
-    split: bool  # whether the batch has two axes of different strides
+    strides: int  # that tell where a row begins; none where rows follow one another
 
     @staticmethod
     def of(coin: Coin, rows: Rows) -> Switches:
         """Those of a call."""
-        return Switches(coin.classes, coin.kind, coin.amplitude > 0, coin.saturation, rows.inner > 0)
+        strides = 2 if rows.inner else 0 if rows.stride == coin.classes - 1 else 1
+        return Switches(coin.classes, coin.kind, coin.amplitude > 0, coin.saturation, strides)
 
     @property
     def constants(self) -> dict[str, Any]:
         """By the kernels' names."""
         return {
-            "SPLIT": self.split,
+            "STRIDES": self.strides,
             "NATURAL": self.natural,
             "ENDS": self.kind,
             "SATURATION": self.saturation,
@@ -152,7 +154,7 @@ def _pull_launcher(switches: Switches, small: bool, of: int, classes: int) -> tu
         "THREADS": block.threads,
         "GATHER": block.above == 0 and writes_whole_rows(classes, small),
     }
-    return Launcher(walk_kernels.pull, constants, num_warps=block.warps, num_stages=1), block
+    return Launcher(pull_kernels.pull, constants, num_warps=block.warps, num_stages=1), block
 
 
 def pull(

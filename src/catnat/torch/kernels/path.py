@@ -22,8 +22,8 @@ def _check(index, CLASSES: tl.constexpr):
 
 
 @triton.jit
-def _row_start(row, stride, outer_stride, inner, SPLIT: tl.constexpr):
-    if SPLIT:
+def _row_start(row, stride, outer_stride, inner, STRIDES: tl.constexpr):
+    if STRIDES == 2:
         return (row // inner).to(tl.int64) * outer_stride + (row % inner).to(tl.int64) * stride
     else:
         return row.to(tl.int64) * stride
@@ -57,7 +57,7 @@ def log_of(
 def log_path(
     x_ptr, index_ptr, out_ptr, ends_ptr, items, samples, ignored, stride, outer_stride, inner,
     half, rest, angle, least, period, period_rest,
-    CLASSES: tl.constexpr, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, STEPS: tl.constexpr, SPLIT: tl.constexpr,
+    CLASSES: tl.constexpr, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, STEPS: tl.constexpr, STRIDES: tl.constexpr,
     NATURAL: tl.constexpr, ENDS: tl.constexpr, SATURATION: tl.constexpr, ONE: tl.constexpr, LOSS: tl.constexpr,
 ):  # fmt: skip
     """log p of ``samples`` classes a row; ONE where that is one. LOSS: - log p, and 0 for the class id ``ignored``."""
@@ -70,7 +70,7 @@ def log_path(
         index = tl.where(counts, index, 0)
     index = _check(index, CLASSES)
     row = item if ONE else item // samples
-    start = _row_start(row, stride, outer_stride, inner, SPLIT)
+    start = _row_start(row, stride, outer_stride, inner, STRIDES)
     found = log_of(x_ptr, start, index, ends_ptr, coin, CLASSES, DEPTH, STEPS, NATURAL, ENDS, SATURATION)
     if LOSS:
         found = tl.where(counts, -found, 0.0)
@@ -81,7 +81,7 @@ def log_path(
 def pull_path(
     x_ptr, index_ptr, gradient_ptr, dx_ptr, ends_ptr, rows, samples, ignored, stride, outer_stride, inner,
     half, rest, angle, least, period, period_rest,
-    CLASSES: tl.constexpr, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, STEPS: tl.constexpr, SPLIT: tl.constexpr,
+    CLASSES: tl.constexpr, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, STEPS: tl.constexpr, STRIDES: tl.constexpr,
     NATURAL: tl.constexpr, ENDS: tl.constexpr, SATURATION: tl.constexpr, ONE: tl.constexpr, LOSS: tl.constexpr,
 ):  # fmt: skip
     """Its gradient, into ``dx``, which is 0 everywhere; ONE where there is one sample a row."""
@@ -89,7 +89,7 @@ def pull_path(
     row = tl.program_id(0).to(tl.int64) * HEIGHT + tl.arange(0, HEIGHT)
     inside = (row < rows)[:, None]
     row = tl.minimum(row, rows - 1)
-    at = _row_start(row, stride, outer_stride, inner, SPLIT)[:, None]
+    at = _row_start(row, stride, outer_stride, inner, STRIDES)[:, None]
     to = row[:, None] * (CLASSES - 1)
     sample = 0
     while sample < samples:  # Triton's interpreter has no range() of an argument
@@ -105,7 +105,7 @@ def pull_path(
         gradient = -gradient if LOSS else gradient
         ends = coins.ends_of(ends_ptr, node, tl.where(taken, level, 0), coin, CLASSES - 1, ENDS)
         below_left, below_right = tl.where(right, 0.0, gradient), tl.where(right, gradient, 0.0)
-        slope = coins.pull(x, below_left, below_right, ends, coin, NATURAL, ENDS, SATURATION, True)
+        slope = coins.pull(x, below_left, below_right, gradient, ends, coin, NATURAL, ENDS, SATURATION, True)
         cell = dx_ptr + to + (node - 1)
         if not ONE:
             slope += tl.load(cell, taken, other=0.0)
@@ -145,14 +145,14 @@ def toss(
 def sample(
     x_ptr, seed_ptr, out_ptr, ends_ptr, items, batch, stride, outer_stride, inner,
     half, rest, angle, least, period, period_rest,
-    CLASSES: tl.constexpr, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, SPLIT: tl.constexpr,
+    CLASSES: tl.constexpr, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, STRIDES: tl.constexpr,
     NATURAL: tl.constexpr, ENDS: tl.constexpr, SATURATION: tl.constexpr, ONE: tl.constexpr,
 ):  # fmt: skip
     """Draws for every row, again and again (ONE: once): item i is one of row i % batch."""
     coin = (half, rest, angle, least, period, period_rest)
     item = tl.minimum(tl.program_id(0).to(tl.int64) * HEIGHT + tl.arange(0, HEIGHT), items - 1)
     row = item if ONE else item % batch
-    at = _row_start(row, stride, outer_stride, inner, SPLIT)
+    at = _row_start(row, stride, outer_stride, inner, STRIDES)
     found, _ = toss(
         x_ptr, at, item, tl.load(seed_ptr), ends_ptr, coin, CLASSES, DEPTH, HEIGHT, NATURAL, ENDS, SATURATION
     )

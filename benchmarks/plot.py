@@ -50,7 +50,7 @@ def main() -> None:
         axis.axhline(limit, color="black", linewidth=0.8, linestyle=":")
         axis.set_xscale("log", base=2)
         axis.set_yscale("log", base=2)
-        axis.set_ylim(0.25, 6.5)
+        axis.set_ylim(0.2, 6.5)
         axis.set_yticks(TICKS, [str(t) for t in TICKS])
         axis.set_title(panel, fontsize=10)
         axis.grid(alpha=0.25)

@@ -22,8 +22,10 @@ PAPER_HEADS = ("sparsemax", "softmax", "catnat-sigmoid", "catnat-natural")
 _ACTIVATIONS: dict[str, catnat.Natural | catnat.Sigmoid] = {
     "catnat-sigmoid": catnat.Sigmoid(),
     "catnat-natural": catnat.Natural(),
+    "catnat-natural-exact": catnat.Natural(floor=0.0),  # the paper's formula to the letter
     "catnat-natural-reflect": catnat.Natural(saturation="reflect"),
     "catnat-natural-revive": catnat.Natural(saturation="revive", floor=1e-4),
+    "catnat-natural-revive-fine": catnat.Natural(saturation="revive", floor=1e-6),
 }
 HEAD_NAMES = ("softmax", "sparsemax", *_ACTIVATIONS)
 

@@ -10,6 +10,7 @@ import numpy as np
 from catnat_lab.gsl.data import true_edges
 from catnat_lab.gsl.search import OPTIMAL
 from catnat_lab.report import Cell, PageFigure, Report, Table, gsl_figures, markdown, page, write
+from catnat_lab.report.curves import Curve, CurvePanel
 from catnat_lab.report.gsl_remarks import remarks_of
 from catnat_lab.report.gsl_results import COLUMNS, PROVENANCE, Results, is_papers, load, paper_table
 from catnat_lab.store import Finished
@@ -73,15 +74,15 @@ def figures_of(results: Results, table: Table) -> list[PageFigure]:
     return made
 
 
-def _curves(results: Results, theta: float) -> gsl_figures.CurvePanel:
+def _curves(results: Results, theta: float) -> CurvePanel:
     curves = {}
     for head in results.heads:
         runs = [trial.record["curve"] for trial in results.stage(theta, head, "final") if "curve" in trial.record]
         if runs:
-            curves[head] = gsl_figures.Curve.of_runs(runs[0]["step"], [run["validation_es"] for run in runs])
+            curves[head] = Curve.of_runs(runs[0]["step"], [run["validation_es"] for run in runs])
     known = results.stage(theta, OPTIMAL, OPTIMAL)
     best = [trial.metrics["validation_es"] for trial in known if "validation_es" in trial.metrics]
-    return gsl_figures.CurvePanel(f"{theta:g}", curves, float(np.mean(best)) if best else None)
+    return CurvePanel(f"{theta:g}", curves, float(np.mean(best)) if best else None)
 
 
 def _graph(trial: Finished) -> np.ndarray:

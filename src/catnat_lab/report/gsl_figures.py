@@ -16,43 +16,13 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 from numpy.typing import ArrayLike, NDArray
 
+from catnat_lab.report.curves import CurvePanel, draw_curve, focus_on, names_of
 from catnat_lab.report.drawing import blank, hint, in_look, in_panels, is_left, key, label_left, legend
 from catnat_lab.report.svg import INK, serialize, style
 from catnat_lab.report.table import Column, Table
 from catnat_lab.stats import Excess, Summary
 
 Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A measure against training steps: the mean over seeds and the edges of a band around it."""
-
-    steps: ArrayLike
-    mean: ArrayLike
-    low: ArrayLike
-    high: ArrayLike
-
-    @classmethod
-    def of_runs(cls, steps: Sequence[float] | NDArray[Any], values: Sequence[Sequence[float]] | NDArray[Any]) -> Curve:
-        """Mean ± one standard deviation over seeds, from values [seeds, steps]. A diverged run ends the curve.
-
-        Runs of unequal length, as of a study that is not finished, are cut to the shortest.
-        """
-        length = min(len(steps), *(len(run) for run in values))
-        runs = np.array([run[:length] for run in values], dtype=float)
-        mean = runs.mean(0)
-        spread = runs.std(0, ddof=1) if len(runs) > 1 else np.zeros_like(mean)
-        return cls(steps[:length], mean, mean - spread, mean + spread)
-
-
-@dataclass(frozen=True)
-class CurvePanel:
-    """The learning curves at one θ*, by parameterization, and the score of the optimal model."""
-
-    group: str
-    curves: Mapping[str, Curve]
-    optimal: float | None = None
 
 
 @dataclass(frozen=True)
@@ -106,33 +76,16 @@ def draw_learning_curves(panels: Sequence[CurvePanel]) -> Figure:
     figure, every = in_panels(len(panels))
     for axes, panel in zip(every, panels, strict=True):
         for name, curve in panel.curves.items():
-            _draw_curve(axes, name, curve)
+            draw_curve(axes, name, curve)
         if panel.optimal is not None:
             axes.axhline(panel.optimal, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), label="optimal")
-        _focus(axes, panel)
+        focus_on(axes, panel)
         axes.set(title=f"θ* = {panel.group}", xlabel="training step")
         axes.xaxis.set_major_locator(MaxNLocator(4))
     label_left(every, "energy score (validation)")
-    entries = [key(name) for name in _names(panel.curves for panel in panels)]
+    entries = [key(name) for name in names_of(panel.curves for panel in panels)]
     legend(figure, [*entries, Line2D([], [], color=INK, linewidth=0.9, linestyle=(0, (4, 3)), label="optimal")])
     return figure
-
-
-def _draw_curve(axes: Axes, name: str, curve: Curve) -> None:
-    look, steps = style(name), np.asarray(curve.steps, dtype=float)
-    axes.fill_between(steps, curve.low, curve.high, color=look.colour, alpha=0.18, linewidth=0)
-    often = max(1, len(steps) // 6)
-    axes.plot(steps, curve.mean, color=look.colour, marker=look.marker, markevery=often, markersize=3.5, label=name)
-
-
-def _focus(axes: Axes, panel: CurvePanel) -> None:
-    """Fit the panel to the second half of training: what parts the curves is near the optimum, not at the start."""
-    edges = [np.asarray(edge, dtype=float) for curve in panel.curves.values() for edge in (curve.low, curve.high)]
-    late = [edge[len(edge) // 2 :] for edge in edges]
-    values = np.concatenate([*late, [np.nan if panel.optimal is None else panel.optimal]])
-    values = values[np.isfinite(values)]
-    if values.size and np.ptp(values) > 0:
-        axes.set_ylim(values.min() - 0.1 * np.ptp(values), values.max() + 0.5 * np.ptp(values))  # with some descent
 
 
 @in_look
@@ -194,7 +147,7 @@ def draw_searches(panels: Sequence[SearchPanel]) -> Figure:
         hint(marker="o", markerfacecolor="none", markersize=9, label="chosen"),
         hint(marker="x", label="diverged"),
     ]
-    legend(figure, [*(key(name) for name in _names(panel.searches for panel in panels)), *hints])
+    legend(figure, [*(key(name) for name in names_of(panel.searches for panel in panels)), *hints])
     return figure
 
 
@@ -232,7 +185,7 @@ def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[f
 def draw_excesses(panels: Sequence[ExcessPanel]) -> Figure:
     """Energy score above the optimal model's, a dot and an error bar a parameterization, one panel a θ*."""
     figure, every = in_panels(len(panels), height=1.9)
-    names = _names(panel.ours for panel in panels)
+    names = names_of(panel.ours for panel in panels)
     for axes, panel in zip(every, panels, strict=True):
         for place, name in enumerate(names):
             _draw_excess(axes, place - 0.13, name, panel.ours.get(name), filled=True)
@@ -283,8 +236,3 @@ def excesses(panels: Sequence[ExcessPanel]) -> str:
 
 def _told(names: Iterable[str]) -> str:
     return ", ".join(names)
-
-
-def _names(parts: Iterable[Mapping[str, Any]]) -> list[str]:
-    """All names in the order they first come."""
-    return list(dict.fromkeys(name for part in parts for name in part))

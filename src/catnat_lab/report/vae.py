@@ -1,0 +1,71 @@
+"""The report of the categorical VAE, from what the store and the kept models hold and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from catnat_lab.report import PageFigure, Report, markdown, page, vae_figures, write
+from catnat_lab.report.vae_remarks import remarks_of
+from catnat_lab.report.vae_results import NAMES, PROVENANCE, Results, load, tables_of, values_csv
+
+__all__ = ["PROVENANCE", "Results", "load", "tables_of", "write_report"]
+
+
+def write_report(results: Results, folder: Path) -> Path:
+    """Write report.html, report.md and the values as CSV; the path of the page."""
+    tables, remarks = tables_of(results), remarks_of(results)
+    report = Report(
+        title=f"Categorical VAE beside the paper: {NAMES[results.settings['table']]}",
+        summary=summary_of(results),
+        provenance=results.provenance,
+        tables=tuple(tables),
+        remarks=remarks,
+        figures=tuple(figures_of(results, folder)),
+        rerun=tuple([results.provenance["command"]] if "command" in results.provenance else []),
+    )
+    why = ["\n".join(["**What else we found, and why we think we differ**", *(f"- {remark}" for remark in remarks)])]
+    parts = [*(markdown(table).rstrip() for table in tables), *(why if remarks else [])]
+    write(folder / "report.md", "\n\n".join(parts) + "\n")
+    write(folder / "values.csv", values_csv(results))
+    return write(folder / "report.html", page(report))
+
+
+def summary_of(results: Results) -> str:
+    """What was run, in a sentence or two."""
+    settings = results.settings
+    done = sum(len(trials) for trials in results.trials.values())
+    searched = ", ".join(settings["searched"])
+    return (
+        f"Autoencoders of {results.source} with N categorical variables of K classes, trained for "
+        f"{settings['steps']:,} steps of {settings['batch']} images, by {', '.join(settings['heads'])}. "
+        "Rates are chosen by the bound on "
+        f"validation images after {settings['search_steps']:,} steps of one seed on the cells {searched}; then "
+        f"{settings['seeds']} other seeds are trained at the chosen rate. Test images are judged by "
+        f"{settings['samples']} samples of the posterior each. {done} trials are finished."
+    )
+
+
+def figures_of(results: Results, folder: Path) -> list[PageFigure]:
+    """Learning curves, dead nodes, and what the first models make of digits."""
+    made = []
+    panels = vae_figures.curve_panels(results, "validation")
+    if panels:
+        caption = (
+            "Minus the bound on validation images, one sample each: mean over the final seeds, one deviation around "
+            "it. The scale fits the second half of training."
+        )
+        made.append(PageFigure("Learning curves", caption, vae_figures.curves(panels, "minus ELBO (validation)")))
+    panels = vae_figures.curve_panels(results, "dead")
+    if panels:
+        caption = "Share of nodes whose score lies outside the natural activation's range, where a clip has no slope."
+        made.append(
+            PageFigure("Dead nodes", caption, vae_figures.curves(panels, "share of nodes outside", focus=False))
+        )
+    pictures = vae_figures.pictures(results, folder / "models")
+    if pictures is not None:
+        caption = (
+            "Of the first final seed, for every head: test images and below them their reconstructions; images of "
+            "uniformly drawn classes; and one image with one variable set to each of its classes in turn."
+        )
+        made.append(PageFigure("Reconstructions, samples and a traversal", caption, pictures))
+    return made

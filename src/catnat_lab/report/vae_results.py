@@ -1,0 +1,120 @@
+"""What a study of the categorical VAE has found so far, read from its store, and what the paper printed."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from catnat_lab.errors import UserError
+from catnat_lab.report.table import Cell, Column, Table
+from catnat_lab.store import Finished, Store
+from catnat_lab.vae.presets import sizes
+from catnat_lab.vae.search import NOTE, SOURCE, study_name
+
+PROVENANCE = "vae provenance"
+PAPER_FILES = {"adam": "vae_adam.csv", "sgd": "vae_sgd.csv", "mlp": "vae_mlp_elbo.csv"}
+PAPER_DATA = {"mnist": "grey", "binary_mnist": "binary", "bernoulli_mnist": "bernoulli"}
+PAPER_SEEDS = 5
+NAMES = {"adam": "convolutional VAE, Adam", "sgd": "convolutional VAE, SGD", "mlp": "dense VAE, score function"}
+# by table: measures, their names, digits, whether lower is better; the first is the paper's
+MEASURES = {
+    "adam": (("nll", "test negative log-likelihood", 1, True),),
+    "sgd": (("nll", "test negative log-likelihood", 1, True),),
+    "mlp": (
+        ("elbo_paper", "ELBO as the paper tabulates it, without −N log K", 1, False),
+        ("elbo", "ELBO, with −N log K", 1, False),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Results:
+    """All finished trials of a study, by data, cell and head."""
+
+    settings: dict[str, Any]
+    trials: dict[tuple[str, str, str], list[Finished]]
+    source: str
+    provenance: dict[str, str]
+
+    def stage(self, data: str, cell: str, head: str, *stages: str) -> list[Finished]:
+        """The trials of some stages of one cell, by seed."""
+        found = [trial for trial in self.trials.get((data, cell, head), []) if trial.config["stage"] in stages]
+        return sorted(found, key=lambda trial: trial.config["seed"])
+
+
+def load(store: Store) -> Results:
+    """Read a study back."""
+    settings = store.note(NOTE)
+    if settings is None:
+        raise UserError(f"no study of the categorical VAE in {store.database.name}")
+    known = set(store.names())
+    cells = dict.fromkeys((*settings["cells"], *settings["searched"]))
+    places = [(data, cell, head) for data in settings["data"] for cell in cells for head in settings["heads"]]
+    trials = {}
+    for place in places:
+        name = study_name(settings["table"], *place)
+        trials[place] = store.study(name, create=False).finished() if name in known else []
+    return Results(settings, trials, store.note(SOURCE) or "", store.note(PROVENANCE) or {})
+
+
+def tables_of(results: Results) -> list[Table]:
+    """Our final seeds beside the paper's, one table a measure."""
+    return [
+        _table(results, *measure, with_paper=i == 0) for i, measure in enumerate(MEASURES[results.settings["table"]])
+    ]
+
+
+def _table(results: Results, measure: str, name: str, digits: int, lower: bool, *, with_paper: bool) -> Table:
+    settings = results.settings
+    paper = paper_table(settings["table"]) if with_paper else {}
+    numbers = [sizes(cell) for cell in settings["cells"]]
+    groups = tuple(dict.fromkeys(str(n) for n, _ in numbers))
+    classes = dict.fromkeys(k for _, k in numbers)
+    columns = tuple(
+        Column(f"{data}-{k}", f"{data}, K = {k}", digits, lower) for data in settings["data"] for k in classes
+    )
+    cells = {}
+    for data in settings["data"]:
+        for cell in settings["cells"]:
+            n, k = sizes(cell)
+            for head in settings["heads"]:
+                values = tuple(t.metrics[measure] for t in results.stage(data, cell, head, "final"))
+                key = (str(n), head, f"{data}-{k}")
+                cells[key] = Cell(values, *paper.get(key, (None, None, False)))
+    better = "lower is better" if lower else "higher is better"
+    return Table(
+        title=f"{NAMES[settings['table']]}, {settings['steps']:,} steps: {name}; {better}",
+        group_name="N",
+        groups=groups,
+        line_name="parameterization",
+        lines=tuple(settings["heads"]),
+        columns=columns,
+        cells=cells,
+        paper_count=PAPER_SEEDS,
+    )
+
+
+def paper_table(table: str) -> dict[tuple[str, str, str], tuple[float, float, bool]]:
+    """The paper's numbers by N, head and column: mean, deviation, and whether it is bold there."""
+    text = files("catnat_lab").joinpath("paper", PAPER_FILES[table]).read_text()
+    found = {}
+    for row in csv.DictReader(text.splitlines()):
+        column = f"{PAPER_DATA[row['dataset']]}-{row['n_categories']}"
+        head = row["parameterization"].replace("_", "-")
+        found[row["n_variables"], head, column] = float(row["mean"]), float(row["std"]), row["bold"] == "True"
+    return found
+
+
+def values_csv(results: Results) -> str:
+    """One line a finished trial."""
+    metrics = ("nll", "elbo", "elbo_paper", "bce", "kl", "validation")
+    lines = [",".join(("table", "data", "variables", "classes", "head", "stage", "rate", "seed", *metrics))]
+    for (data, cell, head), trials in results.trials.items():
+        for trial in trials:
+            config, (n, k) = trial.config, sizes(cell)
+            values = (f"{trial.metrics[key]:.6g}" if key in trial.metrics else "" for key in metrics)
+            place = (results.settings["table"], data, f"{n}", f"{k}", head, config["stage"])
+            lines.append(",".join((*place, f"{config['rate']:g}", f"{config['seed']}", *values)))
+    return "\n".join(lines) + "\n"

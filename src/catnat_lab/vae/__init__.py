@@ -1,0 +1,1 @@
+"""Variational autoencoders of MNIST's digits, with categorical latent variables."""

@@ -1,0 +1,182 @@
+"""The layers of many networks at once: every tensor has a leading axis R of runs that share nothing but the code.
+
+A convolution is a gather of patches and one batched matrix product, a transposed one the product and then the gather's
+transpose; so R small networks take the launches of one, and train as fast as the card can multiply. Images are
+[R, B, places, channels]. Weights start as PyTorch's own layers do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from catnat_lab.vae.gather import Gather
+
+MOMENTUM, EPSILON = 0.1, 1e-5  # of BatchNorm, as in PyTorch
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A tensor of a network: its shape in one run, and the bound of the uniform numbers it starts with."""
+
+    shape: tuple[int, ...]
+    bound: float
+    center: float = 0.0
+
+    @property
+    def size(self) -> int:
+        """How many numbers it has."""
+        return math.prod(self.shape)
+
+
+Forward = Callable[[Tensor, list[Tensor], list[Tensor], bool], Tensor]  # input, parameters, buffers, training
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What a layer learns, what it keeps besides (zeros or ones at the start), and what it does."""
+
+    forward: Forward
+    parameters: tuple[Parameter, ...] = ()
+    buffers: tuple[tuple[int, float], ...] = ()  # size and first value
+    affine: bool = True  # in its input, once training is over
+
+
+class Network:
+    """Layers one after the other."""
+
+    def __init__(self, *layers: Layer) -> None:
+        self.layers = layers
+        self.parameters = [p for layer in layers for p in layer.parameters]
+        self.buffers = [b for layer in layers for b in layer.buffers]
+
+    def __call__(self, x: Tensor, parameters: list[Tensor], buffers: list[Tensor], training: bool) -> Tensor:
+        """The output for input [R, B, ...]."""
+        p = b = 0
+        for layer in self.layers:
+            ends = p + len(layer.parameters), b + len(layer.buffers)
+            x = layer.forward(x, parameters[p : ends[0]], buffers[b : ends[1]], training)
+            p, b = ends
+        return x
+
+    def as_matrices(self, width: int, parameters: list[Tensor], buffers: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """What the trained network does between its ReLUs: x W + b, with W [R, in, out] and b [R, 1, out].
+
+        To judge, many samples go through one network, and there a large matrix is faster than gathers.
+        """
+        found: list[tuple[Tensor, Tensor]] = []
+        inside: tuple[int, ...] = (width,)
+        p = b = 0
+        layers = list(self.layers)
+        while layers:
+            end = next((i for i, layer in enumerate(layers) if not layer.affine), len(layers))
+            part = Network(*layers[:end])
+            own = parameters[p : p + len(part.parameters)], buffers[b : b + len(part.buffers)]
+            size = math.prod(inside)
+            points = torch.cat((torch.zeros(1, size), torch.eye(size))).to(parameters[0].device)
+            out = part(points.expand(len(parameters[0]), -1, -1).unflatten(2, inside), *own, False)
+            inside, out = tuple(out.shape[2:]), out.flatten(2)
+            found.append((out[:, 1:] - out[:, :1], out[:, :1]))
+            p, b, layers = p + len(part.parameters), b + len(part.buffers), layers[end + 1 :]
+        return found
+
+
+# -- dense -------------------------------------------------------------------------------------------------------
+
+
+def linear(inputs: int, outputs: int) -> Layer:
+    """x W + b."""
+    bound = 1 / math.sqrt(inputs)
+
+    def forward(x: Tensor, p: list[Tensor], b: list[Tensor], training: bool) -> Tensor:
+        return torch.baddbmm(p[1].unsqueeze(1), x, p[0])
+
+    return Layer(forward, (Parameter((inputs, outputs), bound), Parameter((outputs,), bound)))
+
+
+def relu() -> Layer:
+    """max(x, 0)."""
+    return Layer(lambda x, p, b, training: torch.relu(x), affine=False)
+
+
+def shape(*sizes: int) -> Layer:
+    """Another shape behind the axes of runs and batch."""
+    return Layer(lambda x, p, b, training: x.reshape(*x.shape[:2], *sizes))
+
+
+def batch_norm(channels: int) -> Layer:
+    """Each channel at mean 0 and deviation 1 over the batch and its places, then scaled and shifted."""
+
+    def forward(x: Tensor, p: list[Tensor], b: list[Tensor], training: bool) -> Tensor:
+        (scale, shift), (mean, variance) = p, b
+        if training:
+            count = x.shape[1] * x.shape[2]
+            now_variance, now_mean = torch.var_mean(x, (1, 2), correction=0)
+            with torch.no_grad():
+                mean.lerp_(now_mean, MOMENTUM)
+                variance.lerp_(now_variance * (count / (count - 1)), MOMENTUM)
+            mean, variance = now_mean, now_variance
+        gain = scale * torch.rsqrt(variance + EPSILON)
+        return torch.addcmul((shift - mean * gain)[:, None, None], x, gain[:, None, None])
+
+    one = Parameter((channels,), 0.0, 1.0)
+    return Layer(forward, (one, Parameter((channels,), 0.0)), ((channels, 0.0), (channels, 1.0)))
+
+
+# -- convolutions ------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def _patches(size: int, out: int, padding: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """For windows of 3 x 3, two apart, on a square image: the places of each window's cells, and their transpose.
+
+    [out^2 * 9, 1] and [size^2, m].
+    """
+    cells = []
+    for row in range(out):
+        for column in range(out):
+            for i in range(3):
+                for j in range(3):
+                    y, x = 2 * row + i - padding, 2 * column + j - padding
+                    cells.append(y * size + x if 0 <= y < size and 0 <= x < size else size * size)
+    users: list[list[int]] = [[] for _ in range(size * size + 1)]
+    for cell, place in enumerate(cells):
+        users[place].append(cell)
+    users.pop()
+    most = max(map(len, users))
+    back = [[*user, *[len(cells)] * (most - len(user))] for user in users]
+    tables = torch.tensor(cells).unsqueeze(1), torch.tensor(back)
+    there, back_again = (table.to(device, torch.int32) for table in tables)
+    return there, back_again
+
+
+def convolution(inputs: int, outputs: int, size: int, out: int, padding: int) -> Layer:
+    """3 x 3 with stride 2, from size x size to out x out."""
+    bound = 1 / math.sqrt(9 * inputs)
+
+    def forward(x: Tensor, p: list[Tensor], b: list[Tensor], training: bool) -> Tensor:
+        runs, batch = x.shape[:2]
+        patches = Gather.apply(x, *_patches(size, out, padding, x.device))  # [R, B, out^2 * 9, inputs]
+        columns = patches.reshape(runs, batch * out * out, 9 * inputs)
+        return torch.baddbmm(p[1].unsqueeze(1), columns, p[0]).view(runs, batch, out * out, outputs)
+
+    return Layer(forward, (Parameter((9 * inputs, outputs), bound), Parameter((outputs,), bound)))
+
+
+def transposed_convolution(inputs: int, outputs: int, size: int, out: int, padding: int) -> Layer:
+    """3 x 3 with stride 2, from size x size to out x out: the transpose of a convolution from out x out."""
+    bound = 1 / math.sqrt(9 * outputs)
+
+    def forward(x: Tensor, p: list[Tensor], b: list[Tensor], training: bool) -> Tensor:
+        runs, batch = x.shape[:2]
+        columns = torch.bmm(x.reshape(runs, batch * size * size, inputs), p[0])
+        there, back = _patches(out, size, padding, x.device)
+        image = Gather.apply(columns.view(runs, batch, size * size * 9, outputs), back, there)
+        return image + p[1][:, None, None]
+
+    return Layer(forward, (Parameter((inputs, 9 * outputs), bound), Parameter((outputs,), bound)))

@@ -1,0 +1,65 @@
+"""The two autoencoders of the paper, as pairs of an encoder and a decoder: one convolutional, one dense.
+
+The encoder gives N x K numbers, of which a head uses as many as it has scores: so heads of K and of K-1 scores train
+side by side. Both take and give images of 784 pixels; the decoder gives logits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from catnat_lab.vae.layers import Network, batch_norm, convolution, linear, relu, shape, transposed_convolution
+
+
+@dataclass(frozen=True)
+class Autoencoder:
+    """Two networks for N variables of K classes."""
+
+    variables: int
+    classes: int
+    encoder: Network
+    decoder: Network
+
+
+def convolutional(variables: int, classes: int) -> Autoencoder:
+    """Three convolutions and two dense layers, and back."""
+    encoder = Network(
+        shape(784, 1),
+        convolution(1, 8, 28, 14, padding=1),
+        relu(),
+        convolution(8, 16, 14, 7, padding=1),
+        batch_norm(16),
+        relu(),
+        convolution(16, 32, 7, 3, padding=0),
+        relu(),
+        shape(288),
+        linear(288, 128),
+        relu(),
+        linear(128, variables * classes),
+    )
+    decoder = Network(
+        linear(variables * classes, 128),
+        relu(),
+        linear(128, 288),
+        relu(),
+        shape(9, 32),
+        transposed_convolution(32, 16, 3, 7, padding=0),
+        batch_norm(16),
+        relu(),
+        transposed_convolution(16, 8, 7, 14, padding=1),
+        batch_norm(8),
+        relu(),
+        transposed_convolution(8, 1, 14, 28, padding=1),
+        shape(784),
+    )
+    return Autoencoder(variables, classes, encoder, decoder)
+
+
+def dense(variables: int, classes: int) -> Autoencoder:
+    """784 - 512 - 256 - N x K, and back."""
+    encoder = Network(linear(784, 512), relu(), linear(512, 256), relu(), linear(256, variables * classes))
+    decoder = Network(linear(variables * classes, 256), relu(), linear(256, 512), relu(), linear(512, 784))
+    return Autoencoder(variables, classes, encoder, decoder)
+
+
+NETWORKS = {"convolutional": convolutional, "dense": dense}

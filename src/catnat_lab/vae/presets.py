@@ -1,0 +1,129 @@
+"""What one study of the categorical VAE runs: `smoke` in seconds, `quick` in minutes on two cores, `paper` all."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from catnat_lab.errors import UserError
+from catnat_lab.heads import PAPER_HEADS, check_head
+from catnat_lab.vae.data import VARIANTS
+from catnat_lab.vae.train import Plan
+
+TABLES = ("adam", "sgd", "mlp")
+PAPER_CELLS = ("10x8", "10x16", "10x32", "20x8", "20x16", "20x32", "30x8", "30x16", "30x32")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that decides the numbers of a study; kept in its database, so that it is never continued as another."""
+
+    table: str = "adam"
+    cells: tuple[str, ...] = PAPER_CELLS  # variables x classes
+    data: tuple[str, ...] = ("grey", "binary")
+    heads: tuple[str, ...] = PAPER_HEADS
+    rates: tuple[float, ...] = (0.0003, 0.001, 0.003, 0.01, 0.03)  # the coarse grid
+    refined: int = 4  # rates around the best of the coarse grid
+    ratio: float = 1.3  # between neighbours of the refined grid
+    searched: tuple[str, ...] = PAPER_CELLS  # cells with a search of their own; others take the nearest one's rates
+    search_steps: int = 10_000
+    seeds: int = 5  # runs at the chosen rate
+    steps: int = 30_000
+    batch: int = 100
+    samples: int = 512  # of the posterior, to judge by
+
+    def __post_init__(self) -> None:
+        """Name what is wrong, before anything is written."""
+        if self.table not in TABLES:
+            raise UserError(f"table must be one of {', '.join(TABLES)}; got {self.table!r}")
+        for cell in (*self.cells, *self.searched):
+            sizes(cell)
+        for name, values in (("cells", self.cells), ("data", self.data), ("heads", self.heads), ("rates", self.rates)):
+            if not values or len(set(values)) < len(values):
+                given = ", ".join(map(str, values)) or "none"
+                raise UserError(f"{name} must hold at least one value, each once; got {given}")
+        if not self.searched:
+            raise UserError("searched must hold at least one cell; got none")
+        for name in self.heads:
+            check_head(name)
+        for variant in self.data:
+            if variant not in VARIANTS:
+                raise UserError(f"data must be of {', '.join(VARIANTS)}; got {variant!r}")
+        for rate in self.rates:
+            if not 0 < rate <= 1e3:
+                raise UserError(f"rate must be positive and at most 1000; got {rate}")
+        least = {"refined": 0, "search_steps": 1, "seeds": 2, "steps": 1, "batch": 2, "samples": 1}
+        for name, low in least.items():
+            if getattr(self, name) < low:
+                raise UserError(f"{name} must be at least {low}; got {getattr(self, name)}")
+        if not 1 < self.ratio < 1e3:
+            raise UserError(f"ratio must be above 1; got {self.ratio}")
+
+    @property
+    def has_search(self) -> bool:
+        """Whether there is more than one rate to choose from."""
+        return len(self.rates) > 1 or self.refined > 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+
+    def plan(self, cell: str, steps: int) -> Plan:
+        """How the runs of a cell are trained."""
+        variables, classes = sizes(cell)
+        network, optimizer, estimator = {
+            "adam": ("convolutional", "adam", "straight-through"),
+            "sgd": ("convolutional", "sgd", "straight-through"),
+            "mlp": ("dense", "adam", "score-function"),
+        }[self.table]
+        return Plan(network, variables, classes, optimizer, estimator, steps, self.batch, self.samples)
+
+
+def sizes(cell: str) -> tuple[int, int]:
+    """Variables and classes of a cell like "20x16"."""
+    found = re.fullmatch(r"(\d+)x(\d+)", cell)
+    if found is None or int(found[1]) < 1 or int(found[2]) < 2:
+        raise UserError(f"a cell must be VARIABLESxCLASSES, such as 20x16, with at least 1 and 2; got {cell!r}")
+    return int(found[1]), int(found[2])
+
+
+EPOCH = 60_000 // 128  # steps of the second codebase's
+PAPER = {
+    "adam": Settings(),
+    "sgd": Settings(table="sgd", rates=(0.001, 0.003, 0.01, 0.03, 0.1)),
+    "mlp": Settings(
+        table="mlp",
+        data=("bernoulli",),
+        heads=("softmax", "catnat-sigmoid", "catnat-natural"),
+        rates=(0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002),
+        batch=128,
+        search_steps=150 * EPOCH,
+        steps=500 * EPOCH,
+        samples=1,
+    ),
+}
+_QUICK_CELLS = ("10x32", "20x16", "30x8")
+
+
+def preset(name: str, table: str) -> Settings:
+    """The settings of that name for one of the tables."""
+    if table not in TABLES:
+        raise UserError(f"table must be one of {', '.join(TABLES)}; got {table!r}")
+    paper = PAPER[table]
+    if name == "paper":
+        return paper
+    if name == "quick":
+        rates = {"adam": (0.001, 0.002), "sgd": (0.003, 0.006), "mlp": (0.0005, 0.001)}[table]
+        small: dict[str, Any] = {
+            "cells": ("10x32",),
+            "searched": ("10x32",),
+            "data": paper.data[:1],
+            "rates": rates,
+            "refined": 0,
+        }
+        return replace(paper, **small, search_steps=600, steps=1800, seeds=2, samples=64)
+    if name == "smoke":
+        small = {"cells": ("4x4",), "searched": ("4x4",), "data": paper.data[:1], "rates": (0.001, 0.003), "refined": 1}
+        return replace(paper, **small, search_steps=3, steps=6, seeds=2, batch=20, samples=4)
+    raise UserError(f"preset must be one of smoke, quick, paper; got {name!r}")

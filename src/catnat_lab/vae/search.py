@@ -1,0 +1,190 @@
+"""The study: find every head's learning rate, train its final seeds there, and read the results back.
+
+On the searched cells a coarse grid of rates, then a refined one around its best; every other cell takes the rates of
+the nearest searched one. All runs of a cell train as one stack. Each step follows from what the store holds, so a study
+that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from catnat_lab.errors import UserError
+from catnat_lab.store import Claim, Store, Study, work
+from catnat_lab.vae.data import Images, images_of
+from catnat_lab.vae.digits import Digits
+from catnat_lab.vae.presets import Settings, sizes
+from catnat_lab.vae.stack import Run
+from catnat_lab.vae.train import Outcome, Trainer, train, value_of
+
+NOTE = "vae settings"
+SOURCE = "vae digits"
+SEARCH_SEED = 0  # the rates are compared on one seed; the final seeds are 1, 2, ...
+TIMED = 20  # steps that tell what a study will take
+GROWING = ("cells", "data", "heads", "seeds")  # settings that a study may go on with more of
+SHOWN = 10  # test images that are kept with a trained model, to show what it makes of them
+Told = tuple[Claim, float, dict[str, float], dict[str, object]]
+Progress = Callable[[str, int, int], None]  # what is done, steps done, steps in all
+
+
+def study_name(table: str, data: str, cell: str, head: str) -> str:
+    """The name of one table cell's study."""
+    return f"vae {table} {data} {cell} {head}"
+
+
+@dataclass
+class Search:
+    """One study of all cells, on one device."""
+
+    store: Store
+    settings: Settings
+    digits: Digits
+    device: torch.device
+    stacked: int  # runs trained as one program at most
+    folder: Path  # of checkpoints and trained models
+    progress: Progress = lambda what, done, total: None
+
+    def __post_init__(self) -> None:
+        now = self.settings.as_dict()
+        before = self.store.settle_note(NOTE, now)
+        changed = [key for key in now if before.get(key) != now[key]]
+        if any(key not in GROWING or not _holds(now[key], before[key]) for key in changed):
+            told = "; ".join(f"{key} was {before.get(key)}, now {now[key]}" for key in changed)
+            raise UserError(f"this study was begun with other settings: {told}; give another --output")
+        if changed:
+            self.store.set_note(NOTE, now)
+        source = self.store.settle_note(SOURCE, self.digits.source)
+        if source != self.digits.source:
+            raise UserError(f"this study was begun with other digits: {source}; now {self.digits.source}")
+        images = images_of(self.digits, self.settings.data, split_test=self.settings.table == "mlp")
+        self.images: Images = images.to(self.device)
+        self.trained = 0  # trials that this process has finished
+
+    def study(self, data: str, cell: str, head: str) -> Study:
+        """The study of one cell of the table."""
+        return self.store.study(study_name(self.settings.table, data, cell, head))
+
+    def cost(self) -> str:
+        """In words: how many steps there are to take, and how long that may last here."""
+        settings = self.settings
+        tried = len(settings.rates) + settings.refined if settings.has_search else 0
+        searched = len(settings.searched) * len(settings.heads) * tried
+        final = len(settings.cells) * len(settings.data) * len(settings.heads) * settings.seeds
+        steps = searched * settings.search_steps + final * settings.steps
+        runs = min(self.stacked, len(settings.data) * len(settings.heads) * settings.seeds)
+        names = sorted(settings.heads[i % len(settings.heads)] for i in range(runs))
+        plan = settings.plan(settings.cells[0], settings.steps)
+        stack = [Run(settings.data[0], name, 1e-5, seed) for seed, name in enumerate(names)]
+        trainer = Trainer(stack, plan, self.images, settings.data, self.device)
+        trainer.step(0)
+        started = self._now()
+        for step in range(1, TIMED + 1):
+            trainer.step(step)
+        speed = runs * TIMED / (self._now() - started)
+        return (
+            f"{searched} runs to find rates and {final} final ones, {steps:,} steps in all; at {speed:,.0f} steps/s "
+            f"({runs} side by side) about {_minutes(steps / speed)}, the judging not counted; what is done is kept"
+        )
+
+    def run(self) -> None:
+        """Everything that is not done yet."""
+        settings = self.settings
+        if settings.has_search:
+            self._search()
+        for cell in settings.cells:
+            studies = [self.study(data, cell, head) for data in settings.data for head in settings.heads]
+            rates = [self.best_rate(cell, head) for _ in settings.data for head in settings.heads]
+            for study, rate in zip(studies, rates, strict=True):
+                study.plan({"stage": "final", "rate": rate, "seed": seed} for seed in range(1, settings.seeds + 1))
+            self._work(f"{cell} final seeds", cell, studies, settings.steps)
+
+    def _search(self) -> None:
+        settings = self.settings
+        self._grid("coarse", {cell: dict.fromkeys(settings.heads, settings.rates) for cell in settings.searched})
+        # halves, because the power 0 is the coarse rate, which is known
+        powers = [power - settings.refined // 2 + 0.5 for power in range(settings.refined)]
+        refined = {
+            cell: {h: tuple(self._best(cell, h, "coarse") * settings.ratio**p for p in powers) for h in settings.heads}
+            for cell in settings.searched
+        }
+        self._grid("refined", refined)
+
+    def best_rate(self, cell: str, head: str) -> float:
+        """The rate with the best validation bound, of this cell or of the nearest one that was searched."""
+        if not self.settings.has_search:
+            return self.settings.rates[0]
+        n, k = sizes(cell)
+
+        def far(other: str) -> float:
+            return abs(math.log(sizes(other)[0] / n)) + abs(math.log(sizes(other)[1] / k))
+
+        return self._best(min(self.settings.searched, key=far), head, "coarse", "refined")
+
+    def _best(self, cell: str, head: str, *stages: str) -> float:
+        study = self.study(self.settings.data[0], cell, head)
+        tried = [trial for stage in stages for trial in study.finished(stage=stage)]
+        return float(min(tried, key=lambda trial: trial.value).config["rate"])
+
+    def _grid(self, stage: str, rates: dict[str, dict[str, tuple[float, ...]]]) -> None:
+        for cell, by_head in rates.items():
+            studies = [self.study(self.settings.data[0], cell, head) for head in by_head]
+            for study, tried in zip(studies, by_head.values(), strict=True):
+                study.plan({"stage": stage, "rate": float(f"{r:.3g}"), "seed": SEARCH_SEED} for r in tried)
+            self._work(f"{cell} {stage} rates", cell, studies, self.settings.search_steps)
+
+    def _work(self, what: str, cell: str, studies: list[Study], steps: int) -> None:
+        places = {study.name: study.name.split(" ") for study in studies}  # vae, table, data, cell, head
+
+        def trained(claims: list[Claim]) -> Iterator[Told]:
+            runs = [
+                Run(places[claim.study][2], places[claim.study][4], claim.config["rate"], claim.config["seed"])
+                for claim in claims
+            ]
+            outcomes = train(
+                runs,
+                self.settings.plan(cell, steps),
+                self.images,
+                self.settings.data,
+                self.device,
+                folder=self.folder / "checkpoints",
+                on_step=lambda done, total: self.progress(f"{what} ({len(runs)} side by side)", done, total),
+            )
+            self.trained += len(claims)
+            for claim, run, outcome in zip(claims, runs, outcomes, strict=True):
+                if claim.config["stage"] == "final" and claim.config["seed"] == 1:
+                    self._keep(claim.study, run, outcome)
+                yield claim, value_of(outcome), outcome.metrics, {"curve": outcome.curve}
+
+        work(studies, trained, batch=self.stacked)
+
+    def _keep(self, name: str, run: Run, outcome: Outcome) -> None:
+        """The first final model of every cell, with some test images, for pictures and for use elsewhere."""
+        place = self.settings.data.index(run.data)
+        path = self.folder / "models" / f"{name.replace(' ', '-')}.safetensors"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        images = self.images.test[place, :SHOWN].cpu().contiguous()
+        save_file({**outcome.model, "images": images}, partial, metadata={"study": name})
+        partial.replace(path)
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+
+def _holds(now: Any, before: Any) -> bool:
+    """Whether a setting has grown: what was there is there, and first, as the search is on the first."""
+    return bool(now >= before) if isinstance(now, int) else list(now)[: len(before)] == list(before)
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"

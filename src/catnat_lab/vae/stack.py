@@ -1,0 +1,132 @@
+"""R autoencoders as one: their parameters in one matrix [R, P], their heads side by side, and how they step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from catnat_lab.errors import UserError
+from catnat_lab.heads import Head, head
+from catnat_lab.vae.adam import adam_step
+from catnat_lab.vae.layers import Network
+from catnat_lab.vae.networks import Autoencoder
+
+OPTIMIZERS = ("adam", "sgd")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run: on which data, by which head, at which rate, from which seed."""
+
+    data: str
+    head: str
+    rate: float
+    seed: int
+
+
+class Stack:
+    """The runs' parameters, buffers and moments. Runs are sorted by head, so that each head sees a slice."""
+
+    def __init__(self, runs: Sequence[Run], model: Autoencoder, optimizer: str, device: torch.device) -> None:
+        names = [run.head for run in runs]
+        if names != sorted(names):
+            raise ValueError("runs must be sorted by head")
+        if optimizer not in OPTIMIZERS:
+            raise UserError(f"optimizer must be one of {', '.join(OPTIMIZERS)}; got {optimizer!r}")
+        self.runs, self.model, self.optimizer = list(runs), model, optimizer
+        self.heads: list[tuple[slice, Head]] = []
+        first = 0
+        for name, group in groupby(names):
+            last = first + len(list(group))
+            self.heads.append((slice(first, last), head(name, model.classes)))
+            first = last
+        specs = [*model.encoder.parameters, *model.decoder.parameters]
+        self.shapes, self.sizes = [p.shape for p in specs], [p.size for p in specs]
+        # drawn on the CPU, so that a seed starts the same on every device and with every head
+        starts = []
+        for run in runs:
+            stream = torch.Generator().manual_seed(run.seed)
+            starts.append(
+                torch.cat([p.center + p.bound * (2 * torch.rand(p.size, generator=stream) - 1) for p in specs])
+            )
+        self.parameters = torch.stack(starts).to(device).requires_grad_()
+        buffers = [*model.encoder.buffers, *model.decoder.buffers]
+        self.buffers = [torch.full((len(runs), size), value, device=device) for size, value in buffers]
+        self.rates = torch.tensor([run.rate for run in runs], device=device).unsqueeze(1)
+        moments = 2 if optimizer == "adam" else 0
+        self.moments = [torch.zeros_like(self.parameters, requires_grad=False) for _ in range(moments)]
+        self.step = torch.zeros((), dtype=torch.int64, device=device)  # steps taken
+
+    def state(self) -> dict[str, Tensor]:
+        """All that changes, by name."""
+        named = {f"buffer{i}": b for i, b in enumerate(self.buffers)}
+        named |= {f"moment{i}": m for i, m in enumerate(self.moments)}
+        return {"parameters": self.parameters.detach(), "step": self.step, **named}
+
+    def trained(self) -> dict[str, Tensor]:
+        """What makes the models, by name, on the CPU: [R, ...]."""
+        named = {name: value for name, value in self.state().items() if name == "parameters" or "buffer" in name}
+        return {name: value.cpu() for name, value in named.items()}
+
+    @torch.no_grad()
+    def put(self, trained: dict[str, Tensor]) -> None:
+        """Make the models these."""
+        for name, value in self.state().items():
+            if name in trained:
+                value.copy_(trained[name])
+
+    def views(self) -> list[Tensor]:
+        """The parameters one by one, [R, *shape]; one split, whose gradient is one concatenation."""
+        parts = self.parameters.split(self.sizes, 1)
+        return [part.view(-1, *shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+    def scores(self, x: Tensor, views: list[Tensor], training: bool) -> Tensor:
+        """What the encoders make of images [R, B, 784]: [R, B, N, K], of which a head uses the first."""
+        out = self._network(self.model.encoder, x, views, training, 0)
+        return out.view(*out.shape[:2], self.model.variables, self.model.classes)
+
+    def log_probs(self, scores: Tensor) -> Tensor:
+        """log q of every class [R, B, N, K]; -inf where a class has probability 0."""
+        return torch.cat([one.log_probs(scores[rows, ..., : one.width]) for rows, one in self.heads])
+
+    def decode(self, z: Tensor, views: list[Tensor], training: bool) -> Tensor:
+        """Logits of the pixels [R, B, 784] from one-hot variables [R, B, N, K]."""
+        return self._network(self.model.decoder, z.flatten(2), views, training, 1)
+
+    def decoder_matrices(self, views: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """The trained decoders between their ReLUs."""
+        p, b = len(self.model.encoder.parameters), len(self.model.encoder.buffers)
+        return self.model.decoder.as_matrices(self.model.variables * self.model.classes, views[p:], self.buffers[b:])
+
+    def _network(self, network: Network, x: Tensor, views: list[Tensor], training: bool, second: int) -> Tensor:
+        p, b = (second * len(part) for part in (self.model.encoder.parameters, self.model.encoder.buffers))
+        return network(x, views[p : p + len(network.parameters)], self.buffers[b : b + len(network.buffers)], training)
+
+    @torch.no_grad()
+    def descend(self, loss: Tensor) -> None:
+        """One step, every run at its own rate. Runs share no parameters, so their summed loss serves all."""
+        with torch.enable_grad():
+            (gradient,) = torch.autograd.grad(loss, self.parameters)
+        self.step += 1
+        if self.optimizer == "sgd":
+            self.parameters.addcmul_(self.rates, gradient, value=-1)
+            return
+        mean, square = self.moments
+        adam_step(self.parameters, gradient, mean, square, self.rates, self.step)
+
+    def dead_shares(self, scores: Tensor) -> dict[int, float]:
+        """By run, the share of natural nodes whose score is outside the range, where the clip has no slope."""
+        found: dict[int, float] = {}
+        for rows, one in self.heads:
+            pi = getattr(one, "parameterization", None)
+            amplitude = getattr(getattr(pi, "activation", None), "amplitude", None)
+            if pi is None or amplitude is None:
+                continue
+            centers = torch.tensor(pi.centers, device=scores.device, dtype=scores.dtype)
+            outside = ((scores[rows, ..., : one.width] - centers).abs() >= amplitude / 2).float().mean((1, 2, 3))
+            found |= dict(zip(range(rows.start, rows.stop), outside.tolist(), strict=True))
+        return found

@@ -1,0 +1,261 @@
+"""Train many autoencoders as one program, on a GPU as one captured graph a step; stop whenever, and go on.
+
+Runs of a stack share the code, the noise's stream and nothing else. The same stack on the same device gives the same
+results, also if it was stopped and went on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from catnat_lab.errors import UserError
+from catnat_lab.vae.data import Images, as_pixels
+from catnat_lab.vae.judge import judge
+from catnat_lab.vae.networks import NETWORKS
+from catnat_lab.vae.objective import OBJECTIVES
+from catnat_lab.vae.stack import Run, Stack
+
+SAVED_EVERY = 60.0  # seconds between checkpoints
+CURVE_POINTS = 20
+TOLD_EVERY = 25  # steps between two calls of on_step: on a GPU a step takes less than a bar's redrawing
+WARM_UP = 3  # steps before a graph is captured, as PyTorch asks for; they are taken back
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is trained, how long, and how it is judged."""
+
+    network: str = "convolutional"
+    variables: int = 20
+    classes: int = 16
+    optimizer: str = "adam"
+    estimator: str = "straight-through"
+    steps: int = 30_000
+    batch: int = 100
+    samples: int = 512  # of the posterior, to judge on the test images
+
+
+@dataclass
+class Outcome:
+    """What a run has become."""
+
+    metrics: dict[str, float]
+    curve: dict[str, list[float]] = field(default_factory=dict)
+    model: dict[str, Tensor] = field(default_factory=dict)  # its parameters and buffers
+
+
+class Trainer:
+    """A stack with its data, and one step of training it."""
+
+    def __init__(
+        self, runs: Sequence[Run], plan: Plan, images: Images, variants: Sequence[str], device: torch.device
+    ) -> None:
+        self.plan, self.device = plan, device
+        self.images = images.to(device)
+        self.which = torch.tensor([list(variants).index(run.data) for run in runs], device=device)
+        self.drawn = self.images.drawn[self.which]
+        self.any_drawn = bool(self.drawn.any())
+        count = self.images.train.shape[1]
+        if plan.batch > count:
+            raise UserError(f"batch must be at most the {count} training images; got {plan.batch}")
+        self.batches = count // plan.batch
+        self.stack = Stack(runs, NETWORKS[plan.network](plan.variables, plan.classes), plan.optimizer, device)
+        self.objective = OBJECTIVES[plan.estimator]
+        self.order = torch.zeros((len(runs), count), dtype=torch.int32, device=device)
+        self.loss = torch.zeros(len(runs), device=device)  # summed since the last point of the curve
+        self.within = torch.arange(plan.batch, device=device)
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def state(self) -> dict[str, Tensor]:
+        """All that changes."""
+        return {**self.stack.state(), "order": self.order, "loss": self.loss}
+
+    def step(self, done: int) -> None:
+        """One step of all runs, the next after so many."""
+        if done % self.batches == 0:
+            self.order.copy_(torch.rand(self.order.shape, device=self.device).argsort(1))
+        if self.device.type != "cuda":
+            self._step()
+            return
+        if self.graph is None:
+            self.graph = self._captured()
+        self.graph.replay()
+
+    def _step(self) -> None:
+        start = self.stack.step % self.batches * self.plan.batch
+        rows = self.order.index_select(1, start + self.within).long()
+        x = as_pixels(self.images.train[self.which.unsqueeze(1), rows], self.drawn, self.any_drawn)
+        losses = self.objective(self.stack, x).mean(1)
+        self.loss += losses.detach()
+        self.stack.descend(losses.sum())
+
+    def _captured(self) -> torch.cuda.CUDAGraph:
+        before = {name: tensor.clone() for name, tensor in self.state().items()}
+        random = torch.cuda.get_rng_state(self.device)
+        side = torch.cuda.Stream(self.device)
+        side.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP):
+                self._step()
+        torch.cuda.current_stream(self.device).wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._step()
+        for name, tensor in self.state().items():
+            tensor.copy_(before[name])
+        torch.cuda.set_rng_state(random, self.device)
+        return graph
+
+    def validate(self) -> dict[str, Tensor]:
+        """The bound on the validation images, one sample each."""
+        return judge(self.stack, self.images.validation, self.which, self.drawn, 1)
+
+    def test(self) -> dict[str, Tensor]:
+        """All measures on the test images."""
+        return judge(self.stack, self.images.test, self.which, self.drawn, self.plan.samples)
+
+    @torch.no_grad()
+    def dead(self) -> dict[int, float]:
+        """By run, the share of natural nodes outside their range on some validation images."""
+        x = as_pixels(self.images.validation[self.which, :256], self.drawn, self.any_drawn)
+        return self.stack.dead_shares(self.stack.scores(x, self.stack.views(), training=False))
+
+
+def train(
+    runs: Sequence[Run],
+    plan: Plan,
+    images: Images,
+    variants: Sequence[str],
+    device: torch.device | str = "cpu",
+    *,
+    folder: Path | None = None,
+    on_step: Callable[[int, int], None] | None = None,
+) -> list[Outcome]:
+    """Train all runs side by side and judge them, in the order they came. With a folder, a killed call goes on."""
+    device = torch.device(device)
+    order = sorted(range(len(runs)), key=lambda i: runs[i].head)
+    runs = [runs[i] for i in order]
+    torch.manual_seed(sum(1009 * i + run.seed for i, run in enumerate(runs)))
+    trainer = Trainer(runs, plan, images, variants, device)
+    saved = None if folder is None else Checkpoint(folder, runs, plan)
+    done, curve = (0, new_curve()) if saved is None else saved.load(trainer)
+    every, at = max(1, plan.steps // CURVE_POINTS), time.monotonic()
+    with _tensor_cores():
+        for step in range(done, plan.steps):
+            trainer.step(step)
+            if (step + 1) % every == 0 or step + 1 == plan.steps:
+                _add_point(curve, trainer, step + 1)
+            if on_step is not None and (step == done or (step + 1) % TOLD_EVERY == 0 or step + 1 == plan.steps):
+                on_step(step + 1, plan.steps)
+            if saved is not None and time.monotonic() - at > SAVED_EVERY:
+                saved.save(trainer, step + 1, curve)
+                at = time.monotonic()
+        metrics = trainer.test() | {"validation": -trainer.validate()["elbo"]}
+    outcomes: dict[int, Outcome] = {}
+    for row, place in enumerate(order):
+        found = {key: float(value[row]) for key, value in metrics.items()}
+        model = {key: value[row].clone() for key, value in trainer.stack.trained().items()}
+        points = {key: [point[row] for point in points] for key, points in curve.items()}
+        outcomes[place] = Outcome(found, points, model)
+    if saved is not None:
+        saved.remove()
+    return [outcomes[i] for i in range(len(runs))]
+
+
+def value_of(outcome: Outcome) -> float:
+    """What rates are chosen by: minus the bound on validation data; infinite where a run has diverged."""
+    return outcome.metrics["validation"] if all(map(math.isfinite, outcome.metrics.values())) else math.inf
+
+
+# -- curves and checkpoints --------------------------------------------------------------------------------------
+
+Curve = dict[str, list[list[float]]]  # by measure, by point, by run
+
+
+def new_curve() -> Curve:
+    """No points yet."""
+    return {"step": [], "train": [], "validation": [], "dead": []}
+
+
+def _add_point(curve: Curve, trainer: Trainer, step: int) -> None:
+    runs = len(trainer.which)
+    since = step - int(curve["step"][-1][0]) if curve["step"] else step
+    dead = trainer.dead()
+    curve["step"].append([float(step)] * runs)
+    curve["train"].append([round(value, 4) for value in (trainer.loss / since).tolist()])
+    curve["validation"].append([round(-value, 4) for value in trainer.validate()["elbo"].tolist()])
+    curve["dead"].append([round(dead.get(row, 0.0), 5) for row in range(runs)])
+    trainer.loss.zero_()
+
+
+class Checkpoint:
+    """The state of one stack in one file of safetensors, which is renamed into place when it is complete."""
+
+    def __init__(self, folder: Path, runs: Sequence[Run], plan: Plan) -> None:
+        self.key = json.dumps([asdict(plan), [asdict(run) for run in runs]], sort_keys=True)
+        name = f"{abs(hash_of(self.key)):016x}.safetensors"
+        self.path = folder / name
+
+    def save(self, trainer: Trainer, done: int, curve: Curve) -> None:
+        """Write the state after so many steps."""
+        state = {name: tensor.contiguous().cpu() for name, tensor in trainer.state().items()}
+        state["random"] = torch.get_rng_state()
+        if trainer.device.type == "cuda":
+            state["random on the GPU"] = torch.cuda.get_rng_state(trainer.device)
+        about = {"key": self.key, "done": str(done), "curve": json.dumps(curve), "device": trainer.device.type}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.path.with_suffix(f".{os.getpid()}.partial")
+        save_file(state, partial, metadata=about)
+        partial.replace(self.path)
+
+    def load(self, trainer: Trainer) -> tuple[int, Curve]:
+        """Put the saved state into the trainer; the steps done, 0 without one, and the curve so far."""
+        if not self.path.exists():
+            return 0, new_curve()
+        try:
+            with safe_open(self.path, "pt") as file:
+                about = file.metadata()
+                state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except SafetensorError as problem:
+            raise UserError(f"{self.path} is not a whole checkpoint ({problem}); delete it to begin again") from None
+        if about.get("key") != self.key or about.get("device") != trainer.device.type:
+            raise UserError(f"{self.path} is the checkpoint of other runs or another device; delete it to begin again")
+        for name, tensor in trainer.state().items():
+            tensor.copy_(state[name])
+        torch.set_rng_state(state["random"])
+        if trainer.device.type == "cuda":
+            torch.cuda.set_rng_state(state["random on the GPU"], trainer.device)
+        return int(about["done"]), json.loads(about["curve"])
+
+    def remove(self) -> None:
+        """The stack is finished."""
+        self.path.unlink(missing_ok=True)
+
+
+def hash_of(text: str) -> int:
+    """The same in every process."""
+    import hashlib
+
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
+class _tensor_cores:
+    """Matrix products in TF32 on a GPU, while training and judging: half the time, and the noise is far above it."""
+
+    def __enter__(self) -> None:
+        self.before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high")
+
+    def __exit__(self, *_: object) -> None:
+        torch.set_float32_matmul_precision(self.before)

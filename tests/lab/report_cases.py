@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib import rcParams
 from rich.console import Console
 
-from catnat_lab.report import Cell, Column, PageFigure, Report, Table, judge, terminal
+from catnat_lab.report import Cell, Column, PageFigure, Report, Table, curves, judge, terminal
 from catnat_lab.report import gsl_figures as figures
 from catnat_lab.stats import Excess
 
@@ -71,15 +71,15 @@ def found(what: Table) -> list[tuple[str, tuple[str, ...]]]:
     return [(entry.kind, entry.lines) for entry in judge(what).disagreements]
 
 
-def flat(height: float) -> figures.Curve:
-    return figures.Curve.of_runs(range(5), height + np.zeros((3, 5)))
+def flat(height: float) -> curves.Curve:
+    return curves.Curve.of_runs(range(5), height + np.zeros((3, 5)))
 
 
-def curve_panels() -> list[figures.CurvePanel]:
+def curve_panels() -> list[curves.CurvePanel]:
     draws = np.random.default_rng(0)
     return [
-        figures.CurvePanel(
-            group, {line: figures.Curve.of_runs(range(9), draws.normal(8, 0.1, (4, 9))) for line in LINES}, 7.0
+        curves.CurvePanel(
+            group, {line: curves.Curve.of_runs(range(9), draws.normal(8, 0.1, (4, 9))) for line in LINES}, 7.0
         )
         for group in ("0.1", "0.25", "0.5", "0.75", "0.9")
     ]

@@ -10,7 +10,7 @@ from matplotlib import rcParams
 from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
 
-from catnat_lab.report import Cell
+from catnat_lab.report import Cell, curves
 from catnat_lab.report import gsl_figures as figures
 from catnat_lab.report.svg import STYLES
 from catnat_lab.stats import Excess, excess
@@ -41,17 +41,17 @@ def test_learning_curves_have_a_panel_a_group_and_a_line_a_parameterization() ->
 
 
 def test_a_curve_is_the_mean_with_one_deviation_around_it() -> None:
-    curve = figures.Curve.of_runs([0, 1], [[1.0, 5.0], [3.0, float("nan")]])
+    curve = curves.Curve.of_runs([0, 1], [[1.0, 5.0], [3.0, float("nan")]])
     mean, low, high = (np.asarray(part, dtype=float) for part in (curve.mean, curve.low, curve.high))
     assert np.allclose([mean[0], low[0], high[0]], [2, 2 - 2**0.5, 2 + 2**0.5]) and np.isnan(mean[1])
-    figures.learning_curves([figures.CurvePanel("0.1", {"softmax": curve})])
-    cut = figures.Curve.of_runs([0, 1, 2], [[1.0, 2.0, 3.0], [3.0, 4.0]])
+    figures.learning_curves([curves.CurvePanel("0.1", {"softmax": curve})])
+    cut = curves.Curve.of_runs([0, 1, 2], [[1.0, 2.0, 3.0], [3.0, 4.0]])
     assert list(np.asarray(cut.steps)) == [0, 1] and list(np.asarray(cut.mean)) == [2, 3]
 
 
 def test_a_curve_that_diverged_altogether_is_left_out() -> None:
-    nothing = figures.Curve.of_runs(range(5), np.full((3, 5), np.nan))
-    assert "nan" not in figures.learning_curves([figures.CurvePanel("0.1", {"softmax": nothing}, None)]).lower()
+    nothing = curves.Curve.of_runs(range(5), np.full((3, 5), np.nan))
+    assert "nan" not in figures.learning_curves([curves.CurvePanel("0.1", {"softmax": nothing}, None)]).lower()
 
 
 def test_graphs_share_one_scale_and_errors_another() -> None:

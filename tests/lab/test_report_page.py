@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from catnat_lab.report import PageFigure, page, write
+from catnat_lab.report import PageFigure, curves, page, write
 from catnat_lab.report import gsl_figures as figures
 from tests.lab.report_cases import HOSTILE, cell, drawn, flat, large, report, table
 
@@ -82,7 +82,7 @@ def test_a_figure_without_a_label_gets_its_title() -> None:
 
 def test_hostile_strings_are_escaped_everywhere() -> None:
     mine = table({HOSTILE: cell(7.40, 7.45), "b": cell(7.45, 7.40, bold=True)}, title=HOSTILE, group_name=HOSTILE)
-    svg = figures.learning_curves([figures.CurvePanel(HOSTILE, {HOSTILE: flat(3.0)}, 2.0)])
+    svg = figures.learning_curves([curves.CurvePanel(HOSTILE, {HOSTILE: flat(3.0)}, 2.0)])
     hostile = report(
         mine,
         title=HOSTILE,

@@ -14,7 +14,8 @@ order
     Two lines differ significantly in the paper and in ours, with opposite signs. One entry a pair.
 value
     Our mean is significantly off the paper's mean (Welch's test from the paper's mean, deviation and count), and by
-    more than 2% of it and more than its rounding. One entry a cell, the reference line's cells included.
+    more than 2% of it and more than its rounding. One entry a cell, the reference line's cells included. Only where
+    the table says that means should be the same.
 
 Where effects are smaller than 2% of the value, as in the energy score, only bold and order can see them.
 """
@@ -121,7 +122,7 @@ def judge(table: Table) -> Judgement:
             differences += pairs
             found += _bold_disagreement(table, group, column, contests[group, column.key])
             found += [_order_disagreement(table, column, d) for d in pairs if d.both_significant and not d.same_sign]
-            found += _value_disagreements(table, group, column)
+            found += _value_disagreements(table, group, column) if table.compares_values else []
     return Judgement(contests, tuple(differences), tuple(found), notes(table))
 
 

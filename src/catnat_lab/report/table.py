@@ -62,6 +62,7 @@ class Table:
         cells: by (group, line, column's key). A missing key is a run that is not finished and has no paper number.
         reference_line: a line that is shown, and compared with the paper's, but does not compete.
         paper_count: over how many seeds the paper's means and deviations are.
+        compares_values: whether our means should be the paper's; not where ours are trained for another length.
     """
 
     title: str
@@ -73,6 +74,7 @@ class Table:
     cells: dict[Key, Cell]
     reference_line: str | None = None
     paper_count: int = 10
+    compares_values: bool = True
 
     def __post_init__(self) -> None:
         keys = tuple(column.key for column in self.columns)

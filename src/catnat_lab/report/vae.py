@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from catnat_lab.report import PageFigure, Report, markdown, page, vae_figures, write
 from catnat_lab.report.vae_remarks import remarks_of
@@ -34,14 +35,21 @@ def summary_of(results: Results) -> str:
     """What was run, in a sentence or two."""
     settings = results.settings
     done = sum(len(trials) for trials in results.trials.values())
-    searched = ", ".join(settings["searched"])
     return (
         f"Autoencoders of {results.source} with N categorical variables of K classes, trained for "
         f"{settings['steps']:,} steps of {settings['batch']} images, by {', '.join(settings['heads'])}. "
-        "Rates are chosen by the bound on "
-        f"validation images after {settings['search_steps']:,} steps of one seed on the cells {searched}; then "
-        f"{settings['seeds']} other seeds are trained at the chosen rate. Test images are judged by "
-        f"{settings['samples']} samples of the posterior each. {done} trials are finished."
+        f"{_rates(settings)} Test images are judged by {settings['samples']} samples of the posterior each. "
+        f"{done} trials are finished."
+    )
+
+
+def _rates(settings: dict[str, Any]) -> str:
+    if len(settings["rates"]) == 1 and not settings["refined"]:
+        return f"All have the rate {settings['rates'][0]:g}, and {settings['seeds']} seeds."
+    return (
+        f"Rates are chosen by the bound on validation images after {settings['search_steps']:,} steps of one seed on "
+        f"the cells {', '.join(settings['searched'])}; then {settings['seeds']} other seeds are trained at the chosen "
+        "rate."
     )
 
 

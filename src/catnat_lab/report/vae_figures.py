@@ -19,10 +19,8 @@ from catnat_lab.report.vae_results import Results
 from catnat_lab.vae.networks import NETWORKS
 from catnat_lab.vae.objective import one_hot
 from catnat_lab.vae.presets import TABLES, sizes
-from catnat_lab.vae.search import study_name
+from catnat_lab.vae.search import SHOWN, study_name
 from catnat_lab.vae.stack import Run, Stack
-
-SHOWN = 10  # images in a row
 
 
 def curve_panels(results: Results, measure: str) -> list[CurvePanel]:
@@ -90,7 +88,7 @@ def sheet(path: Path, table: str, cell: str, head: str) -> NDArray[np.float64]:
     network = "dense" if table == TABLES[2] else "convolutional"
     stack = Stack([Run("", head, 0.0, 0)], NETWORKS[network](variables, classes), "sgd", torch.device("cpu"))
     held = load_file(path)
-    images = held.pop("images")[:SHOWN].float().unsqueeze(0) / 255
+    images = held.pop("images").float().unsqueeze(0) / 255  # [1, SHOWN, 784]
     stack.put({name: value.unsqueeze(0) for name, value in held.items()})
     views = stack.views()
     stream = torch.Generator().manual_seed(0)
@@ -106,9 +104,6 @@ def sheet(path: Path, table: str, cell: str, head: str) -> NDArray[np.float64]:
     changed = [_decoded(stack, views, walk, classes) for walk in walks]
     best = max(changed, key=lambda pixels: float(pixels.var(1).mean()))
     rows = torch.cat((images, _decoded(stack, views, coded, classes), _decoded(stack, views, drawn, classes), best), 1)
-    missing = SHOWN - images.shape[1]
-    if missing:
-        raise ValueError(f"{path.name} holds {images.shape[1]} images, expected {SHOWN}")
     grid = rows.view(5, SHOWN, 28, 28).permute(0, 2, 1, 3).reshape(5 * 28, SHOWN * 28)
     return np.asarray(grid.numpy(), dtype=float)
 
@@ -120,9 +115,10 @@ def _decoded(stack: Stack, views: list[torch.Tensor], index: torch.Tensor, class
 @in_look
 def draw_sheets(sheets: dict[str, NDArray[np.float64]], title: str) -> Figure:
     """The models' pictures side by side."""
-    figure = blank(2.9 if len(sheets) < 4 else 2.2 * -(-len(sheets) // 3) + 0.4)
-    down = -(-len(sheets) // 3)
-    every = list(figure.subplots(down, min(3, len(sheets)), squeeze=False).flat)
+    across = 2 if len(sheets) in (2, 4) else min(3, len(sheets))
+    down = -(-len(sheets) // across)
+    figure = blank(2.3 * down * 3 / max(2, across))
+    every = list(figure.subplots(down, across, squeeze=False).flat)
     for axes in every[len(sheets) :]:
         axes.remove()
     for axes, (name, picture) in zip(every, sheets.items(), strict=False):

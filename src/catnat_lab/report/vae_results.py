@@ -10,7 +10,7 @@ from typing import Any
 from catnat_lab.errors import UserError
 from catnat_lab.report.table import Cell, Column, Table
 from catnat_lab.store import Finished, Store
-from catnat_lab.vae.presets import sizes
+from catnat_lab.vae.presets import PAPER, sizes
 from catnat_lab.vae.search import NOTE, SOURCE, study_name
 
 PROVENANCE = "vae provenance"
@@ -93,6 +93,7 @@ def _table(results: Results, measure: str, name: str, digits: int, lower: bool, 
         columns=columns,
         cells=cells,
         paper_count=PAPER_SEEDS,
+        compares_values=settings["table"] == "mlp" and settings["steps"] == PAPER["mlp"].steps,
     )
 
 

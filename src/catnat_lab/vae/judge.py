@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -28,7 +29,7 @@ def judge(stack: Stack, images: Tensor, which: Tensor, drawn: Tensor, samples: i
     runs, count = len(which), images.shape[1]
     variables, classes = stack.model.variables, stack.model.classes
     views = [view.detach() for view in stack.views()]
-    matrices = stack.decoder_matrices(views)
+    decode = _decoder(stack, views)
     totals = {key: torch.zeros(runs, device=device) for key in ("nll", "bce", "kl", "entropy")}
     room = max(1, ROOM[device.type] // (784 * runs))
     block = min(count, max(1, room // min(samples, 16)))
@@ -48,7 +49,7 @@ def judge(stack: Stack, images: Tensor, which: Tensor, drawn: Tensor, samples: i
                 some = min(max(1, room // here), samples - done)
                 index = torch.multinomial(probs, some, replacement=True).view(runs, here, variables, some).mT
                 z = one_hot(index, classes).flatten(1, 2)  # [R, B * s, N, K]
-                logits = _through(z.flatten(2), matrices).view(runs, here, some, 784)
+                logits = decode(z).view(runs, here, some, 784)
                 found = cross_entropy(logits, x.unsqueeze(2))  # [R, B, s]
                 log_posterior = log_q.unsqueeze(2).expand(-1, -1, some, -1, -1).gather(-1, index.unsqueeze(-1))
                 weights = -found - variables * math.log(classes) - log_posterior.sum((-1, -2))
@@ -64,7 +65,16 @@ def judge(stack: Stack, images: Tensor, which: Tensor, drawn: Tensor, samples: i
     return means
 
 
-def _through(x: Tensor, matrices: list[tuple[Tensor, Tensor]]) -> Tensor:
-    for i, (weight, bias) in enumerate(matrices):
-        x = torch.baddbmm(bias, torch.relu_(x) if i else x, weight)
-    return x
+def _decoder(stack: Stack, views: list[Tensor]) -> Callable[[Tensor], Tensor]:
+    """The trained decoders. On a GPU as matrices: ten times the arithmetic, in a fraction of the time."""
+    if not views[0].is_cuda:
+        return lambda z: stack.decode(z, views, training=False)
+    matrices = stack.decoder_matrices(views)
+
+    def decode(z: Tensor) -> Tensor:
+        x = z.flatten(2)
+        for i, (weight, bias) in enumerate(matrices):
+            x = torch.baddbmm(bias, torch.relu_(x) if i else x, weight)
+        return x
+
+    return decode

@@ -171,7 +171,8 @@ class Search:
         path = self.folder / "models" / f"{name.replace(' ', '-')}.safetensors"
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
-        images = self.images.test[place, :SHOWN].cpu().contiguous()
+        test = self.images.test[place]
+        images = test[torch.arange(SHOWN, device=test.device) % len(test)].cpu()
         save_file({**outcome.model, "images": images}, partial, metadata={"study": name})
         partial.replace(path)
 

@@ -1,0 +1,107 @@
+"""Bounds against exact enumeration, terms against torch.distributions, and both gradients against brute force."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, kl_divergence
+
+from catnat_lab.heads import HEAD_NAMES
+from catnat_lab.vae import objective
+from catnat_lab.vae.judge import judge
+from catnat_lab.vae.networks import dense
+from catnat_lab.vae.stack import Run, Stack
+
+VARIABLES, CLASSES = 2, 4
+CODES = torch.tensor(list(itertools.product(range(CLASSES), repeat=VARIABLES)))  # all 16
+
+
+def stack_of(*heads: str) -> Stack:
+    stack = Stack(
+        [Run("grey", name, 0.1, 1) for name in sorted(heads)], dense(VARIABLES, CLASSES), "sgd", torch.device("cpu")
+    )
+    with torch.no_grad():
+        stack.parameters.mul_(3)  # posteriors that are not uniform
+    return stack
+
+
+def digits(count: int = 6) -> Tensor:
+    """uint8 [1, n, 784]: dark images with some strokes."""
+    drawn = torch.rand(1, count, 784, generator=torch.Generator().manual_seed(3))
+    return torch.where(drawn > 0.9, drawn * 255, torch.zeros(())).to(torch.uint8)
+
+
+def joint(stack: Stack, x: Tensor) -> Tensor:
+    """log p(x, z) [R, B, 16] of every code."""
+    z = objective.one_hot(CODES, CLASSES).expand(len(stack.runs), -1, -1, -1)
+    logits = stack.decode(z, stack.views(), False)  # [R, 16, 784]
+    found = torch.distributions.Bernoulli(logits=logits.unsqueeze(1), validate_args=False).log_prob(x.unsqueeze(2))
+    return found.sum(-1) - VARIABLES * math.log(CLASSES)
+
+
+def posterior(log_q: Tensor) -> Tensor:
+    """log q(z | x) [R, B, 16]."""
+    return torch.stack([log_q[..., n, CODES[:, n]] for n in range(VARIABLES)]).sum(0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["softmax", "catnat-sigmoid", "catnat-natural"])
+def test_the_likelihood_is_that_of_all_codes_counted(name: str) -> None:
+    stack, images = stack_of(name), digits()
+    x = images.float() / 255
+    exact = -joint(stack, x).logsumexp(-1).mean()
+    which, drawn = torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.bool)
+    found = judge(stack, images, which, drawn, 4096)
+    log_q = stack.log_probs(stack.scores(x, stack.views(), False))
+    q = posterior(log_q)
+    elbo = (q.exp() * (joint(stack, x) - q)).sum(-1).mean()
+    assert found["nll"].item() == pytest.approx(exact.item(), abs=0.05)
+    assert found["elbo"].item() == pytest.approx(elbo.item(), abs=0.3)
+    assert found["elbo_paper"].item() == pytest.approx(found["elbo"].item() + VARIABLES * math.log(CLASSES), abs=1e-3)
+    few = judge(stack, images, which, drawn, 2)
+    assert -found["elbo"] >= found["nll"] - 0.05 and few["nll"] >= found["nll"] - 0.05  # looser with fewer samples
+
+
+@torch.no_grad()
+def test_a_run_that_diverged_leaves_the_others_alone() -> None:
+    images, drawn = digits(), torch.zeros(2, dtype=torch.bool)
+    stack = stack_of("softmax", "softmax")
+    alone = judge(stack, images, torch.zeros(2, dtype=torch.int64), drawn, 64)["nll"]
+    stack.parameters[0] = math.nan
+    found = judge(stack, images, torch.zeros(2, dtype=torch.int64), drawn, 64)["nll"]
+    assert found[0].isnan() and found[1].isfinite() and abs(found[1] - alone[1]) < 2
+
+
+@pytest.mark.parametrize("name", HEAD_NAMES)
+def test_kl_and_entropy_are_those_of_torch(name: str) -> None:
+    stack = stack_of(name)
+    x = digits().float() / 255
+    log_q = stack.log_probs(stack.scores(x, stack.views(), False))
+    q, prior = Categorical(probs=log_q.exp()), Categorical(logits=torch.zeros(CLASSES))
+    torch.testing.assert_close(objective.kl_from_uniform(log_q), kl_divergence(q, prior).sum(-1), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(objective.entropy(log_q), q.entropy().sum(-1), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["softmax", "catnat-natural"])
+def test_the_score_function_is_right_on_the_average(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its mean over many draws is the gradient of the exact expectation over all codes, whatever the baseline."""
+    stack = stack_of(name)
+    x = (digits(1).float() / 255).expand(1, 4000, 784)
+    log_q = stack.log_probs(stack.scores(x[:, :1], stack.views(), True))
+    q, loss = posterior(log_q), -(joint(stack, x[:, :1]) + VARIABLES * math.log(CLASSES))
+    mean = (q.exp() * loss).sum()
+    (expected,) = torch.autograd.grad(mean - objective.entropy(log_q).sum(), stack.parameters)
+    monkeypatch.setattr(objective, "BASELINE", mean.item())  # the less noise
+    torch.manual_seed(0)
+    (found,) = torch.autograd.grad(objective.score_function(stack, x).mean(), stack.parameters)
+    assert (found - expected).norm() < 0.1 * expected.norm()
+
+
+def test_temperatures_cool_in_steps() -> None:
+    steps = torch.tensor([0, 999, 1000, 20_000, 10**6])
+    found = objective.temperature(steps)
+    torch.testing.assert_close(found, torch.tensor([1.0, 1.0, math.exp(-0.03), math.exp(-0.6), 0.5]))

@@ -1,0 +1,166 @@
+"""Training: what is learned, what a kill loses, what is refused; and the study's command from end to end."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from catnat_lab.cli import main
+from catnat_lab.errors import UserError
+from catnat_lab.heads import PAPER_HEADS
+from catnat_lab.report import vae_results
+from catnat_lab.store import Store
+from catnat_lab.vae import train as training
+from catnat_lab.vae.data import Images, images_of
+from catnat_lab.vae.digits import Digits
+from catnat_lab.vae.presets import preset, sizes
+from catnat_lab.vae.stack import Run
+from catnat_lab.vae.train import Outcome, Plan, train
+
+PLAN = Plan(variables=2, classes=4, steps=6, batch=20, samples=4)
+RUNS = [Run("grey", "softmax", 0.002, 1), Run("grey", "catnat-natural", 0.002, 1)]
+
+
+def fake_digits(count: int = 240) -> Digits:
+    """Two kinds of images: a bar on the left or on the right."""
+    images = torch.zeros(count, 28, 28, dtype=torch.uint8)
+    images[::2, 4:24, 4:10] = 230
+    images[1::2, 4:24, 18:24] = 230
+    return Digits(images.flatten(1), images[:30].flatten(1), "bars")
+
+
+def bars() -> Images:
+    return images_of(fake_digits(), ("grey",), False)
+
+
+def trained(folder: Path | None = None, plan: Plan = PLAN, runs: list[Run] = RUNS) -> list[Outcome]:
+    return train(runs, plan, bars(), ("grey",), folder=folder)
+
+
+@pytest.mark.parametrize("network", ["convolutional", "dense"])
+def test_every_head_learns(network: str) -> None:
+    estimator = "straight-through" if network == "convolutional" else "score-function"
+    plan = replace(PLAN, network=network, estimator=estimator, steps=60)
+    for outcome in trained(None, plan, [Run("grey", name, 0.003, 1) for name in PAPER_HEADS]):
+        curve = outcome.curve["validation"]
+        assert curve[-1] < 0.6 * curve[0] and outcome.metrics["nll"] <= -outcome.metrics["elbo"] + 1
+
+
+def test_the_same_stack_gives_the_same_results() -> None:
+    assert [o.metrics for o in trained()] == [o.metrics for o in trained()]
+
+
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = trained()
+    monkeypatch.setattr(training, "SAVED_EVERY", -1.0)  # after every step
+    real, steps = training.Trainer.step, 0
+
+    def killed(self: training.Trainer, done: int) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 5:
+            raise KeyboardInterrupt
+        real(self, done)
+
+    monkeypatch.setattr(training.Trainer, "step", killed)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 1
+    steps = 10
+    again = trained(tmp_path)
+    assert steps == 12  # four steps were kept, two were left
+    assert [o.metrics for o in again] == [o.metrics for o in whole]
+    assert [o.curve for o in again] == [o.curve for o in whole]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_broken_checkpoint_is_told_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = training.Checkpoint(tmp_path, sorted(RUNS, key=lambda run: run.head), PLAN).path
+    path.write_bytes(b"half a file")
+    with pytest.raises(UserError, match=f"{path.name} is not a whole checkpoint"):
+        trained(tmp_path)
+
+
+def test_validation_and_test_images_are_not_trained_on() -> None:
+    marked = Digits(torch.arange(240).to(torch.uint8).repeat(784, 1).T, torch.zeros(30, 784, dtype=torch.uint8), "")
+    kept = images_of(marked, ("grey", "binary"), False)
+    assert kept.train.shape[1] == 220 and kept.validation[0, :, 0].tolist() == list(range(220, 240))
+    assert set(kept.train[1].unique().tolist()) == {0, 255} and (kept.train[0, :, 0] > 127).equal(
+        kept.train[1, :, 0] > 0
+    )
+    halved = images_of(marked, ("bernoulli",), True)
+    assert halved.train.shape[1] == 240 and halved.validation.shape[1] == halved.test.shape[1] == 15
+    assert halved.drawn.tolist() == [True]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"table": "rmsprop"}, "table must be one of adam, sgd, mlp; got 'rmsprop'"),
+        ({"cells": ("10",)}, "a cell must be VARIABLESxCLASSES, such as 20x16, .* got '10'"),
+        ({"cells": ("10x1",)}, "got '10x1'"),
+        ({"heads": ("softmax", "softmax")}, "heads must hold at least one value, each once"),
+        ({"heads": ("entmax",)}, "head must be one of .* got 'entmax'"),
+        ({"data": ("colour",)}, "data must be of grey, binary, bernoulli; got 'colour'"),
+        ({"rates": (0.0,)}, "rate must be positive"),
+        ({"seeds": 1}, "seeds must be at least 2; got 1"),
+        ({"steps": 0}, "steps must be at least 1; got 0"),
+    ],
+)
+def test_bad_settings_are_told(changed: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        replace(preset("smoke", "adam"), **changed)  # type: ignore[arg-type]
+
+
+def test_a_batch_larger_than_the_data_is_told() -> None:
+    with pytest.raises(UserError, match="batch must be at most the 220 training images; got 500"):
+        trained(None, replace(PLAN, batch=500))
+
+
+def write_idx(folder: Path) -> Path:
+    digits = fake_digits()
+    for name, images in (("train-images-idx3-ubyte.gz", digits.train), ("t10k-images-idx3-ubyte.gz", digits.test)):
+        header = struct.pack(">IIII", 2051, len(images), 28, 28)
+        (folder / name).write_bytes(gzip.compress(header + images.numpy().tobytes()))
+    return folder
+
+
+@pytest.mark.parametrize("table", ["adam", "mlp"])
+def test_a_study_runs_reports_goes_on_and_grows(table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "digits").mkdir()
+    digits = write_idx(tmp_path / "digits")
+    command = ["vae", "--table", table, "--preset", "smoke", "--device", "cpu", "--digits", str(digits)]
+    command += ["--output", str(tmp_path / "study")]
+    assert main(command) == 0
+    told = capsys.readouterr()
+    assert "runs to find rates and" in told.err and "catnat-natural" in told.out
+    page = (tmp_path / "study" / "report.html").read_text()
+    assert "Learning curves" in page and "Reconstructions" in page
+    assert not list((tmp_path / "study" / "checkpoints").glob("*"))
+    with Store(tmp_path / "study" / "study.db", create=False) as store:
+        first = vae_results.load(store)
+    assert main(command) == 0  # nothing is trained again
+    with Store(tmp_path / "study" / "study.db", create=False) as store:
+        assert vae_results.load(store).trials == first.trials
+    assert main([*command, "--seeds", "3"]) == 0  # it may grow,
+    assert main([*command, "--seeds", "3", "--steps", "7"]) == 2  # but not change
+    assert "steps was 6, now 7" in capsys.readouterr().err
+    assert main(["report", "--output", str(tmp_path / "study")]) == 0
+
+
+def test_the_papers_tables_are_all_there() -> None:
+    counts = {"adam": 72, "sgd": 72, "mlp": 27}
+    for table, count in counts.items():
+        paper = vae_results.paper_table(table)
+        settings = preset("paper", table)
+        assert len(paper) == count
+        for data in settings.data:
+            for cell in settings.cells:
+                n, k = sizes(cell)
+                assert all((str(n), head, f"{data}-{k}") in paper for head in settings.heads)
+    assert vae_results.paper_table("adam")["10", "softmax", "grey-8"] == (100.9, 0.5, False)

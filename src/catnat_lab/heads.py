@@ -68,7 +68,7 @@ class _Sparsemax(Head):
         from entmax import sparsemax
 
         # entmax refuses a row that is not a number, and with it all the others
-        lost = (scores.isnan() | (scores == torch.inf)).any(-1, keepdim=True)
+        lost = ~scores.amax(-1, keepdim=True).isfinite()
         probs = sparsemax(torch.where(lost, 0.0, scores), dim=-1)
         inside = probs > 0
         log_probs = torch.where(inside, torch.where(inside, probs, 1.0).log(), -torch.inf)

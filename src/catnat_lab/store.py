@@ -191,6 +191,7 @@ def work(
         raise ValueError(f"batch must be at least 1; got {batch}")
     by_name = {study.name: study for study in studies}
     try:
+        _rescue(by_name.values())  # first, so that trials which were trained together come together again
         while True:
             claims = _claim(by_name.values(), batch)
             if len(claims) < batch and _rescue(by_name.values()):

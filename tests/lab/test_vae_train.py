@@ -20,7 +20,7 @@ from catnat_lab.vae.data import Images, images_of
 from catnat_lab.vae.digits import Digits
 from catnat_lab.vae.presets import preset, sizes
 from catnat_lab.vae.stack import Run
-from catnat_lab.vae.train import Outcome, Plan, train
+from catnat_lab.vae.train import Checkpoint, Outcome, Plan, train
 
 PLAN = Plan(variables=2, classes=4, steps=6, batch=20, samples=4)
 RUNS = [Run("grey", "softmax", 0.002, 1), Run("grey", "catnat-natural", 0.002, 1)]
@@ -39,7 +39,8 @@ def bars() -> Images:
 
 
 def trained(folder: Path | None = None, plan: Plan = PLAN, runs: list[Run] = RUNS) -> list[Outcome]:
-    return train(runs, plan, bars(), ("grey",), folder=folder)
+    saved = None if folder is None else Checkpoint(folder, runs, plan)
+    return train(runs, plan, bars(), ("grey",), saved=saved)
 
 
 @pytest.mark.parametrize("network", ["convolutional", "dense"])
@@ -76,25 +77,30 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, monkeyp
     assert steps == 12  # four steps were kept, two were left
     assert [o.metrics for o in again] == [o.metrics for o in whole]
     assert [o.curve for o in again] == [o.curve for o in whole]
+    Checkpoint(tmp_path, RUNS[::-1], PLAN).remove()  # the same runs in any order
     assert not list(tmp_path.iterdir())
 
 
 def test_a_broken_checkpoint_is_told_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = training.Checkpoint(tmp_path, sorted(RUNS, key=lambda run: run.head), PLAN).path
+    path = Checkpoint(tmp_path, RUNS, PLAN).path
     path.write_bytes(b"half a file")
     with pytest.raises(UserError, match=f"{path.name} is not a whole checkpoint"):
         trained(tmp_path)
 
 
 def test_validation_and_test_images_are_not_trained_on() -> None:
-    marked = Digits(torch.arange(240).to(torch.uint8).repeat(784, 1).T, torch.zeros(30, 784, dtype=torch.uint8), "")
+    train_rows, test_rows = (torch.arange(*ends).to(torch.uint8).repeat(784, 1).T for ends in ((216,), (216, 246)))
+    marked = Digits(train_rows, test_rows, "")
     kept = images_of(marked, ("grey", "binary"), False)
-    assert kept.train.shape[1] == 220 and kept.validation[0, :, 0].tolist() == list(range(220, 240))
+    first = [part[0, :, 0].tolist() for part in (kept.train, kept.validation, kept.test)]
+    assert first == [list(range(198)), list(range(198, 216)), list(range(216, 246))]
     assert set(kept.train[1].unique().tolist()) == {0, 255} and (kept.train[0, :, 0] > 127).equal(
         kept.train[1, :, 0] > 0
     )
     halved = images_of(marked, ("bernoulli",), True)
-    assert halved.train.shape[1] == 240 and halved.validation.shape[1] == halved.test.shape[1] == 15
+    parts = [part[0, :, 0].tolist() for part in (halved.train, halved.validation, halved.test)]
+    assert parts[0] == list(range(216)) and len(parts[1]) == len(parts[2]) == 15
+    assert sorted(parts[1] + parts[2]) == list(range(216, 246)) and parts[1] != sorted(parts[1])
     assert halved.drawn.tolist() == [True]
 
 
@@ -110,6 +116,7 @@ def test_validation_and_test_images_are_not_trained_on() -> None:
         ({"rates": (0.0,)}, "rate must be positive"),
         ({"seeds": 1}, "seeds must be at least 2; got 1"),
         ({"steps": 0}, "steps must be at least 1; got 0"),
+        ({"refined": 3}, "refined must be even"),
     ],
 )
 def test_bad_settings_are_told(changed: dict[str, object], message: str) -> None:
@@ -147,8 +154,20 @@ def test_a_study_runs_reports_goes_on_and_grows(table: str, tmp_path: Path, caps
     assert main(command) == 0  # nothing is trained again
     with Store(tmp_path / "study" / "study.db", create=False) as store:
         assert vae_results.load(store).trials == first.trials
-    assert main([*command, "--seeds", "3"]) == 0  # it may grow,
-    assert main([*command, "--seeds", "3", "--steps", "7"]) == 2  # but not change
+    data = ["grey", "binary"] if table == "adam" else ["bernoulli", "grey"]
+    grown = ["--seeds", "3", "--cells", "4x4", "2x4", "--data", *data]
+    assert main([*command, *grown]) == 0  # it may grow,
+    with Store(tmp_path / "study" / "study.db", create=False) as store:
+        now = vae_results.load(store)
+    for place, trials in first.trials.items():
+        assert all(trial in now.trials[place] for trial in trials)
+        final = now.stage(*place, "final")
+        assert [t.config["seed"] for t in final] == [1, 2, 3] and len({t.config["rate"] for t in final}) == 1
+    assert {place[:2] for place, found in now.trials.items() if found} == {(d, c) for d in data for c in ("4x4", "2x4")}
+    capsys.readouterr()
+    assert main(command) == 0  # a smaller one goes on with all of it,
+    assert "0 steps" not in capsys.readouterr().err
+    assert main([*command, "--steps", "7"]) == 2  # but it may not change
     assert "steps was 6, now 7" in capsys.readouterr().err
     assert main(["report", "--output", str(tmp_path / "study")]) == 0
 

@@ -56,7 +56,7 @@ def load(store: Store) -> Results:
     for place in places:
         name = study_name(settings["table"], *place)
         trials[place] = store.study(name, create=False).finished() if name in known else []
-    return Results(settings, trials, store.note(SOURCE) or "", store.note(PROVENANCE) or {})
+    return Results(settings, trials, store.note(SOURCE)["source"], store.note(PROVENANCE) or {})
 
 
 def tables_of(results: Results) -> list[Table]:

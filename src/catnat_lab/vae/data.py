@@ -30,19 +30,21 @@ class Images:
 
 
 def images_of(digits: Digits, variants: Sequence[str], split_test: bool) -> Images:
-    """The variants' images. The last part of the training images is for validation, or half the test images' first."""
+    """The variants' images. The last part of the training images is for validation, or half the test images."""
     for variant in variants:
         if variant not in VARIANTS:
             raise UserError(f"data must be one of {', '.join(VARIANTS)}; got {variant!r}")
     train, test = digits.train, digits.test
-    if split_test:
+    if split_test:  # in a random order: the first half of MNIST's test images is easier than the second
         half = len(test) // 2
-        train, validation, test = train, test[:half], test[half:]
+        order = torch.randperm(len(test), generator=torch.Generator().manual_seed(0))
+        train, validation, test = train, test[order[:half]], test[order[half:]]
     else:
         kept = len(train) - len(train) // HELD_OUT
         train, validation = train[:kept], train[kept:]
     if not all(map(len, (train, validation, test))):
-        raise UserError(f"the data must hold at least {HELD_OUT} training and 2 test images; got {len(digits.train)}")
+        came = f"{len(digits.train)} and {len(digits.test)}"
+        raise UserError(f"the digits must be at least {HELD_OUT} training and 2 test images; got {came}")
 
     def of(variant: str, images: Tensor) -> Tensor:
         return torch.where(images > 127, 255, 0).to(torch.uint8) if variant == "binary" else images

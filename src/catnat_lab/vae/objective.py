@@ -47,28 +47,34 @@ def gumbels(like: Tensor) -> Tensor:
     return -torch.empty_like(like).exponential_().log()
 
 
-def straight_through(stack: Stack, x: Tensor) -> Tensor:
-    """[R, B] of images [R, B, 784]: hard samples forward, the gradient of relaxed ones backward; the KL is exact."""
+def straight_through(stack: Stack, x: Tensor) -> tuple[Tensor, Tensor]:
+    """What to descend, and minus the bound, [R, B] of images [R, B, 784]; here they are the same.
+
+    Hard samples forward, the gradient of relaxed ones backward; the KL is exact.
+    """
     views = stack.views()
     log_q = stack.log_probs(stack.scores(x, views, training=True))
     noisy = log_q + gumbels(log_q.detach())
     soft = torch.softmax(noisy / temperature(stack.step), -1)
     hard = one_hot(noisy.detach().argmax(-1), log_q.shape[-1])
     logits = stack.decode(hard + (soft - soft.detach()), views, training=True)
-    return cross_entropy(logits, x) + kl_from_uniform(log_q)
+    bound = cross_entropy(logits, x) + kl_from_uniform(log_q)
+    return bound, bound
 
 
-def score_function(stack: Stack, x: Tensor) -> Tensor:
-    """[R, B]: the decoder's gradient through hard samples, the encoder's by the score function with a baseline.
+def score_function(stack: Stack, x: Tensor) -> tuple[Tensor, Tensor]:
+    """What to descend, and minus the bound, [R, B] of images [R, B, 784].
 
-    The entropy's gradient is exact. Its constant N log K is left out: it changes no gradient.
+    The decoder's gradient goes through hard samples, the encoder's by the score function with a baseline; that of
+    the KL is exact.
     """
     views = stack.views()
     log_q = stack.log_probs(stack.scores(x, views, training=True))
     index = (log_q.detach() + gumbels(log_q.detach())).argmax(-1)
     found = cross_entropy(stack.decode(one_hot(index, log_q.shape[-1]), views, training=True), x)
     chosen = log_q.gather(-1, index.unsqueeze(-1)).sum((-1, -2))
-    return found + (found.detach() - BASELINE) * chosen - entropy(log_q)
+    bound = found + kl_from_uniform(log_q)
+    return bound + (found.detach() - BASELINE) * chosen, bound
 
 
 OBJECTIVES = {"straight-through": straight_through, "score-function": score_function}

@@ -57,6 +57,8 @@ class Settings:
         for name, low in least.items():
             if getattr(self, name) < low:
                 raise UserError(f"{name} must be at least {low}; got {getattr(self, name)}")
+        if self.refined % 2:
+            raise UserError(f"refined must be even, as many rates above the best as below; got {self.refined}")
         if not 1 < self.ratio < 1e3:
             raise UserError(f"ratio must be above 1; got {self.ratio}")
 
@@ -117,6 +119,6 @@ def preset(name: str, table: str) -> Settings:
         small: dict[str, Any] = {"data": paper.data[:1], "cells": ("10x8",), "searched": ("10x8",)}
         return replace(paper, **small, rates=(rate,), refined=0, steps=3000, seeds=2, samples=16)
     if name == "smoke":
-        small = {"cells": ("4x4",), "searched": ("4x4",), "data": paper.data[:1], "rates": (0.001, 0.003), "refined": 1}
+        small = {"cells": ("4x4",), "searched": ("4x4",), "data": paper.data[:1], "rates": (0.001, 0.003), "refined": 2}
         return replace(paper, **small, search_steps=3, steps=6, seeds=2, batch=20, samples=4)
     raise UserError(f"preset must be one of smoke, quick, paper; got {name!r}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,14 @@ from catnat_lab.vae.data import Images, images_of
 from catnat_lab.vae.digits import Digits
 from catnat_lab.vae.presets import Settings, sizes
 from catnat_lab.vae.stack import Run
-from catnat_lab.vae.train import Outcome, Trainer, train, value_of
+from catnat_lab.vae.train import Checkpoint, Outcome, Plan, Trainer, train, value_of
 
 NOTE = "vae settings"
 SOURCE = "vae digits"
 SEARCH_SEED = 0  # the rates are compared on one seed; the final seeds are 1, 2, ...
+CHECKPOINTS = "checkpoints"
 TIMED = 20  # steps that tell what a study will take
-GROWING = ("cells", "data", "heads", "seeds")  # settings that a study may go on with more of
+GROWING = ("cells", "searched", "data", "heads", "seeds")  # settings that a study may go on with more of
 SHOWN = 10  # test images that are kept with a trained model, to show what it makes of them
 Told = tuple[Claim, float, dict[str, float], dict[str, object]]
 Progress = Callable[[str, int, int], None]  # what is done, steps done, steps in all
@@ -53,20 +54,31 @@ class Search:
     progress: Progress = lambda what, done, total: None
 
     def __post_init__(self) -> None:
-        now = self.settings.as_dict()
-        before = self.store.settle_note(NOTE, now)
-        changed = [key for key in now if before.get(key) != now[key]]
-        if any(key not in GROWING or not _holds(now[key], before[key]) for key in changed):
-            told = "; ".join(f"{key} was {before.get(key)}, now {now[key]}" for key in changed)
-            raise UserError(f"this study was begun with other settings: {told}; give another --output")
-        if changed:
-            self.store.set_note(NOTE, now)
-        source = self.store.settle_note(SOURCE, self.digits.source)
-        if source != self.digits.source:
-            raise UserError(f"this study was begun with other digits: {source}; now {self.digits.source}")
+        self.settings = self._settled()
+        held = {"checksum": self.digits.checksum, "source": self.digits.source}
+        before = self.store.settle_note(SOURCE, held)
+        if before["checksum"] != held["checksum"]:
+            raise UserError(f"this study was begun with other digits: {before['source']}; now {held['source']}")
         images = images_of(self.digits, self.settings.data, split_test=self.settings.table == "mlp")
         self.images: Images = images.to(self.device)
         self.trained = 0  # trials that this process has finished
+
+    def _settled(self) -> Settings:
+        """The study's settings: what it was begun with, grown by what is asked for now."""
+        now = self.settings.as_dict()
+        before = self.store.settle_note(NOTE, now)
+        both = {key: _larger(now[key], before.get(key)) if key in GROWING else now[key] for key in now}
+        wrong = [key for key in now if both[key] is None or (key not in GROWING and before.get(key) != now[key])]
+        if wrong:
+            told = "; ".join(f"{key} was {before.get(key)}, now {now[key]}" for key in wrong)
+            raise UserError(
+                f"this study was begun with other settings: {told}; give another --output "
+                f"({', '.join(GROWING)} may grow at their end)"
+            )
+        if both != before:
+            self.store.set_note(NOTE, both)
+        settled: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in both.items()}
+        return Settings(**settled)
 
     def study(self, data: str, cell: str, head: str) -> Study:
         """The study of one cell of the table."""
@@ -78,11 +90,15 @@ class Search:
         tried = len(settings.rates) + settings.refined if settings.has_search else 0
         searched = len(settings.searched) * len(settings.heads) * tried
         final = len(settings.cells) * len(settings.data) * len(settings.heads) * settings.seeds
-        steps = searched * settings.search_steps + final * settings.steps
+        kept = self._finished("coarse", "refined"), self._finished("final")
+        steps = max(0, searched - kept[0]) * settings.search_steps + max(0, final - kept[1]) * settings.steps
+        told = f"{searched} runs to find rates and {final} final ones, of which {sum(kept)} are done"
+        if steps == 0:
+            return told
         runs = min(self.stacked, len(settings.data) * len(settings.heads) * settings.seeds)
         names = sorted(settings.heads[i % len(settings.heads)] for i in range(runs))
-        plan = settings.plan(settings.cells[0], settings.steps)
         stack = [Run(settings.data[0], name, 1e-5, seed) for seed, name in enumerate(names)]
+        plan = settings.plan(settings.cells[0], settings.steps)
         trainer = Trainer(stack, plan, self.images, settings.data, self.device)
         trainer.step(0)
         started = self._now()
@@ -90,9 +106,14 @@ class Search:
             trainer.step(step)
         speed = runs * TIMED / (self._now() - started)
         return (
-            f"{searched} runs to find rates and {final} final ones, {steps:,} steps in all; at {speed:,.0f} steps/s "
-            f"({runs} side by side) about {_minutes(steps / speed)}, the judging not counted; what is done is kept"
+            f"{told}; {steps:,} steps are left, at {speed:,.0f} steps/s ({runs} side by side) about "
+            f"{_minutes(steps / speed)}, the judging not counted; what is done is kept"
         )
+
+    def _finished(self, *stages: str) -> int:
+        """How many trials are."""
+        known = [name for name in self.store.names() if name.startswith(f"vae {self.settings.table} ")]
+        return sum(len(self.store.study(name).finished(stage=stage)) for name in known for stage in stages)
 
     def run(self) -> None:
         """Everything that is not done yet."""
@@ -103,8 +124,12 @@ class Search:
             studies = [self.study(data, cell, head) for data in settings.data for head in settings.heads]
             rates = [self.best_rate(cell, head) for _ in settings.data for head in settings.heads]
             for study, rate in zip(studies, rates, strict=True):
+                done = study.finished(stage="final")
+                rate = done[0].config["rate"] if done else rate  # a search that grew later changes no line of a table
                 study.plan({"stage": "final", "rate": rate, "seed": seed} for seed in range(1, settings.seeds + 1))
-            self._work(f"{cell} final seeds", cell, studies, settings.steps)
+            self._work(f"{cell} final seeds", cell, studies, settings.plan(cell, settings.steps))
+        for left in (self.folder / CHECKPOINTS).glob("*"):  # of stacks that went on in other company
+            left.unlink(missing_ok=True)
 
     def _search(self) -> None:
         settings = self.settings
@@ -138,9 +163,11 @@ class Search:
             studies = [self.study(self.settings.data[0], cell, head) for head in by_head]
             for study, tried in zip(studies, by_head.values(), strict=True):
                 study.plan({"stage": stage, "rate": float(f"{r:.3g}"), "seed": SEARCH_SEED} for r in tried)
-            self._work(f"{cell} {stage} rates", cell, studies, self.settings.search_steps)
+            # the test images have no part in the choice
+            plan = replace(self.settings.plan(cell, self.settings.search_steps), samples=0)
+            self._work(f"{cell} {stage} rates", cell, studies, plan)
 
-    def _work(self, what: str, cell: str, studies: list[Study], steps: int) -> None:
+    def _work(self, what: str, cell: str, studies: list[Study], plan: Plan) -> None:
         places = {study.name: study.name.split(" ") for study in studies}  # vae, table, data, cell, head
 
         def trained(claims: list[Claim]) -> Iterator[Told]:
@@ -148,13 +175,14 @@ class Search:
                 Run(places[claim.study][2], places[claim.study][4], claim.config["rate"], claim.config["seed"])
                 for claim in claims
             ]
+            saved = Checkpoint(self.folder / CHECKPOINTS, runs, plan)
             outcomes = train(
                 runs,
-                self.settings.plan(cell, steps),
+                plan,
                 self.images,
                 self.settings.data,
                 self.device,
-                folder=self.folder / "checkpoints",
+                saved=saved,
                 on_step=lambda done, total: self.progress(f"{what} ({len(runs)} side by side)", done, total),
             )
             self.trained += len(claims)
@@ -162,6 +190,7 @@ class Search:
                 if claim.config["stage"] == "final" and claim.config["seed"] == 1:
                     self._keep(claim.study, run, outcome)
                 yield claim, value_of(outcome), outcome.metrics, {"curve": outcome.curve}
+            saved.remove()
 
         work(studies, trained, batch=self.stacked)
 
@@ -182,9 +211,12 @@ class Search:
         return time.perf_counter()
 
 
-def _holds(now: Any, before: Any) -> bool:
-    """Whether a setting has grown: what was there is there, and first, as the search is on the first."""
-    return bool(now >= before) if isinstance(now, int) else list(now)[: len(before)] == list(before)
+def _larger(now: Any, before: Any) -> Any:
+    """The larger of two settings of which one begins with the other, as the search is on the first; else None."""
+    if isinstance(now, int):
+        return max(now, before)
+    small, large = sorted((list(now), list(before)), key=len)
+    return large if large[: len(small)] == small else None
 
 
 def _minutes(seconds: float) -> str:

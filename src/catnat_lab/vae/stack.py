@@ -9,6 +9,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
+from catnat import Natural
 from catnat_lab.errors import UserError
 from catnat_lab.heads import Head, head
 from catnat_lab.vae.adam import adam_step
@@ -49,7 +50,7 @@ class Stack:
         # drawn on the CPU, so that a seed starts the same on every device and with every head
         starts = []
         for run in runs:
-            stream = torch.Generator().manual_seed(run.seed)
+            stream = torch.Generator().manual_seed((run.seed * 1009 + model.variables) * 1009 + model.classes)
             starts.append(
                 torch.cat([p.center + p.bound * (2 * torch.rand(p.size, generator=stream) - 1) for p in specs])
             )
@@ -123,10 +124,11 @@ class Stack:
         found: dict[int, float] = {}
         for rows, one in self.heads:
             pi = getattr(one, "parameterization", None)
-            amplitude = getattr(getattr(pi, "activation", None), "amplitude", None)
-            if pi is None or amplitude is None:
+            natural = None if pi is None else pi.activation
+            if pi is None or not isinstance(natural, Natural) or natural.saturation == "reflect":  # no dead range
                 continue
             centers = torch.tensor(pi.centers, device=scores.device, dtype=scores.dtype)
-            outside = ((scores[rows, ..., : one.width] - centers).abs() >= amplitude / 2).float().mean((1, 2, 3))
+            far = (scores[rows, ..., : one.width] - centers).abs()
+            outside = torch.where(far.isnan(), far, (far >= natural.amplitude / 2).to(far.dtype)).mean((1, 2, 3))
             found |= dict(zip(range(rows.start, rows.stop), outside.tolist(), strict=True))
         return found

@@ -6,11 +6,13 @@ results, also if it was stopped and went on.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -29,6 +31,7 @@ from catnat_lab.vae.stack import Run, Stack
 SAVED_EVERY = 60.0  # seconds between checkpoints
 CURVE_POINTS = 20
 TOLD_EVERY = 25  # steps between two calls of on_step: on a GPU a step takes less than a bar's redrawing
+FORMAT = 1  # of checkpoints
 WARM_UP = 3  # steps before a graph is captured, as PyTorch asks for; they are taken back
 
 
@@ -43,7 +46,7 @@ class Plan:
     estimator: str = "straight-through"
     steps: int = 30_000
     batch: int = 100
-    samples: int = 512  # of the posterior, to judge on the test images
+    samples: int = 512  # of the posterior, to judge on the test images; 0: not at all
 
 
 @dataclass
@@ -96,9 +99,9 @@ class Trainer:
         start = self.stack.step % self.batches * self.plan.batch
         rows = self.order.index_select(1, start + self.within).long()
         x = as_pixels(self.images.train[self.which.unsqueeze(1), rows], self.drawn, self.any_drawn)
-        losses = self.objective(self.stack, x).mean(1)
-        self.loss += losses.detach()
-        self.stack.descend(losses.sum())
+        losses, bound = self.objective(self.stack, x)
+        self.loss += bound.detach().mean(1)
+        self.stack.descend(losses.mean(1).sum())
 
     def _captured(self) -> torch.cuda.CUDAGraph:
         before = {name: tensor.clone() for name, tensor in self.state().items()}
@@ -139,19 +142,18 @@ def train(
     variants: Sequence[str],
     device: torch.device | str = "cpu",
     *,
-    folder: Path | None = None,
+    saved: Checkpoint | None = None,
     on_step: Callable[[int, int], None] | None = None,
 ) -> list[Outcome]:
-    """Train all runs side by side and judge them, in the order they came. With a folder, a killed call goes on."""
+    """Train all runs side by side and judge them, in the order they came. With a checkpoint, a killed call goes on."""
     device = torch.device(device)
     order = sorted(range(len(runs)), key=lambda i: runs[i].head)
     runs = [runs[i] for i in order]
-    torch.manual_seed(sum(1009 * i + run.seed for i, run in enumerate(runs)))
+    torch.manual_seed(_seed_of(plan, runs))
     trainer = Trainer(runs, plan, images, variants, device)
-    saved = None if folder is None else Checkpoint(folder, runs, plan)
     done, curve = (0, new_curve()) if saved is None else saved.load(trainer)
     every, at = max(1, plan.steps // CURVE_POINTS), time.monotonic()
-    with _tensor_cores():
+    with _tensor_cores(), _current(device):
         for step in range(done, plan.steps):
             trainer.step(step)
             if (step + 1) % every == 0 or step + 1 == plan.steps:
@@ -161,21 +163,20 @@ def train(
             if saved is not None and time.monotonic() - at > SAVED_EVERY:
                 saved.save(trainer, step + 1, curve)
                 at = time.monotonic()
-        metrics = trainer.test() | {"validation": -trainer.validate()["elbo"]}
+        metrics = {"validation": -trainer.validate()["elbo"], **(trainer.test() if plan.samples else {})}
     outcomes: dict[int, Outcome] = {}
     for row, place in enumerate(order):
         found = {key: float(value[row]) for key, value in metrics.items()}
         model = {key: value[row].clone() for key, value in trainer.stack.trained().items()}
         points = {key: [point[row] for point in points] for key, points in curve.items()}
         outcomes[place] = Outcome(found, points, model)
-    if saved is not None:
-        saved.remove()
     return [outcomes[i] for i in range(len(runs))]
 
 
 def value_of(outcome: Outcome) -> float:
     """What rates are chosen by: minus the bound on validation data; infinite where a run has diverged."""
-    return outcome.metrics["validation"] if all(map(math.isfinite, outcome.metrics.values())) else math.inf
+    found = outcome.metrics["validation"]
+    return found if math.isfinite(found) else math.inf
 
 
 # -- curves and checkpoints --------------------------------------------------------------------------------------
@@ -203,9 +204,9 @@ class Checkpoint:
     """The state of one stack in one file of safetensors, which is renamed into place when it is complete."""
 
     def __init__(self, folder: Path, runs: Sequence[Run], plan: Plan) -> None:
-        self.key = json.dumps([asdict(plan), [asdict(run) for run in runs]], sort_keys=True)
-        name = f"{abs(hash_of(self.key)):016x}.safetensors"
-        self.path = folder / name
+        by_head = sorted(runs, key=lambda run: run.head)  # as they are trained
+        self.key = json.dumps([FORMAT, asdict(plan), [asdict(run) for run in by_head]], sort_keys=True)
+        self.path = folder / f"{hashlib.sha256(self.key.encode()).hexdigest()[:16]}.safetensors"
 
     def save(self, trainer: Trainer, done: int, curve: Curve) -> None:
         """Write the state after so many steps."""
@@ -227,9 +228,11 @@ class Checkpoint:
             with safe_open(self.path, "pt") as file:
                 about = file.metadata()
                 state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except SafetensorError as problem:
+        except (SafetensorError, OSError) as problem:
             raise UserError(f"{self.path} is not a whole checkpoint ({problem}); delete it to begin again") from None
-        if about.get("key") != self.key or about.get("device") != trainer.device.type:
+        expected = {name: tensor.shape for name, tensor in trainer.state().items()}
+        same = about is not None and about.get("key") == self.key and about.get("device") == trainer.device.type
+        if not same or any(name not in state or state[name].shape != shape for name, shape in expected.items()):
             raise UserError(f"{self.path} is the checkpoint of other runs or another device; delete it to begin again")
         for name, tensor in trainer.state().items():
             tensor.copy_(state[name])
@@ -243,11 +246,10 @@ class Checkpoint:
         self.path.unlink(missing_ok=True)
 
 
-def hash_of(text: str) -> int:
-    """The same in every process."""
-    import hashlib
-
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+def _seed_of(plan: Plan, runs: Sequence[Run]) -> int:
+    """Of the noise: another one for other cells, tables and neighbours."""
+    text = json.dumps([plan.network, plan.optimizer, plan.variables, plan.classes, [asdict(run) for run in runs]])
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
 
 
 class _tensor_cores:
@@ -259,3 +261,8 @@ class _tensor_cores:
 
     def __exit__(self, *_: object) -> None:
         torch.set_float32_matmul_precision(self.before)
+
+
+def _current(device: torch.device) -> AbstractContextManager[object]:
+    """Kernels and captured graphs go to the current GPU: make it this one."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -1,0 +1,83 @@
+"""On a GPU: captured steps are eager steps, a killed run goes on, and the kernels do what the plain code does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from catnat_lab.heads import PAPER_HEADS
+from catnat_lab.vae import adam, gather, layers
+from catnat_lab.vae import train as training
+from catnat_lab.vae.data import images_of
+from catnat_lab.vae.digits import Digits
+from catnat_lab.vae.stack import Run
+from catnat_lab.vae.train import Checkpoint, Outcome, Plan, Trainer, train
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+PLAN = Plan(variables=3, classes=4, steps=12, batch=20, samples=4)
+RUNS = sorted((Run("grey", name, 0.002, seed) for name in PAPER_HEADS for seed in (1, 2)), key=lambda run: run.head)
+
+
+def noise() -> Digits:
+    pixels = torch.randint(0, 256, (240, 784), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    return Digits(pixels, pixels[:30], "noise")
+
+
+def trainer() -> Trainer:
+    torch.manual_seed(3)
+    return Trainer(RUNS, PLAN, images_of(noise(), ("grey",), False), ("grey",), torch.device("cuda"))
+
+
+def test_captured_steps_are_eager_steps() -> None:
+    captured, eager = trainer(), trainer()
+    torch.manual_seed(4)
+    for step in range(12):
+        captured.step(step)
+    torch.manual_seed(4)
+    for step in range(12):
+        if step % eager.batches == 0:
+            eager.order.copy_(torch.rand(eager.order.shape, device="cuda").argsort(1))
+        eager._step()
+    for name, tensor in captured.state().items():
+        torch.testing.assert_close(tensor, eager.state()[name], rtol=1e-4, atol=1e-4, msg=name)
+
+
+def test_a_killed_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def outcomes() -> list[Outcome]:
+        saved = Checkpoint(tmp_path, RUNS, PLAN)
+        return train(RUNS, PLAN, images_of(noise(), ("grey",), False), ("grey",), "cuda", saved=saved)
+
+    whole = outcomes()
+    monkeypatch.setattr(training, "SAVED_EVERY", -1.0)
+    real, steps = training.Trainer.step, 0
+
+    def killed(self: Trainer, done: int) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 7:
+            raise KeyboardInterrupt
+        real(self, done)
+
+    monkeypatch.setattr(training.Trainer, "step", killed)
+    with pytest.raises(KeyboardInterrupt):
+        outcomes()
+    again = outcomes()
+    for one, other in zip(whole, again, strict=True):
+        assert one.metrics == pytest.approx(other.metrics, rel=1e-3, nan_ok=True)
+
+
+def test_kernels_do_what_the_plain_code_does() -> None:
+    there, back = layers._patches(14, 7, 1, torch.device("cuda"))
+    for x, table in ((torch.randn(3, 5, 196, 8), there), (torch.randn(3, 5, 441, 8), back)):
+        plain = gather.gather_sum(x, table.cpu())
+        torch.testing.assert_close(gather.gather_sum(x.cuda(), table).cpu(), plain)
+    p, gradient = torch.randn(3, 5000), torch.randn(3, 5000)
+    rates, step = torch.tensor([[0.1], [0.01], [0.001]]), torch.tensor(3)
+    ours = [t.clone() for t in (p, torch.rand_like(p), torch.rand_like(p))]
+    theirs = [t.cuda() for t in ours]
+    adam.adam_step(ours[0], gradient, ours[1], ours[2], rates, step)
+    adam.adam_step(theirs[0], gradient.cuda(), theirs[1], theirs[2], rates.cuda(), step.cuda())
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(other.cpu(), one, rtol=1e-5, atol=1e-6)

@@ -23,7 +23,7 @@ from catnat_lab.vae.data import Images, images_of
 from catnat_lab.vae.digits import Digits
 from catnat_lab.vae.presets import Settings, sizes
 from catnat_lab.vae.stack import Run
-from catnat_lab.vae.train import Checkpoint, Outcome, Plan, Trainer, train, value_of
+from catnat_lab.vae.train import Checkpoint, Outcome, Plan, Trainer, on_device, train, value_of
 
 NOTE = "vae settings"
 SOURCE = "vae digits"
@@ -100,11 +100,12 @@ class Search:
         stack = [Run(settings.data[0], name, 1e-5, seed) for seed, name in enumerate(names)]
         plan = settings.plan(settings.cells[0], settings.steps)
         trainer = Trainer(stack, plan, self.images, settings.data, self.device)
-        trainer.step(0)
-        started = self._now()
-        for step in range(1, TIMED + 1):
-            trainer.step(step)
-        speed = runs * TIMED / (self._now() - started)
+        with on_device(self.device):
+            trainer.step(0)
+            started = self._now()
+            for step in range(1, TIMED + 1):
+                trainer.step(step)
+            speed = runs * TIMED / (self._now() - started)
         return (
             f"{told}; {steps:,} steps are left, at {speed:,.0f} steps/s ({runs} side by side) about "
             f"{_minutes(steps / speed)}, the judging not counted; what is done is kept"

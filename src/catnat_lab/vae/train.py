@@ -153,7 +153,7 @@ def train(
     trainer = Trainer(runs, plan, images, variants, device)
     done, curve = (0, new_curve()) if saved is None else saved.load(trainer)
     every, at = max(1, plan.steps // CURVE_POINTS), time.monotonic()
-    with _tensor_cores(), _current(device):
+    with _tensor_cores(), on_device(device):
         for step in range(done, plan.steps):
             trainer.step(step)
             if (step + 1) % every == 0 or step + 1 == plan.steps:
@@ -263,6 +263,6 @@ class _tensor_cores:
         torch.set_float32_matmul_precision(self.before)
 
 
-def _current(device: torch.device) -> AbstractContextManager[object]:
+def on_device(device: torch.device) -> AbstractContextManager[object]:
     """Kernels and captured graphs go to the current GPU: make it this one."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

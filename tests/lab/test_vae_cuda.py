@@ -9,11 +9,11 @@ import torch
 
 from catnat_lab.heads import PAPER_HEADS
 from catnat_lab.vae import adam, gather, layers
-from catnat_lab.vae import train as training
 from catnat_lab.vae.data import images_of
 from catnat_lab.vae.digits import Digits
 from catnat_lab.vae.stack import Run
 from catnat_lab.vae.train import Checkpoint, Outcome, Plan, Trainer, train
+from tests.lab.vae_cases import Kill
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 PLAN = Plan(variables=3, classes=4, steps=12, batch=20, samples=4)
@@ -50,17 +50,7 @@ def test_a_killed_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         return train(RUNS, PLAN, images_of(noise(), ("grey",), False), ("grey",), "cuda", saved=saved)
 
     whole = outcomes()
-    monkeypatch.setattr(training, "SAVED_EVERY", -1.0)
-    real, steps = training.Trainer.step, 0
-
-    def killed(self: Trainer, done: int) -> None:
-        nonlocal steps
-        steps += 1
-        if steps == 7:
-            raise KeyboardInterrupt
-        real(self, done)
-
-    monkeypatch.setattr(training.Trainer, "step", killed)
+    Kill(monkeypatch, at=7)
     with pytest.raises(KeyboardInterrupt):
         outcomes()
     again = outcomes()

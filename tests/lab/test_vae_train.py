@@ -15,12 +15,12 @@ from catnat_lab.errors import UserError
 from catnat_lab.heads import PAPER_HEADS
 from catnat_lab.report import vae_results
 from catnat_lab.store import Store
-from catnat_lab.vae import train as training
 from catnat_lab.vae.data import Images, images_of
 from catnat_lab.vae.digits import Digits
 from catnat_lab.vae.presets import preset, sizes
 from catnat_lab.vae.stack import Run
 from catnat_lab.vae.train import Checkpoint, Outcome, Plan, train
+from tests.lab.vae_cases import Kill
 
 PLAN = Plan(variables=2, classes=4, steps=6, batch=20, samples=4)
 RUNS = [Run("grey", "softmax", 0.002, 1), Run("grey", "catnat-natural", 0.002, 1)]
@@ -58,23 +58,13 @@ def test_the_same_stack_gives_the_same_results() -> None:
 
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = trained()
-    monkeypatch.setattr(training, "SAVED_EVERY", -1.0)  # after every step
-    real, steps = training.Trainer.step, 0
-
-    def killed(self: training.Trainer, done: int) -> None:
-        nonlocal steps
-        steps += 1
-        if steps == 5:
-            raise KeyboardInterrupt
-        real(self, done)
-
-    monkeypatch.setattr(training.Trainer, "step", killed)
+    kill = Kill(monkeypatch, at=5)
     with pytest.raises(KeyboardInterrupt):
         trained(tmp_path)
     assert len(list(tmp_path.iterdir())) == 1
-    steps = 10
+    kill.steps = 10
     again = trained(tmp_path)
-    assert steps == 12  # four steps were kept, two were left
+    assert kill.steps == 12  # four steps were kept, two were left
     assert [o.metrics for o in again] == [o.metrics for o in whole]
     assert [o.curve for o in again] == [o.curve for o in whole]
     Checkpoint(tmp_path, RUNS[::-1], PLAN).remove()  # the same runs in any order

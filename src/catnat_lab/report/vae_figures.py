@@ -18,7 +18,7 @@ from catnat_lab.report.svg import serialize
 from catnat_lab.report.vae_results import Results
 from catnat_lab.vae.networks import NETWORKS
 from catnat_lab.vae.objective import one_hot
-from catnat_lab.vae.presets import TABLES, sizes
+from catnat_lab.vae.presets import sizes
 from catnat_lab.vae.search import SHOWN, study_name
 from catnat_lab.vae.stack import Run, Stack
 
@@ -85,7 +85,7 @@ def pictures(results: Results, folder: Path) -> str | None:
 def sheet(path: Path, table: str, cell: str, head: str) -> NDArray[np.float64]:
     """Five rows of pictures by one trained model: images, reconstructions, samples (two rows), a traversal."""
     variables, classes = sizes(cell)
-    network = "dense" if table == TABLES[2] else "convolutional"
+    network = "dense" if table == "mlp" else "convolutional"
     stack = Stack([Run("", head, 0.0, 0)], NETWORKS[network](variables, classes), "sgd", torch.device("cpu"))
     held = load_file(path)
     images = held.pop("images").float().unsqueeze(0) / 255  # [1, SHOWN, 784]

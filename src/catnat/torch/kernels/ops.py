@@ -1,7 +1,7 @@
 """The kernels as PyTorch operators: with shapes for compilers, gradients for autograd, and nothing hidden.
 
 An operator is a pure function of its tensors (a sample is one of its seed), so compilers may move it, graphs may replay
-it, and `torch.library.opcheck` can judge it. These gradients have no gradients of their own: in eager mode
+it, and PyTorch's `opcheck` can judge it. These gradients have no gradients of their own: in eager mode
 `catnat.torch.on_gpu` sees to those.
 """
 

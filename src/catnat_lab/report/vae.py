@@ -7,13 +7,13 @@ from typing import Any
 
 from catnat_lab.report import PageFigure, Report, markdown, page, vae_figures, write
 from catnat_lab.report.vae_remarks import remarks_of
-from catnat_lab.report.vae_results import NAMES, PROVENANCE, Results, load, tables_of, values_csv
+from catnat_lab.report.vae_results import NAMES, PROVENANCE, Results, curves_csv, load, tables_of, values_csv
 
 __all__ = ["PROVENANCE", "Results", "load", "tables_of", "write_report"]
 
 
 def write_report(results: Results, folder: Path) -> Path:
-    """Write report.html, report.md and the values as CSV; the path of the page."""
+    """Write report.html, report.md, the values and the curves as CSV; the path of the page."""
     tables, remarks = tables_of(results), remarks_of(results)
     report = Report(
         title=f"Categorical VAE beside the paper: {NAMES[results.settings['table']]}",
@@ -28,6 +28,7 @@ def write_report(results: Results, folder: Path) -> Path:
     parts = [*(markdown(table).rstrip() for table in tables), *(why if remarks else [])]
     write(folder / "report.md", "\n\n".join(parts) + "\n")
     write(folder / "values.csv", values_csv(results))
+    write(folder / "curves.csv", curves_csv(results))
     return write(folder / "report.html", page(report))
 
 

@@ -8,6 +8,7 @@ from scipy import stats
 
 from catnat_lab.report.vae_results import MEASURES, Results
 from catnat_lab.stats import summarize, welch
+from catnat_lab.vae.presets import sizes
 
 ALPHA = 0.05
 FAR = 30.0  # nats
@@ -68,18 +69,28 @@ def _natural_by_sigmoid(results: Results) -> str:
 
 
 def _collapsed(results: Results) -> str:
-    """Seeds far from the others of their cell, whose deviation then hides every difference."""
+    """Seeds far from the others of their cell, whose deviation then hides every difference, and what became of them."""
     settings = results.settings
     measure = MEASURES[settings["table"]][0][0]
     told = []
     for (data, cell, head), trials in results.trials.items():
-        values = sorted(t.metrics[measure] for t in trials if t.config["stage"] == "final")
-        if len(values) > 2 and all(map(math.isfinite, values)):
-            middle = values[len(values) // 2]
-            far = [value for value in values if abs(value - middle) > FAR]
+        final = sorted((t.metrics for t in trials if t.config["stage"] == "final"), key=lambda found: found[measure])
+        if len(final) > 2 and all(math.isfinite(found[measure]) for found in final):
+            middle = final[len(final) // 2][measure]
+            far = [found for found in final if abs(found[measure] - middle) > FAR]
             if far:
-                told.append(f"{head} {data} {cell}: {', '.join(f'{value:.1f}' for value in far)} beside {middle:.1f}")
+                those = ", ".join(f"{found[measure]:.1f}{_state(found['kl'], cell)}" for found in far)
+                told.append(f"{head} {data} {cell}: {those} beside {middle:.1f}")
     return f"Single seeds that went astray, and blow up their cell's deviation: {'; '.join(told)}." if told else ""
+
+
+def _state(kl: float, cell: str) -> str:
+    """What a posterior at one of its two limits has come to: it says nothing, or all of it in one code."""
+    n, k = sizes(cell)
+    most = n * math.log(k)
+    if kl < 0.01 * most:
+        return " (its posterior is the prior)"
+    return " (all of its posterior on one code)" if kl > 0.99 * most else ""
 
 
 def _rates(results: Results) -> str:

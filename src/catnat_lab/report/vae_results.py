@@ -69,25 +69,19 @@ def tables_of(results: Results) -> list[Table]:
 def _table(results: Results, measure: str, name: str, digits: int, lower: bool, *, with_paper: bool) -> Table:
     settings = results.settings
     paper = paper_table(settings["table"]) if with_paper else {}
-    numbers = [sizes(cell) for cell in settings["cells"]]
-    groups = tuple(dict.fromkeys(str(n) for n, _ in numbers))
-    classes = dict.fromkeys(k for _, k in numbers)
-    columns = tuple(
-        Column(f"{data}-{k}", f"{data}, K = {k}", digits, lower) for data in settings["data"] for k in classes
-    )
+    placed, columns = _places(settings["data"], settings["cells"], digits, lower)
     cells = {}
-    for data in settings["data"]:
-        for cell in settings["cells"]:
-            n, k = sizes(cell)
-            for head in settings["heads"]:
-                values = tuple(t.metrics[measure] for t in results.stage(data, cell, head, "final"))
-                key = (str(n), head, f"{data}-{k}")
-                cells[key] = Cell(values, *paper.get(key, (None, None, False)))
+    for (data, cell), (group, column) in placed.items():
+        n, k = sizes(cell)
+        for head in settings["heads"]:
+            values = tuple(t.metrics[measure] for t in results.stage(data, cell, head, "final"))
+            printed = paper.get((str(n), head, f"{data}-{k}"), (None, None, False))
+            cells[group, head, column] = Cell(values, *printed)
     better = "lower is better" if lower else "higher is better"
     return Table(
         title=f"{NAMES[settings['table']]}, {settings['steps']:,} steps: {name}; {better}",
-        group_name="N",
-        groups=groups,
+        group_name="N" if len(columns) > len(settings["data"]) else "N x K",
+        groups=tuple(dict.fromkeys(group for group, _ in placed.values())),
         line_name="parameterization",
         lines=tuple(settings["heads"]),
         columns=columns,
@@ -95,6 +89,23 @@ def _table(results: Results, measure: str, name: str, digits: int, lower: bool, 
         paper_count=PAPER_SEEDS,
         compares_values=settings["table"] == "mlp" and settings["steps"] == PAPER["mlp"].steps,
     )
+
+
+def _places(
+    kinds: list[str], cells: list[str], digits: int, lower: bool
+) -> tuple[dict[tuple[str, str], tuple[str, str]], tuple[Column, ...]]:
+    """Where the numbers of a kind of data and a cell stand, as group and column.
+
+    As in the paper where the cells are a grid of N by K; else a group a cell, lest most places stay empty.
+    """
+    numbers = [sizes(cell) for cell in cells]
+    classes = sorted({k for _, k in numbers})
+    if len(classes) > 1 and len(numbers) == len(classes) * len({n for n, _ in numbers}):
+        columns = tuple(Column(f"{data}-{k}", f"{data}, K = {k}", digits, lower) for data in kinds for k in classes)
+        ordered = sorted(zip(numbers, cells, strict=True))
+        return {(data, cell): (str(n), f"{data}-{k}") for data in kinds for (n, k), cell in ordered}, columns
+    columns = tuple(Column(data, data, digits, lower) for data in kinds)
+    return {(data, cell): (cell.replace("x", " x "), data) for data in kinds for cell in cells}, columns
 
 
 def paper_table(table: str) -> dict[tuple[str, str, str], tuple[float, float, bool]]:
@@ -118,4 +129,20 @@ def values_csv(results: Results) -> str:
             values = (f"{trial.metrics[key]:.6g}" if key in trial.metrics else "" for key in metrics)
             place = (results.settings["table"], data, f"{n}", f"{k}", head, config["stage"])
             lines.append(",".join((*place, f"{config['rate']:g}", f"{config['seed']}", *values)))
+    return "\n".join(lines) + "\n"
+
+
+def curves_csv(results: Results) -> str:
+    """One line a point of a final run's curve: the bound on training and validation images, and the dead nodes."""
+    measures = ("train", "validation", "dead")
+    lines = [",".join(("data", "variables", "classes", "head", "rate", "seed", "step", *measures))]
+    for (data, cell, head), trials in results.trials.items():
+        for trial in sorted(trials, key=lambda trial: trial.config["seed"]):
+            curve = trial.record.get("curve") or {}
+            if trial.config["stage"] != "final" or not curve.get("step"):
+                continue
+            n, k = sizes(cell)
+            place = (data, f"{n}", f"{k}", head, f"{trial.config['rate']:g}", f"{trial.config['seed']}")
+            for step, *values in zip(curve["step"], *(curve[name] for name in measures), strict=True):
+                lines.append(",".join((*place, f"{step:.0f}", *(f"{value:g}" for value in values))))
     return "\n".join(lines) + "\n"

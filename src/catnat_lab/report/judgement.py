@@ -180,7 +180,8 @@ def _bold_disagreement(table: Table, group: str, column: Column, contest: Contes
     if contest.same_bold is not False:
         return []
     changed = tuple(line for line in table.lines if line in contest.shared ^ contest.paper)
-    text = f"the paper bolds {_names(table, contest.paper)}; we bold {_names(table, contest.shared)}."
+    we = "we bold" if contest.shared == contest.ours else "of the lines that the paper has, we bold"
+    text = f"the paper bolds {_names(table, contest.paper)}; {we} {_names(table, contest.shared)}."
     return [Disagreement("bold", group, column.key, changed, f"{_place(table, group, column)}: {text}")]
 
 

@@ -133,8 +133,8 @@ def values_csv(results: Results) -> str:
 
 
 def curves_csv(results: Results) -> str:
-    """One line a point of a final run's curve: the bound on training and validation images, and the dead nodes."""
-    measures = ("train", "validation", "dead")
+    """One line a point of a final run's curve: minus the bound, and the share of nodes outside the natural range."""
+    measures = ("minus_elbo_train", "minus_elbo_validation", "outside")
     lines = [",".join(("data", "variables", "classes", "head", "rate", "seed", "step", *measures))]
     for (data, cell, head), trials in results.trials.items():
         for trial in sorted(trials, key=lambda trial: trial.config["seed"]):
@@ -143,6 +143,8 @@ def curves_csv(results: Results) -> str:
                 continue
             n, k = sizes(cell)
             place = (data, f"{n}", f"{k}", head, f"{trial.config['rate']:g}", f"{trial.config['seed']}")
-            for step, *values in zip(curve["step"], *(curve[name] for name in measures), strict=True):
-                lines.append(",".join((*place, f"{step:.0f}", *(f"{value:g}" for value in values))))
+            points = zip(curve["step"], curve["train"], curve["validation"], curve["dead"], strict=True)
+            for step, train, validation, outside in points:
+                share = f"{outside:g}" if "natural" in head else ""
+                lines.append(",".join((*place, f"{step:.0f}", f"{train:g}", f"{validation:g}", share)))
     return "\n".join(lines) + "\n"

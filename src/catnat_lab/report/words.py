@@ -57,6 +57,8 @@ def agreement(table: Table, judgement: Judgement) -> list[str]:
             f"{table.line_name} is significantly the best of ours too in {judged.count('yes')}, tied with others in "
             f"{judged.count('tied')}, not among the best of ours in {judged.count('no')}."
         )
+        if extra := [line for line in table.lines if not _in_paper(table, line)]:
+            found.append(f"This leaves out {', '.join(extra)}, for which the paper has no number.")
     if count := verdicts.count("open"):
         found.append(f"Not judged, because runs are missing: {count} of {len(verdicts)}.")
     if count := verdicts.count("no paper"):
@@ -64,6 +66,10 @@ def agreement(table: Table, judgement: Judgement) -> list[str]:
             f"Not judged, because the paper gives numbers for fewer than two lines: {count} of {len(verdicts)}."
         )
     return found + _signs(judgement)
+
+
+def _in_paper(table: Table, line: str) -> bool:
+    return any(cell.paper_mean is not None for (_, other, _), cell in table.cells.items() if other == line)
 
 
 def _signs(judgement: Judgement) -> list[str]:

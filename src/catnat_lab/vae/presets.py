@@ -84,8 +84,8 @@ class Settings:
 
 def sizes(cell: str) -> tuple[int, int]:
     """Variables and classes of a cell like "20x16"."""
-    found = re.fullmatch(r"(\d+)x(\d+)", cell)
-    if found is None or int(found[1]) < 1 or int(found[2]) < 2:
+    found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", cell)
+    if found is None or int(found[2]) < 2:
         raise UserError(f"a cell must be VARIABLESxCLASSES, such as 20x16, with at least 1 and 2; got {cell!r}")
     return int(found[1]), int(found[2])
 

@@ -196,7 +196,7 @@ def _add_point(curve: Curve, trainer: Trainer, step: int) -> None:
     curve["step"].append([float(step)] * runs)
     curve["train"].append([round(value, 4) for value in (trainer.loss / since).tolist()])
     curve["validation"].append([round(-value, 4) for value in trainer.validate()["elbo"].tolist()])
-    curve["dead"].append([round(dead.get(row, 0.0), 5) for row in range(runs)])
+    curve["dead"].append([round(dead.get(row, 0.0), 5) for row in range(runs)])  # heads without a range have none
     trainer.loss.zero_()
 
 

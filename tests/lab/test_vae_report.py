@@ -121,7 +121,8 @@ def test_natural_and_sigmoid_are_compared_by_cells() -> None:
 def test_a_line_that_the_paper_lacks_is_named_beside_the_verdict() -> None:
     heads = ("softmax", "catnat-natural", "catnat-natural-revive-fine")
     (table,) = tables_of(results(("10x8",), heads=heads))
-    assert "This leaves out catnat-natural-revive-fine, for which the paper has no number." in agreement(table, judge(table))
+    expected = "This leaves out catnat-natural-revive-fine, for which the paper has no number."
+    assert expected in agreement(table, judge(table))
     (table,) = tables_of(results(("10x8",)))
     assert not any("leaves out" in text for text in agreement(table, judge(table)))
 

@@ -98,12 +98,12 @@ def test_validation_and_test_images_are_not_trained_on() -> None:
     ("changed", "message"),
     [
         ({"table": "rmsprop"}, "table must be one of adam, sgd, mlp; got 'rmsprop'"),
-        ({"cells": ("10",)}, "a cell must be VARIABLESxCLASSES, such as 20x16, .* got '10'"),
+        ({"cells": ("10",)}, "cells must be VARIABLESxCLASSES, such as 20x16, .* got '10'"),
         ({"cells": ("10x1",)}, "got '10x1'"),
         ({"heads": ("softmax", "softmax")}, "heads must hold at least one value, each once"),
         ({"heads": ("entmax",)}, "head must be one of .* got 'entmax'"),
         ({"data": ("colour",)}, "data must be of grey, binary, bernoulli; got 'colour'"),
-        ({"rates": (0.0,)}, "rate must be positive"),
+        ({"rates": (0.0,)}, "rates must be positive"),
         ({"seeds": 1}, "seeds must be at least 2; got 1"),
         ({"steps": 0}, "steps must be at least 1; got 0"),
         ({"refined": 3}, "refined must be even"),
@@ -160,6 +160,38 @@ def test_a_study_runs_reports_goes_on_and_grows(table: str, tmp_path: Path, caps
     assert main([*command, "--steps", "7"]) == 2  # but it may not change
     assert "steps was 6, now 7" in capsys.readouterr().err
     assert main(["report", "--output", str(tmp_path / "study")]) == 0
+
+
+def test_a_study_stopped_among_its_final_runs_goes_on_at_their_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "digits").mkdir()
+    command = [
+        "vae",
+        "--preset",
+        "smoke",
+        "--device",
+        "cpu",
+        "--digits",
+        str(write_idx(tmp_path / "digits")),
+        "--output",
+    ]
+
+    def final(name: str) -> dict[str, list[dict[str, float]]]:
+        with Store(tmp_path / name / "study.db", create=False) as store:
+            found = vae_results.load(store)
+        return {place[2]: [trial.metrics for trial in found.stage(*place, "final")] for place in found.trials}
+
+    with monkeypatch.context() as patch:
+        counted = Kill(patch, at=10**9)
+        assert main([*command, str(tmp_path / "whole")]) == 0
+    with monkeypatch.context() as patch:
+        Kill(patch, at=counted.steps - 2)
+        assert main([*command, str(tmp_path / "stopped")]) == 130
+    assert not any(final("stopped").values())
+    assert main([*command, str(tmp_path / "stopped")]) == 0
+    assert final("stopped") == final("whole")
+    assert all("nll" in metrics for found in final("whole").values() for metrics in found)
 
 
 def test_the_papers_tables_are_all_there() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from catnat_lab.report.judgement import Judgement, judge
 from catnat_lab.report.table import Table
-from catnat_lab.report.words import CRITERIA, DASH, NONE_FOUND, RULE, agreement, line_label, ours, paper, verdict_legend
+from catnat_lab.report.words import DASH, NONE_FOUND, RULE, agreement, criteria, line_label, ours, paper, verdict_legend
 
 
 def markdown(table: Table) -> str:
@@ -29,7 +29,7 @@ def markdown(table: Table) -> str:
             _list(verdict_legend(judgement)),
             _escaped(" ".join(agreement(table, judgement))),
             "**Where we disagree with the paper**",
-            CRITERIA,
+            criteria(table),
             "\n".join(entries) or NONE_FOUND,
         ]
     if judgement.notes:

@@ -91,7 +91,7 @@ def _agreement(table: Table, judgement: Judgement) -> str:
 _NAMES = {
     "DASH": words.DASH,
     "RULE": words.RULE,
-    "CRITERIA": words.CRITERIA,
+    "criteria": words.criteria,
     "NONE_FOUND": words.NONE_FOUND,
     "ours": words.ours,
     "paper": words.paper,

@@ -37,7 +37,7 @@ def summary_of(results: Results) -> str:
     settings = results.settings
     done = sum(len(trials) for trials in results.trials.values())
     return (
-        f"Autoencoders of {results.source} with N categorical variables of K classes, trained for "
+        f"Autoencoders of digits ({results.source}), with N categorical variables of K classes, trained for "
         f"{settings['steps']:,} steps of {settings['batch']} images, by {', '.join(settings['heads'])}. "
         f"{_rates(settings)} Test images are judged by {settings['samples']} samples of the posterior each. "
         f"{done} trials are finished."
@@ -68,7 +68,9 @@ def figures_of(results: Results, folder: Path) -> list[PageFigure]:
     if panels:
         caption = "Share of nodes whose score lies outside the natural activation's range, where a clip has no slope."
         made.append(
-            PageFigure("Dead nodes", caption, vae_figures.curves(panels, "share of nodes outside", focus=False))
+            PageFigure(
+                "Nodes outside the range", caption, vae_figures.curves(panels, "share of nodes outside", focus=False)
+            )
         )
     pictures = vae_figures.pictures(results, folder / "models")
     if pictures is not None:

@@ -10,11 +10,15 @@ RULE = (
     "Means ± standard deviations over the final seeds. "
     f"Bold: the best mean, and every one that Welch's test (p < {ALPHA}) does not tell from it."
 )
-CRITERIA = (
-    "A disagreement is another bold set, or two lines significantly the other way round, "
-    f"or a mean significantly off the paper's by more than {TOLERANCE:.0%} and more than its rounding."
-)
 NONE_FOUND = "No disagreement was found in what is finished."
+
+
+def criteria(table: Table) -> str:
+    """What counts as a disagreement."""
+    order = "A disagreement is another bold set, or two lines significantly the other way round"
+    if not table.compares_values:
+        return f"{order}. Means are not compared: ours are not trained for the paper's length."
+    return f"{order}, or a mean significantly off the paper's by more than {TOLERANCE:.0%} and more than its rounding."
 
 
 def ours(cell: Cell, column: Column) -> str:

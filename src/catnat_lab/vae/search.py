@@ -128,7 +128,7 @@ class Search:
                 done = study.finished(stage="final")
                 rate = done[0].config["rate"] if done else rate  # a search that grew later changes no line of a table
                 study.plan({"stage": "final", "rate": rate, "seed": seed} for seed in range(1, settings.seeds + 1))
-            self._work(f"{cell} final seeds", cell, studies, settings.plan(cell, settings.steps))
+            self._work(f"{cell} final seeds", cell, studies)
         for left in (self.folder / CHECKPOINTS).glob("*"):  # of stacks that went on in other company
             left.unlink(missing_ok=True)
 
@@ -164,14 +164,25 @@ class Search:
             studies = [self.study(self.settings.data[0], cell, head) for head in by_head]
             for study, tried in zip(studies, by_head.values(), strict=True):
                 study.plan({"stage": stage, "rate": float(f"{r:.3g}"), "seed": SEARCH_SEED} for r in tried)
-            # the test images have no part in the choice
-            plan = replace(self.settings.plan(cell, self.settings.search_steps), samples=0)
-            self._work(f"{cell} {stage} rates", cell, studies, plan)
+            self._work(f"{cell} {stage} rates", cell, studies)
 
-    def _work(self, what: str, cell: str, studies: list[Study], plan: Plan) -> None:
+    def _plan(self, cell: str, final: bool) -> Plan:
+        if final:
+            return self.settings.plan(cell, self.settings.steps)
+        # the test images have no part in the choice of a rate
+        return replace(self.settings.plan(cell, self.settings.search_steps), samples=0)
+
+    def _work(self, what: str, cell: str, studies: list[Study]) -> None:
         places = {study.name: study.name.split(" ") for study in studies}  # vae, table, data, cell, head
 
         def trained(claims: list[Claim]) -> Iterator[Told]:
+            # a study that goes on may find final runs waiting while it looks for rates: each stage has its own length
+            for final in (False, True):
+                some = [claim for claim in claims if (claim.config["stage"] == "final") == final]
+                if some:
+                    yield from together(some, self._plan(cell, final))
+
+        def together(claims: list[Claim], plan: Plan) -> Iterator[Told]:
             runs = [
                 Run(places[claim.study][2], places[claim.study][4], claim.config["rate"], claim.config["seed"])
                 for claim in claims

@@ -27,6 +27,7 @@ _ACTIVATIONS: dict[str, catnat.Natural | catnat.Sigmoid] = {
     "catnat-natural-revive": catnat.Natural(saturation="revive", floor=1e-4),
     "catnat-natural-revive-fine": catnat.Natural(saturation="revive", floor=1e-6),
 }
+FORBIDDEN = 1e4  # how far below the others a forbidden class's score is put: e to the minus that is 0
 HEAD_NAMES = ("softmax", "sparsemax", *_ACTIVATIONS)
 
 
@@ -41,6 +42,20 @@ class Head:
     def log_probs(self, scores: Tensor) -> Tensor:
         """Log-probabilities [..., K]; -inf where a class has probability 0."""
         raise NotImplementedError
+
+    def draw(self, scores: Tensor, *, index: Tensor | None = None, mask: Tensor | None = None) -> ct.Draw:
+        """A class a row with its log p and the row's entropy; with ``index`` those classes, as `catnat.torch.draw`."""
+        if mask is not None:
+            # a finite number, because sparsemax takes no infinities; relative, lest it be too small
+            scores = torch.where(mask, scores, scores.amin(-1, keepdim=True) - FORBIDDEN)
+        log_probs = self.log_probs(scores)
+        if index is None:
+            noise = torch.empty_like(log_probs).exponential_().log()
+            index = (log_probs.detach() - noise).argmax(-1)
+        log_prob = log_probs.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+        probs = log_probs.exp()
+        entropy = -(probs * torch.where(probs > 0, log_probs, 0.0)).sum(-1)
+        return ct.Draw(index, log_prob, entropy)
 
     def scores_from_probs(self, probs: Tensor) -> Tensor:
         """Scores whose probabilities are these."""
@@ -91,6 +106,9 @@ class _Catnat(Head):
 
     def log_probs(self, scores: Tensor) -> Tensor:
         return ct.log_catnat(scores, self.parameterization)
+
+    def draw(self, scores: Tensor, *, index: Tensor | None = None, mask: Tensor | None = None) -> ct.Draw:
+        return ct.draw(scores, self.parameterization, index=index, mask=mask)
 
     def scores_from_probs(self, probs: Tensor) -> Tensor:
         return ct.scores_from_probs(probs, self.parameterization)

@@ -173,6 +173,7 @@ def work(
     *,
     batch: int,
     on_progress: Callable[[Claim], None] | None = None,
+    on_wait: Callable[[], None] | None = None,
     pause: float = 1.0,
 ) -> None:
     """Train until every trial of these studies is finished or failed, together with any other process that does so.
@@ -185,6 +186,7 @@ def work(
             trial that cannot be finished it calls `Study.fail` instead.
         batch: How many trials to train at once at most.
         on_progress: Called after each trial that was told.
+        on_wait: Called once, when other processes have all trials that are left.
         pause: Seconds between two looks, while other processes have the last trials.
     """
     if batch < 1:
@@ -201,6 +203,9 @@ def work(
             elif not any(study.waiting() or study.running() for study in by_name.values()):
                 return
             else:
+                if on_wait is not None:
+                    on_wait()
+                    on_wait = None
                 time.sleep(pause)
     except BaseException:
         for study in by_name.values():

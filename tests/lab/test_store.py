@@ -268,7 +268,9 @@ def test_a_process_waits_for_the_last_trials_of_others(path: Path, store: Store)
     study.plan(CONFIGS)
     (claim,) = study.ask(1)
     with Store(path) as second:
-        worker = threading.Thread(target=work, args=([second.study("cell")], train), kwargs={"batch": 9, "pause": 0.05})
+        waits: list[str] = []
+        how = {"batch": 9, "pause": 0.05, "on_wait": lambda: waits.append("once")}
+        worker = threading.Thread(target=work, args=([second.study("cell")], train), kwargs=how)
         worker.start()
         worker.join(0.7)
         assert worker.is_alive()
@@ -276,6 +278,7 @@ def test_a_process_waits_for_the_last_trials_of_others(path: Path, store: Store)
         worker.join(10)
         assert not worker.is_alive()
         assert len(study.finished()) == len(CONFIGS)
+        assert waits == ["once"]
 
 
 def test_work_claims_over_all_studies_and_reports_each_trial(store: Store) -> None:

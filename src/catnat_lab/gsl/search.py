@@ -39,6 +39,7 @@ class Search:
     device: torch.device
     stacked: int  # runs trained as one program at most
     progress: Progress = lambda what, done, total: None
+    tell: Callable[[str], None] = lambda text: None
 
     def __post_init__(self) -> None:
         now = self.settings.as_dict()
@@ -123,6 +124,7 @@ class Search:
             studies.values(),
             lambda claims: self._train(what, [(claim, *cells[claim.study]) for claim in claims]),
             batch=self.stacked,
+            on_wait=lambda: self.tell(f"{what}: other processes train them; waiting"),
         )
 
     def _train(self, what: str, claims: list[tuple[Claim, float, str]]) -> Iterator[Told]:

@@ -52,6 +52,7 @@ class Search:
     stacked: int  # runs trained as one program at most
     folder: Path  # of checkpoints and trained models
     progress: Progress = lambda what, done, total: None
+    tell: Callable[[str], None] = lambda text: None
 
     def __post_init__(self) -> None:
         self.settings = self._settled()
@@ -204,7 +205,12 @@ class Search:
                 yield claim, value_of(outcome), outcome.metrics, {"curve": outcome.curve}
             saved.remove()
 
-        work(studies, trained, batch=self.stacked)
+        work(
+            studies,
+            trained,
+            batch=self.stacked,
+            on_wait=lambda: self.tell(f"{what}: other processes train them; waiting"),
+        )
 
     def _keep(self, name: str, run: Run, outcome: Outcome) -> None:
         """The first final model of every cell, with some test images, for pictures and for use elsewhere."""

@@ -1,0 +1,1 @@
+"""What every command takes and does, one file an experiment."""

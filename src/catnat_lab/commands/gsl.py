@@ -1,0 +1,81 @@
+"""`catnat gsl` and `catnat demo`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from catnat_lab.commands.parts import DATABASE, Bars, command_line, device_of, note_part, say, show
+from catnat_lab.errors import UserError
+from catnat_lab.gsl import presets
+from catnat_lab.gsl.search import Search
+from catnat_lab.provenance import provenance
+from catnat_lab.report import gsl as gsl_report
+from catnat_lab.store import Store
+
+STACKED = {"cuda": 256, "cpu": 8}  # runs trained as one program: on a CPU few, so that little is lost with a killed one
+
+
+@dataclass(frozen=True)
+class Gsl:
+    """Graph structure learning, the paper's first table. Stop it whenever you like: the same command goes on."""
+
+    preset: str = "quick"
+    """smoke (seconds), quick (minutes on two cores) or paper (all of the table, on a GPU)."""
+    output: Path = Path("runs/gsl")
+    """Folder of the study's database and its report."""
+    storage: str | None = None
+    """Database URL of the study, for work shared by several machines; by default a SQLite file in the output folder."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1 ...; auto takes a GPU where there is one."""
+    stacked: int | None = None
+    """How many runs train side by side as one program, at most; by default 256 on a GPU and 8 on a CPU."""
+    thetas: tuple[float, ...] | None = None
+    """True edge probabilities; by default the preset's, as all that follows."""
+    heads: tuple[str, ...] | None = None
+    """Of softmax, sparsemax, catnat-sigmoid, catnat-natural, catnat-natural-reflect, catnat-natural-revive."""
+    search: str | None = None
+    """How rates are searched: grid or tpe."""
+    rates: tuple[float, ...] | None = None
+    """The coarse grid of learning rates."""
+    seeds: int | None = None
+    """Final runs at the chosen rate."""
+    epochs: int | None = None
+    """Passes over the data."""
+    baseline: str | None = None
+    """Of the score-function gradient: none, moving-average or leave-one-out."""
+
+    def settings(self) -> presets.Settings:
+        """The preset with what was given instead of it."""
+        names = ("thetas", "heads", "search", "rates", "seeds", "epochs", "baseline")
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return replace(presets.preset(self.preset), **given)
+
+    def run(self) -> None:
+        """Train what is not trained yet, then report."""
+        settings, device = self.settings(), device_of(self.device)
+        stacked = STACKED[device.type] if self.stacked is None else self.stacked
+        if stacked < 1:
+            raise UserError(f"stacked must be at least 1; got {stacked}")
+        with Store(self.storage or self.output / DATABASE) as store, Bars() as on_step:
+            started = time.perf_counter()
+            search = Search(store, settings, device, stacked, on_step, say)
+            store.settle_note(gsl_report.PROVENANCE, provenance(command_line(), device))
+            search.run()
+            if search.trained:
+                note_part(store, gsl_report.PROVENANCE, device, time.perf_counter() - started)
+            results = gsl_report.load(store)
+        show(gsl_report.write_report, [gsl_report.table_of(results)], results, self.output)
+
+
+@dataclass(frozen=True)
+class Demo:
+    """The quick comparison of graph structure learning on this machine's CPU, some minutes on two cores."""
+
+    output: Path = Path("demo-output")
+    """Folder of the study and its report."""
+
+    def run(self) -> None:
+        """As `catnat gsl`, with everything chosen."""
+        Gsl(preset="quick", output=self.output, device="cpu").run()

@@ -1,0 +1,34 @@
+"""Which games there are, by name."""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+from catnat_lab.errors import UserError
+from catnat_lab.rl.atari import Atari
+from catnat_lab.rl.classic import Classic
+from catnat_lab.rl.games import Games
+
+
+def make_games(name: str, count: int, threads: int = 0) -> Games:
+    """So many copies of an Atari game ("Breakout") or of one of gymnasium's ("CartPole-v1")."""
+    if count < 1:
+        raise UserError(f"envs must be at least 1; got {count}")
+    known = atari_games()
+    if name in known:
+        return Atari(name, known[name], count, threads)
+    if re.fullmatch(r"[\w/-]+-v\d+", name):
+        return Classic(name, count)
+    near = difflib.get_close_matches(name.lower(), [title.lower() for title in known], 5, 0.5)
+    titles = [title for title in known if title.lower() in near]
+    hint = f"near it: {', '.join(sorted(titles))}" if titles else f"for example {', '.join(list(known)[:5])}"
+    raise UserError(f"game must be an Atari game ({hint}) or a gymnasium id such as CartPole-v1; got {name!r}")
+
+
+def atari_games() -> dict[str, str]:
+    """By title, as "MsPacman", the name of its ROM, as "ms_pacman"; those that ale-py brings with it."""
+    from ale_py import roms
+
+    names = sorted(roms.get_all_rom_ids())
+    return {"".join(part.capitalize() for part in name.split("_")): name for name in names}

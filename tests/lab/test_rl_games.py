@@ -1,0 +1,118 @@
+"""Games: scores as the game counts them, lost lives, the ends of episodes, and the way back to where they were."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from catnat_lab.errors import UserError
+from catnat_lab.rl.atari import Atari
+from catnat_lab.rl.catalogue import atari_games, make_games
+from catnat_lab.rl.classic import Classic
+from catnat_lab.rl.games import Games, Step
+
+
+def some_actions(games: Games, steps: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(5).integers(0, games.actions, (steps, games.count))
+
+
+def play(games: Games, steps: int) -> list[Step]:
+    games.reset(3)
+    return [games.step(actions) for actions in some_actions(games, steps)]
+
+
+@pytest.mark.parametrize(("name", "steps"), [("Breakout", 300), ("CartPole-v1", 120), ("Taxi-v4", 450)])
+def test_a_replayed_game_goes_on_as_if_it_had_never_stopped(name: str, steps: int) -> None:
+    whole, half = make_games(name, 3), make_games(name, 3)
+    before = play(whole, steps)
+    assert any(step.over.any() for step in before)  # also games that have begun anew
+    history = json.loads(json.dumps(whole.history()))
+    seen, allowed = half.replay(history)
+    np.testing.assert_array_equal(seen, before[-1].observation)
+    assert (allowed is None) == (before[-1].allowed is None)
+    for actions in some_actions(whole, 60)[::-1]:
+        one, other = whole.step(actions), half.step(actions)
+        for field in ("observation", "reward", "lost", "over", "allowed"):
+            np.testing.assert_array_equal(getattr(one, field), getattr(other, field), err_msg=field)
+    assert whole.history() == half.history()
+
+
+def test_seeds_make_games() -> None:
+    one, same, other = (make_games("Breakout", 2) for _ in range(3))
+    first, again, else_ = one.reset(1)[0], same.reset(1)[0], other.reset(2)[0]
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, else_)
+    assert not np.array_equal(first[0], first[1])  # copies are not the same game
+
+
+def test_lives_are_lost_within_an_episode() -> None:
+    """Breakout has five lives: a learner's return ends with each, the episode with the last."""
+    games = make_games("Breakout", 2)
+    steps = play(games, 400)
+    lost, over = (np.stack([getattr(step, field) for step in steps]) for field in ("lost", "over"))
+    assert over.any()
+    for copy in range(2):
+        ends = np.flatnonzero(over[:, copy])
+        for begin, end in zip([0, *(ends[:-1] + 1)], ends, strict=True):
+            assert lost[begin : end + 1, copy].sum() == 5
+        assert lost[over[:, copy], copy].all()
+
+
+def test_scores_are_not_clipped() -> None:
+    """In Breakout's upper rows a brick is worth more than one point; in Seaquest a shark is worth 20."""
+    assert max(step.reward.max() for step in play(make_games("Seaquest", 2), 300)) == 20
+
+
+def test_no_step_is_a_mere_reset() -> None:
+    """The step after an episode's end moves the game by the four frames of an action, as every other."""
+    games = Atari("Breakout", "breakout", 1)
+    games.reset(3)
+    nothing = {"reset_mask": np.zeros(1, bool)}  # resets no copy, and tells of all
+    frames, ended = int(games.env.reset(options=nothing)[1]["episode_frame_number"][0]), 0
+    for actions in some_actions(games, 300):
+        over = games.step(actions).over[0]
+        now = int(games.env.reset(options=nothing)[1]["episode_frame_number"][0])
+        assert over or now == frames + 4
+        frames, ended = now, ended + int(over)
+    assert games.log.episodes == [1 + ended] and ended > 0
+
+
+def test_time_cuts_an_episode_and_its_last_observation_is_kept() -> None:
+    games = Classic("CartPole-v1", 1)
+    games.envs[0] = __import__("gymnasium").make("CartPole-v1", max_episode_steps=5)
+    steps = play(games, 5)
+    assert steps[-1].over[0] and list(steps[-1].cut) == [0] and not any(step.cut for step in steps[:-1])
+    assert not np.array_equal(steps[-1].cut[0], steps[-1].observation[0])
+
+
+def test_allowed_actions_are_the_games() -> None:
+    games = make_games("Taxi-v4", 2)
+    _, allowed = games.reset(0)
+    assert allowed is not None and allowed.shape == (2, 6) and allowed.dtype == bool and not allowed.all()
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "message"),
+    [
+        ("Breakot", 1, "near it: .*Breakout.*got 'Breakot'"),
+        ("breakout", 1, "near it: Breakout"),
+        ("Qwxyz", 1, "game must be an Atari game"),
+        ("Nothing-v1", 1, "known to gymnasium; got 'Nothing-v1'"),
+        ("Pendulum-v1", 1, "discrete action space; 'Pendulum-v1' has Box"),
+        ("Blackjack-v1", 1, "vectors or numbered states as observations"),
+        ("Breakout", 0, "envs must be at least 1; got 0"),
+    ],
+)
+def test_bad_games_are_refused_in_one_line(name: str, count: int, message: str) -> None:
+    with pytest.raises(UserError, match=message) as found:
+        make_games(name, count)
+    assert "\n" not in str(found.value)
+
+
+def test_the_papers_games_are_there() -> None:
+    assert {"Breakout", "Seaquest", "MsPacman", "SpaceInvaders"} <= set(atari_games())
+    assert make_games("Breakout", 1).actions == 4
+    assert make_games("Seaquest", 1).actions == 18

@@ -1,0 +1,197 @@
+"""PPO: its advantages, its policy and its losses against plain formulas and torch.distributions."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import Categorical
+
+import catnat.torch as ct
+from catnat_lab.errors import UserError
+from catnat_lab.heads import HEAD_NAMES, head
+from catnat_lab.rl.catalogue import make_games
+from catnat_lab.rl.network import ActorCritic
+from catnat_lab.rl.ppo import MEASURES, Learner, estimate
+from catnat_lab.rl.settings import Settings, preset
+
+SMALL = replace(preset("paper", "CartPole-v1"), envs=4, rollout=32, minibatches=2, epochs=2, entropy=0.01, steps=640)
+
+
+def learner(settings: Settings = SMALL) -> Learner:
+    return Learner(settings, make_games(settings.game, settings.envs), torch.device("cpu"))
+
+
+def test_advantages_are_weighted_sums_of_longer_and_longer_returns() -> None:
+    """By the definition: n-step advantages weighted by (1 - trace) trace^n, each cut where a life is lost."""
+    random = np.random.default_rng(0)
+    steps, discount, trace = 9, 0.9, 0.7
+    rewards, values = random.normal(size=(steps, 2)), random.normal(size=(steps, 2))
+    following, lost = random.normal(size=2), random.random((steps, 2)) < 0.2
+    found = estimate(rewards, lost, values, following, discount, trace)
+    all_values = np.concatenate([values, following[None]])
+    for game, t in itertools.product(range(2), range(steps)):
+        total = 0.0
+        for s in range(t, steps):
+            ahead = 0.0 if lost[s, game] else discount * all_values[s + 1, game]
+            total += (discount * trace) ** (s - t) * (rewards[s, game] + ahead - values[s, game])
+            if lost[s, game]:
+                break
+        assert found[t, game] == pytest.approx(total, abs=1e-12)
+    undiscounted = estimate(rewards, np.zeros_like(lost), values, following, 1.0, 1.0)
+    np.testing.assert_allclose(undiscounted[0], rewards.sum(0) + following - values[0])
+
+
+@pytest.mark.parametrize("name", HEAD_NAMES)
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_heads_draw_is_a_categorical_of_its_probabilities(name: str, masked: bool) -> None:
+    """Log-probabilities, entropies, ratios and their gradients against brute force, all of it over every class."""
+    torch.manual_seed(0)
+    one = head(name, 6)
+    scores = 0.5 * torch.randn(40, one.width, dtype=torch.float64)
+    mask = torch.rand(40, 6) < 0.6 if masked else None
+    if mask is not None:
+        mask[torch.arange(40), torch.randint(6, (40,))] = True
+    before = scores.detach().clone()
+    scores.requires_grad_()
+    drawn = one.draw(scores, mask=mask)
+    assert mask is None or mask.gather(1, drawn.sample.unsqueeze(1)).all()
+    if mask is not None and name == "sparsemax":  # a projection onto fewer classes, not a renormalised one
+        probs = torch.stack([_sparsemax_of(row, allowed) for row, allowed in zip(scores, mask, strict=True)])
+    else:
+        probs = one.log_probs(scores).exp() * (1.0 if mask is None else mask)
+        probs = probs / probs.sum(1, keepdim=True)
+    expected = Categorical(probs=probs, validate_args=False)
+    picked = probs.gather(1, drawn.sample.unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(drawn.log_prob, picked.log())
+    entropy = -torch.special.xlogy(probs, probs).sum(1)
+    torch.testing.assert_close(drawn.entropy, entropy, atol=1e-6, rtol=1e-6)
+    again = one.draw(scores, index=drawn.sample, mask=mask)
+    torch.testing.assert_close(again.log_prob, drawn.log_prob)
+    ratio = (again.log_prob - one.draw(before, index=drawn.sample, mask=mask).log_prob).exp()
+    torch.testing.assert_close(ratio, torch.ones_like(ratio))
+    (ours,) = torch.autograd.grad(again.log_prob.sum() + 0.3 * again.entropy.sum(), scores, retain_graph=True)
+    inside = probs > 0
+    safe = torch.where(inside, probs, 1.0)
+    theirs_loss = picked.log().sum() - 0.3 * (torch.where(inside, probs, 0.0) * safe.log()).sum()
+    (theirs,) = torch.autograd.grad(theirs_loss, scores)
+    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
+    assert expected.probs.shape == (40, 6)
+
+
+def _sparsemax_of(scores: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+    found = torch.zeros(6, dtype=scores.dtype)
+    return found.masked_scatter(allowed, head("sparsemax", int(allowed.sum())).log_probs(scores[allowed]).exp())
+
+
+@pytest.mark.parametrize("name", HEAD_NAMES)
+def test_draws_have_the_heads_frequencies(name: str) -> None:
+    torch.manual_seed(1)
+    one = head(name, 5)
+    scores = 0.7 * torch.randn(1, one.width)
+    probs = one.log_probs(scores).exp()[0]
+    counts = torch.bincount(one.draw(scores.expand(60_000, -1)).sample, minlength=5) / 60_000
+    torch.testing.assert_close(counts, probs, atol=4 * 0.5 / 60_000**0.5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["softmax", "catnat-natural"])
+@pytest.mark.parametrize("clip_value", [False, True])
+def test_a_minibatch_descends_the_papers_objective(name: str, clip_value: bool) -> None:
+    """The change of every weight, against torch.distributions, plain formulas and a fresh torch.optim.Adam."""
+    settings = replace(SMALL, head=name, clip_value=clip_value, minibatches=1)
+    ours = learner(settings)
+    ours.play()
+    with torch.no_grad():  # off the policy that has played, so that ratios and clips matter
+        for parameter in ours.parameters:
+            parameter += 0.2 * torch.randn_like(parameter)
+    other = ActorCritic(ours.games.observation, ours.head.width)
+    other.load_state_dict(ours.network.state_dict())
+    optimizer = torch.optim.Adam(other.parameters(), settings.rate, eps=1e-5)
+    ours.rows.copy_(torch.arange(settings.batch))
+    ours._improve()
+
+    scores, values = other(ours.observations.flatten(0, 1))
+    probs = torch.softmax(scores, 1) if name == "softmax" else ct.catnat(scores, "natural")
+    policy = Categorical(probs=probs)
+    old, advantages = ours.log_probs.flatten(), ours.advantages.flatten()
+    ratio = torch.exp(policy.log_prob(ours.actions.flatten()) - old)
+    assert ((ratio - 1).abs() > settings.clip).any()
+    advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    surrogate = torch.min(ratio * advantages, torch.clamp(ratio, 1 - settings.clip, 1 + settings.clip) * advantages)
+    returns, before = ours.returns.flatten(), ours.values.flatten()
+    errors = (values - returns) ** 2
+    if clip_value:
+        near = torch.clamp(values, before - settings.clip, before + settings.clip)
+        errors = torch.max(errors, (near - returns) ** 2)
+    loss = -surrogate.mean() - settings.entropy * policy.entropy().mean() + settings.value * 0.5 * errors.mean()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(other.parameters(), settings.gradient)
+    optimizer.step()
+    for (where, mine), theirs in zip(ours.network.named_parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, atol=2e-6, rtol=1e-4, msg=where)
+
+
+def test_the_first_minibatch_has_ratio_one() -> None:
+    found = learner(replace(SMALL, minibatches=1, epochs=1))
+    _, measured = found.update()
+    assert set(measured) == set(MEASURES)
+    assert measured["KL"] == pytest.approx(0, abs=1e-6) and measured["clipped"] == 0
+
+
+def test_the_rate_falls_to_zero() -> None:
+    ours = learner(replace(SMALL, anneal=True))
+    rates = []
+    for _ in range(ours.settings.updates):
+        ours.update()
+        rates.append(ours.optimizer.param_groups[0]["lr"])
+    np.testing.assert_allclose(rates, SMALL.rate * np.linspace(1, 0, len(rates) + 1)[:-1])
+
+
+def test_forbidden_actions_are_never_taken() -> None:
+    settings = replace(SMALL, game="Taxi-v4", head="catnat-natural")
+    ours = learner(settings)
+    ours.update()
+    assert ours.masks is not None and not ours.masks.all()
+    assert ours.masks.gather(2, ours.actions.unsqueeze(2)).all()
+
+
+def test_what_follows_a_cut_episode_counts() -> None:
+    """CartPole ends after 500 steps: the value of its last state is added, not 0."""
+    gymnasium = pytest.importorskip("gymnasium")
+    ours = learner(replace(SMALL, discount=0.5, trace=0.0))
+    for i in range(4):
+        ours.games.envs[i] = gymnasium.make("CartPole-v1", max_episode_steps=4)  # type: ignore[attr-defined]
+    ours._see(*ours.games.reset(0))
+    ours.play()
+    with torch.no_grad():
+        expected = 1 + 0.5 * ours.values[1:4] - ours.values[:3]
+    torch.testing.assert_close(ours.advantages[:3], expected)
+    cut = ours.advantages[3] + ours.values[3]  # 1 + discount V(last state), where a lost game has 1
+    assert ((cut - 1).abs() > 1e-4).all()
+
+
+def test_the_learner_sees_signs_and_logs_scores() -> None:
+    settings = replace(preset("smoke", "Seaquest"), envs=2, rollout=60, minibatches=1, epochs=1, steps=240)
+    ours = Learner(settings, make_games("Seaquest", 2), torch.device("cpu"))
+    finished = [episode for _ in range(2) for episode in ours.update()[0]]
+    assert ours.rewards.max() in (0, 20) or ours.scores.max() >= 20 or any(e.score >= 20 for e in finished)
+    assert np.abs(ours.returns.numpy()).max() < 10
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"head": "sofmax"}, "head must be one of"),
+        ({"envs": 0}, "envs must be at least 1; got 0"),
+        ({"rate": 0.0}, "rate must be positive; got 0.0"),
+        ({"entropy": -1.0}, "entropy must not be negative; got -1.0"),
+        ({"discount": 1.5}, "discount must be between 0 and 1; got 1.5"),
+        ({"minibatches": 3}, "minibatches must divide the 1024 steps of a rollout .8 envs x 128.; got 3"),
+    ],
+)
+def test_bad_settings_are_named(given: dict[str, float], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Settings(**given)  # type: ignore[arg-type]

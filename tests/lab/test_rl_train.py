@@ -1,0 +1,207 @@
+"""Runs: stopped anywhere they end as if they had not been, and what cannot go on says so in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from catnat_lab.cli import main
+from catnat_lab.errors import UserError
+from catnat_lab.rl import checkpoint
+from catnat_lab.rl import train as training
+from catnat_lab.rl.ppo import Learner
+from catnat_lab.rl.settings import Settings, preset
+from catnat_lab.rl.train import EPISODES, read_episodes, train
+
+CPU = torch.device("cpu")
+CART = replace(preset("paper", "CartPole-v1"), envs=4, rollout=32, minibatches=2, epochs=2, anneal=True, steps=1280)
+TAXI = replace(CART, game="Taxi-v4", head="softmax", steps=1024)
+BREAKOUT = replace(preset("smoke", "Breakout"), envs=2, rollout=80, minibatches=2, epochs=1, steps=640)
+
+
+def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
+    (path,) = folder.glob("checkpoint-*.safetensors")
+    return load_file(path)
+
+
+def kill_at(patch: pytest.MonkeyPatch, update: int) -> None:
+    """End the process, as it were, in the middle of an update; every one before it is saved."""
+    real = Learner.learn
+
+    def learn(learner: Learner) -> None:
+        if learner.updates == update:
+            raise KeyboardInterrupt
+        real(learner)
+
+    patch.setattr(training, "SAVED_EVERY", -1.0)
+    patch.setattr(Learner, "learn", learn)
+
+
+@pytest.mark.parametrize(("settings", "kills"), [(CART, (3, 7)), (TAXI, (2,)), (BREAKOUT, (2,))])
+def test_a_killed_run_ends_as_if_it_had_not_been(
+    settings: Settings, kills: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train(settings, tmp_path / "whole", CPU)
+    for kill in kills:
+        with monkeypatch.context() as patch:
+            kill_at(patch, kill)
+            with pytest.raises(KeyboardInterrupt):
+                train(settings, tmp_path / "killed", CPU)
+    torch.rand(3)  # whatever has happened to the streams since
+    killed = train(settings, tmp_path / "killed", CPU)
+    assert whole.finished and killed == whole and whole.episodes
+    assert (tmp_path / "killed" / EPISODES).read_bytes() == (tmp_path / "whole" / EPISODES).read_bytes()
+    for name, value in tensors_of(tmp_path / "whole").items():
+        assert torch.equal(value, tensors_of(tmp_path / "killed")[name]), name
+    found = [json.loads((tmp_path / name / "checkpoint.json").read_text()) for name in ("whole", "killed")]
+    assert found[0] == found[1]
+    assert train(settings, tmp_path / "killed", CPU) == whole  # there is nothing left to do
+
+
+def test_minutes_stop_a_run_which_goes_on(tmp_path: Path) -> None:
+    whole = train(CART, tmp_path / "whole", CPU)
+    first = train(CART, tmp_path / "parts", CPU, minutes=1e-9)
+    assert not first.finished and first.steps == CART.batch
+    assert train(CART, tmp_path / "parts", CPU) == whole
+
+
+def test_a_kill_while_a_checkpoint_is_written_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = train(CART, tmp_path / "whole", CPU)
+    real, calls = checkpoint._write, 0
+
+    def write(path: Path, how: Callable[[Path], object]) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 8:  # the tensors of the fourth are there, what belongs to them is not
+            path.with_suffix(".99.partial").write_text('{"format": 1, "tens')
+            raise KeyboardInterrupt
+        real(path, how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "SAVED_EVERY", -1.0)
+        patch.setattr(checkpoint, "_write", write)
+        with pytest.raises(KeyboardInterrupt):
+            train(CART, tmp_path / "killed", CPU)
+    assert json.loads((tmp_path / "killed" / "checkpoint.json").read_text())["progress"]["updates"] == 3
+    assert train(CART, tmp_path / "killed", CPU) == whole
+    assert not list((tmp_path / "killed").glob("*.partial"))
+
+
+@pytest.fixture(scope="module")
+def a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    train(replace(CART, steps=128), folder, CPU)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"game": "Acrobot-v1"}, "holds another run: game was CartPole-v1, now Acrobot-v1; give another --output"),
+        ({"head": "softmax"}, "holds another run: head was catnat-natural, now softmax"),
+        ({"seed": 2, "rate": 0.5}, "seed was 1, now 2; rate was 0.001, now 0.5"),
+        ({"steps": 256}, "steps was 128, now 256"),
+    ],
+)
+def test_another_runs_checkpoint_is_refused(a_run: Path, change: dict[str, float], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        train(replace(CART, **({"steps": 128} | change)), a_run, CPU)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("part", ["checkpoint.json", "tensors", "no tensors", "text", "version"])
+def test_a_broken_checkpoint_is_refused(a_run: Path, part: str, tmp_path: Path) -> None:
+    for path in a_run.glob("*.*"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tensors,) = tmp_path.glob("checkpoint-*.safetensors")
+    about = tmp_path / "checkpoint.json"
+    if part == "checkpoint.json":
+        about.write_bytes(about.read_bytes()[:60])
+    elif part == "tensors":
+        tensors.write_bytes(tensors.read_bytes()[:-40])
+    elif part == "no tensors":
+        tensors.unlink()
+    elif part == "text":
+        about.write_text("[]")
+    else:
+        about.write_text(about.read_text().replace('"format": 1', '"format": 9'))
+    with pytest.raises(UserError) as found:
+        train(replace(CART, steps=128), tmp_path, CPU)
+    assert "\n" not in str(found.value) and str(tmp_path) in str(found.value)
+
+
+def test_half_a_line_of_episodes_is_no_episode(tmp_path: Path) -> None:
+    (tmp_path / EPISODES).write_text("step,score,length\n8,1.5,4\n16,2")
+    assert [episode.score for episode in read_episodes(tmp_path / EPISODES)] == [1.5]
+
+
+def test_the_command_trains_shows_and_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The smoke run on the real Breakout, and what it leaves behind."""
+    out = str(tmp_path / "run")
+    assert main(["rl", "--game", "Breakout", "--preset", "smoke", "--device", "cpu", "--output", out]) == 0
+    assert "Breakout by catnat-natural, seed 1: 64 steps" in capsys.readouterr().out
+    assert {"checkpoint.json", EPISODES, "provenance.json"} <= {path.name for path in Path(out).iterdir()}
+    assert list((Path(out) / "tensorboard").iterdir())
+    assert main(["rl", "watch", "--output", out, "--steps", "20"]) == 0
+    assert "after 20 steps" in capsys.readouterr().out
+    picture = (Path(out) / "play.gif").read_bytes()
+    assert picture[:6] == b"GIF89a"
+    for arguments, message in (
+        (["rl", "--game", "Breakot"], "near it"),
+        (["rl", "--game", "Breakout", "--preset", "smoke", "--head", "softmax", "--output", out], "holds another run"),
+        (["rl", "--envs", "0"], "envs must be at least 1; got 0"),
+        (["rl", "--minutes", "0", "--game", "CartPole-v1", "--output", out], "minutes must be positive"),
+        (["rl", "watch", "--output", str(tmp_path / "none")], "there is no checkpoint in"),
+    ):
+        assert main([*arguments, *([] if "watch" in arguments else ["--device", "cpu"])]) == 2
+        told = capsys.readouterr().err.strip()
+        assert message in told and told.startswith("error: ") and "\n" not in told
+
+
+HEADS = ("softmax", "sparsemax", "catnat-sigmoid", "catnat-natural", "catnat-natural-revive-fine")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HEADS)
+def test_every_head_solves_cartpole(name: str, tmp_path: Path) -> None:
+    """475 of 500 over the last 100 episodes is how CartPole-v1 is said to be solved."""
+    settings = replace(preset("paper", "CartPole-v1"), head=name, steps=150_000)
+    scores = [train(replace(settings, seed=seed), tmp_path / f"{seed}", CPU).score for seed in (1, 2, 3)]
+    assert sorted(scores)[1] > 475, scores
+
+
+@pytest.mark.slow
+def test_softmax_learns_as_stable_baselines3_does(tmp_path: Path) -> None:
+    """Equal settings on CartPole, stopped while still learning, where a wrong constant would show; 5 seeds each."""
+    sb3 = pytest.importorskip("stable_baselines3")
+    from stable_baselines3.common.env_util import make_vec_env
+
+    settings = replace(preset("paper", "CartPole-v1"), head="softmax", steps=20 * 2048)
+    ours = [train(replace(settings, seed=seed), tmp_path / f"{seed}", CPU).score for seed in range(1, 6)]
+    theirs = []
+    for seed in range(1, 6):
+        other = sb3.PPO(
+            "MlpPolicy",
+            make_vec_env("CartPole-v1", settings.envs, seed=seed),
+            learning_rate=settings.rate,
+            n_steps=settings.rollout,
+            batch_size=settings.batch // settings.minibatches,
+            n_epochs=settings.epochs,
+            gamma=settings.discount,
+            gae_lambda=settings.trace,
+            clip_range=settings.clip,
+            ent_coef=settings.entropy,
+            vf_coef=settings.value / 2,  # of the squared error, ours of half of it
+            max_grad_norm=settings.gradient,
+            seed=seed,
+            device="cpu",
+        ).learn(settings.steps)
+        theirs.append(float(np.mean([episode["r"] for episode in other.ep_info_buffer])))
+    spread = np.hypot(np.std(ours, ddof=1), np.std(theirs, ddof=1)) / 5**0.5
+    assert abs(np.mean(ours) - np.mean(theirs)) < 3 * spread + 5, (ours, theirs)

@@ -95,7 +95,7 @@ def test_the_report_can_be_written_again(study, capsys):
         (["gsl", "--preset", "huge"], "preset must be one of smoke, quick, paper; got 'huge'"),
         (["gsl", "--device", "tpu"], "device must be auto, cpu, cuda or cuda:N; got 'tpu'"),
         (["gsl", "--device", "cpu:7"], "device must be auto, cpu, cuda or cuda:N; got 'cpu:7'"),
-        (["gsl", "--device", "cuda:99"], "device must be one of the"),
+        (["gsl", "--device", "cuda:99"], "device must be one that is there"),
         (["gsl", "--stacked", "0"], "stacked must be at least 1; got 0"),
         (["gsl", "--storage", "nonsense://x"], "nonsense"),
         (["report"], "study.db"),

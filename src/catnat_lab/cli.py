@@ -13,11 +13,14 @@ import tyro
 from catnat_lab import figure
 from catnat_lab.commands.gsl import Demo, Gsl
 from catnat_lab.commands.parts import DATABASE, show
-from catnat_lab.commands.rl import Rl, RlWatch
+from catnat_lab.commands.rl import Rl, RlMinatar, RlSweep, RlWatch
 from catnat_lab.commands.vae import Vae
 from catnat_lab.errors import UserError
 from catnat_lab.report import gsl as gsl_report
+from catnat_lab.report import rl as rl_report
 from catnat_lab.report import vae as vae_report
+from catnat_lab.rl.sweep import MINATAR_NOTE
+from catnat_lab.rl.sweep import NOTE as RL_NOTE
 from catnat_lab.store import Store
 from catnat_lab.vae.search import NOTE as VAE_NOTE
 
@@ -40,6 +43,16 @@ class Report:
                 found = vae_report.load(store)
                 show(vae_report.write_report, vae_report.tables_of(found), found, self.output)
                 return
+            if store.note(MINATAR_NOTE) is not None:
+                from catnat_lab.report import minatar as minatar_report  # needs JAX
+
+                many = minatar_report.load(store)
+                show(minatar_report.write_report, [minatar_report.table_of(many)], many, self.output)
+                return
+            if store.note(RL_NOTE) is not None:
+                played = rl_report.load(store)
+                show(rl_report.write_report, [rl_report.table_of(played)], played, self.output)
+                return
             results = gsl_report.load(store)
         show(gsl_report.write_report, [gsl_report.table_of(results)], results, self.output)
 
@@ -61,11 +74,13 @@ Command = (
     | Annotated[Gsl, tyro.conf.subcommand("gsl")]
     | Annotated[Vae, tyro.conf.subcommand("vae")]
     | Annotated[Rl, tyro.conf.subcommand("rl")]
+    | Annotated[RlSweep, tyro.conf.subcommand("rl-sweep")]
+    | Annotated[RlMinatar, tyro.conf.subcommand("rl-minatar")]
     | Annotated[RlWatch, tyro.conf.subcommand("rl-watch")]
     | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Figure, tyro.conf.subcommand("figure")]
 )
-RL_PARTS = ("watch",)  # `catnat rl watch` is the command rl-watch
+RL_PARTS = ("sweep", "minatar", "watch")  # `catnat rl watch` is the command rl-watch
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

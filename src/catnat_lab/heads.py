@@ -125,6 +125,12 @@ def head(name: str, num_classes: int) -> Head:
     return _Catnat(name, num_classes, num_classes - 1, catnat.Parameterization(num_classes, _ACTIVATIONS[name]))
 
 
+def activation_of(name: str) -> catnat.Natural | catnat.Sigmoid | None:
+    """A catnat head's; None of any other."""
+    check_head(name)
+    return _ACTIVATIONS.get(name)
+
+
 def check_head(name: str) -> None:
     """Raise unless there is a head of that name."""
     if name not in HEAD_NAMES:

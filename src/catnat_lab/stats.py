@@ -7,9 +7,10 @@ averaged: count such runs and leave them out before, or rank the method as faile
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from scipy import stats
 
 from catnat_lab.errors import UserError
@@ -98,6 +99,27 @@ def excess(values: Sequence[float], optimal: Sequence[float]) -> Excess:
     """Mean of ``values`` minus mean of ``optimal``, with its standard error (two independent samples)."""
     a, b = summarize(_finite(values, least=2)), summarize(_finite(optimal, least=2))
     return Excess(a.mean - b.mean, math.hypot(a.std / math.sqrt(a.count), b.std / math.sqrt(b.count)))
+
+
+def interquartile_mean(values: Sequence[float]) -> float:
+    """The mean of the middle half: a quarter of the values, rounded down, is left out at either end."""
+    return float(stats.trim_mean(_finite(values, least=1), 0.25))
+
+
+def bootstrap(
+    values: Sequence[float],
+    measure: Callable[[Sequence[float]], float],
+    *,
+    level: float = 0.95,
+    draws: int = 2000,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """The percentile interval of a measure over samples drawn again, with replacement; the same for the same seed."""
+    numbers = np.array(_finite(values, least=2))
+    again = np.random.default_rng(seed).choice(numbers, (draws, len(numbers)))
+    found = [measure(sample) for sample in again]
+    low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
 
 
 def holm(pvalues: Sequence[float]) -> list[float]:

@@ -20,7 +20,7 @@ from optuna.trial import TrialState
 from sqlalchemy import orm
 
 from catnat_lab.database import StoreError
-from catnat_lab.trials import Config, Search, attributes_of, is_gone, key_of, new_trial, put, value_of
+from catnat_lab.trials import Config, Range, Search, attributes_of, is_gone, key_of, new_trial, put, value_of
 
 if TYPE_CHECKING:
     from catnat_lab.store import Store
@@ -84,7 +84,7 @@ class Study:
 
     def search(
         self,
-        space: Mapping[str, tuple[float, float]],
+        space: Mapping[str, Range],
         fixed: Mapping[str, Any],
         count: int,
         *,
@@ -94,13 +94,13 @@ class Study:
         """Let `ask` add trials of its own choice until ``count`` of them are finished.
 
         Args:
-            space: The log-uniform range of every searched entry.
+            space: The range of every searched entry: (low, high), log-uniform, or one of Optuna's distributions.
             fixed: The other entries.
             count: How many trials to finish. Those of earlier runs count; a larger count goes on.
             seed: The sampler's seed.
             parallel: How many may be unfinished at once, over all processes. None: as many as are asked for.
         """
-        ranges = {name: (float(low), float(high)) for name, (low, high) in space.items()}
+        ranges = {name: (float(e[0]), float(e[1])) if isinstance(e, tuple) else e for name, e in space.items()}
         new = Search(ranges, dict(fixed), count, seed, parallel)
         self._searches = [search for search in self._searches if search.key != new.key] + [new]
 

@@ -26,6 +26,7 @@ from optuna.trial import TrialState, create_trial
 from catnat_lab.database import quiet
 
 Config = dict[str, Any]
+Range = tuple[float, float] | FloatDistribution | IntDistribution  # two numbers: log-uniform between them
 
 
 def key_of(config: Mapping[str, Any]) -> str:
@@ -160,7 +161,7 @@ def _start(pid: int) -> str | None:
 class Search:
     """``count`` trials of ``fixed`` together with values from ``space``, chosen by TPE as results come in."""
 
-    space: dict[str, tuple[float, float]]
+    space: dict[str, Range]
     fixed: Config
     count: int
     seed: int
@@ -168,9 +169,9 @@ class Search:
 
     def __post_init__(self) -> None:
         key_of(self.fixed)
-        for name, (low, high) in self.space.items():
-            if not (0 < low < high < math.inf):
-                raise ValueError(f"space[{name!r}] must be (low, high) with 0 < low < high; got {(low, high)}")
+        for name, ends in self.space.items():
+            if isinstance(ends, tuple) and not 0 < ends[0] < ends[1] < math.inf:
+                raise ValueError(f"space[{name!r}] must be (low, high) with 0 < low < high; got {ends}")
             if name in self.fixed:
                 raise ValueError(f"{name!r} stands both in space and in fixed")
         if not self.space or self.count < 0 or (self.parallel is not None and self.parallel < 1):
@@ -179,7 +180,8 @@ class Search:
     @property
     def key(self) -> str:
         """What marks this search's trials. A larger count goes on with the same search."""
-        return json.dumps([self.space, self.fixed], sort_keys=True)
+        space = {name: e if isinstance(e, tuple) else distribution_to_json(e) for name, e in self.space.items()}
+        return json.dumps([space, self.fixed], sort_keys=True)
 
     def room(self, states: Iterable[TrialState]) -> int:
         """How many more trials to try now, when those that count so far are in these states."""
@@ -191,7 +193,8 @@ class Search:
     def proposals(self, results: Iterable[tuple[Config, float | None]], number: int) -> Iterator[Config]:
         """Configs to try next as trial ``number``; a result of None is still to come."""
         spaces: dict[str, BaseDistribution] = {
-            name: FloatDistribution(low, high, log=True) for name, (low, high) in self.space.items()
+            name: FloatDistribution(*ends, log=True) if isinstance(ends, tuple) else ends
+            for name, ends in self.space.items()
         }
         # A new seed with every trial: whoever goes on does not draw again what was drawn before.
         seed = zlib.crc32(f"{self.seed} {self.key} {number}".encode())

@@ -189,7 +189,7 @@ def test_the_learner_sees_signs_and_logs_scores() -> None:
         ({"rate": 0.0}, "rate must be positive; got 0.0"),
         ({"entropy": -1.0}, "entropy must not be negative; got -1.0"),
         ({"discount": 1.5}, "discount must be between 0 and 1; got 1.5"),
-        ({"minibatches": 3}, "minibatches must divide the 1024 steps of a rollout .8 envs x 128.; got 3"),
+        ({"minibatches": 600}, "minibatches must be at most half the 1024 steps of a rollout .8 envs x 128.; got 600"),
     ],
 )
 def test_bad_settings_are_named(given: dict[str, float], message: str) -> None:

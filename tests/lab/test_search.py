@@ -9,8 +9,10 @@ from typing import Any
 
 import optuna
 import pytest
+from optuna.distributions import FloatDistribution, IntDistribution
 
 from catnat_lab.store import Claim, Store, work
+from catnat_lab.trials import Range
 
 
 def bowl(claims: list[Claim]) -> Iterator[Any]:
@@ -88,3 +90,27 @@ def test_optuna_is_silent(path: Path, capfd: pytest.CaptureFixture[str], recwarn
     assert capfd.readouterr() == ("", "")
     assert [str(warning.message) for warning in recwarn] == []
     assert optuna.logging.get_verbosity() == level
+
+
+def test_a_search_takes_optunas_ranges(store: Store) -> None:
+    """Whole numbers in steps, plain and logarithmic floats; and what was drawn is kept as it was."""
+    study = store.study("cell")
+    space: dict[str, Range] = {
+        "rate": FloatDistribution(1e-5, 1e-2, log=True),
+        "clip": FloatDistribution(0.0, 0.9),
+        "rollout": IntDistribution(32, 512, step=32),
+    }
+    study.search(space, {"stage": "tpe"}, 12)
+    claims = []
+    while found := study.ask(3):
+        for claim in found:
+            study.tell(claim, abs(claim.config["rollout"] - 256), {})
+        claims += found
+    assert len(claims) == 12
+    for claim in claims:
+        config = claim.config
+        assert isinstance(config["rollout"], int) and config["rollout"] % 32 == 0 and 32 <= config["rollout"] <= 512
+        assert 1e-5 <= config["rate"] <= 1e-2 and 0 <= config["clip"] <= 0.9
+    again = store.study("cell")
+    again.search(space, {"stage": "tpe"}, 12)
+    assert again.ask(3) == []  # the same search, which is finished

@@ -1,4 +1,4 @@
-"""`catnat rl` and `catnat rl watch`."""
+"""`catnat rl`, and what belongs to it: `catnat rl sweep`, `minatar` and `watch`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ import sys
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from catnat_lab.commands.parts import Bars, command_line, device_of
+from catnat_lab.commands.parts import DATABASE, Bars, command_line, device_of, say, show
 from catnat_lab.errors import UserError
 from catnat_lab.provenance import provenance
+from catnat_lab.report import rl as rl_report
 from catnat_lab.rl import settings as rl_settings
+from catnat_lab.store import Store
 
 
 @dataclass(frozen=True)
 class Rl:
     """PPO with any head as its policy. Stop it whenever you like: the same command goes on.
 
-    `catnat rl watch` shows a trained policy play.
+    `catnat rl sweep` searches hyperparameters, `catnat rl watch` shows a trained policy play, and `catnat rl minatar`
+    trains many seeds at once on small games.
     """
 
     game: str = "Breakout"
@@ -85,6 +88,107 @@ class Rl:
         if not result.finished:
             print(f"stopped after {self.minutes:g} minutes; the same command goes on", file=sys.stderr)
         print(f"curves: {folder}")
+
+
+@dataclass(frozen=True)
+class RlSweep:
+    """Search hyperparameters by TPE, then train the best over many seeds: the paper's table of reinforcement learning.
+
+    Stop it whenever you like, or start it several times: the same command goes on, and processes share the trials.
+    """
+
+    preset: str = "quick"
+    """smoke (seconds), quick (CartPole, minutes) or paper (both games, 160 trials, then 10 x 10 runs)."""
+    output: Path = Path("runs/rl-sweep")
+    """Folder of the study's database and its runs."""
+    storage: str | None = None
+    """Database URL of the study, for work shared by several machines; by default a SQLite file in the output folder."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1 ...; auto takes a GPU where there is one."""
+    threads: int = 0
+    """Of the Atari games of one process; 0: one a core."""
+    minutes: float | None = None
+    """Stop after so many, with a checkpoint."""
+    games: tuple[str, ...] | None = None
+    """Atari games or gymnasium's; by default the preset's, as all that follows."""
+    heads: tuple[str, ...] | None = None
+    """The policies'."""
+    steps: int | None = None
+    """Of every run."""
+    trials: int | None = None
+    """Of the search, for every game and head; 0: no search, and the default settings are trained."""
+    best: int | None = None
+    """Configurations of the search that are trained over the seeds."""
+    seeds: int | None = None
+    """Final runs of each."""
+
+    def run(self) -> None:
+        """Train what is not trained yet, then say what there is."""
+        from catnat_lab.rl import sweep
+
+        if self.minutes is not None and not self.minutes > 0:
+            raise UserError(f"minutes must be positive; got {self.minutes}")
+        names = [field.name for field in fields(sweep.Plan)]
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        plan, device = replace(sweep.plan_of(self.preset), **given), device_of(self.device)
+        with Store(self.storage or self.output / DATABASE) as store, Bars() as progress:
+            study = sweep.Sweep(store, plan, device, self.output, self.threads, self.minutes, progress, say)
+            store.settle_note(sweep.PROVENANCE, provenance(command_line(), device))
+            try:
+                study.run()
+            except sweep.Stopped:
+                say(f"stopped after {self.minutes:g} minutes; the same command goes on")
+            results = rl_report.load(store)
+        show(rl_report.write_report, [rl_report.table_of(results)], results, self.output)
+
+
+@dataclass(frozen=True)
+class RlMinatar:
+    """MinAtar in JAX: many seeds at once, for power that Atari's few seeds cannot have. It needs the extra minatar.
+
+    Stop it whenever you like: the same command goes on.
+    """
+
+    preset: str = "quick"
+    """smoke (seconds), quick (minutes on two cores) or paper (both games, 64 seeds of 10 million steps, on a GPU)."""
+    output: Path = Path("runs/minatar")
+    """Folder of the study's database, its checkpoint and its report."""
+    storage: str | None = None
+    """Database URL of the study; by default a SQLite file in the output folder."""
+    games: tuple[str, ...] | None = None
+    """Of Breakout and Seaquest; by default the preset's, as all that follows."""
+    heads: tuple[str, ...] | None = None
+    """The policies': softmax and the catnats."""
+    steps: int | None = None
+    """Of every final run."""
+    rates: tuple[float, ...] | None = None
+    """Learning rates that are tried."""
+    search_steps: int | None = None
+    """Of every run of the search."""
+    search_seeds: int | None = None
+    """Of every rate; they are none of the final ones."""
+    seeds: int | None = None
+    """Final runs of every game and head."""
+
+    def run(self) -> None:
+        """Train what is not trained yet, then report."""
+        try:
+            import jax
+
+            from catnat_lab.report import minatar as minatar_report
+            from catnat_lab.rl import minatar_study
+        except ImportError as missing:
+            raise UserError(f'this needs the extra minatar, pip install "catnat[minatar]" ({missing})') from None
+        names = [field.name for field in fields(minatar_study.Plan)]
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        plan = replace(minatar_study.plan_of(self.preset), **given)
+        with Store(self.storage or self.output / DATABASE) as store, Bars() as progress:
+            study = minatar_study.Sweep(store, plan, self.output, progress, say)
+            facts = provenance(command_line()) | {"jax": jax.__version__, "jax on": str(jax.devices()[0])}
+            store.settle_note(minatar_study.PROVENANCE, facts)
+            study.run()
+            results = minatar_report.load(store)
+        show(minatar_report.write_report, [minatar_report.table_of(results)], results, self.output)
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,16 @@ def make_games(name: str, count: int, threads: int = 0) -> Games:
     """So many copies of an Atari game ("Breakout") or of one of gymnasium's ("CartPole-v1")."""
     if count < 1:
         raise UserError(f"envs must be at least 1; got {count}")
+    check_game(name)
     known = atari_games()
-    if name in known:
-        return Atari(name, known[name], count, threads)
-    if re.fullmatch(r"[\w/-]+-v\d+", name):
-        return Classic(name, count)
+    return Atari(name, known[name], count, threads) if name in known else Classic(name, count)
+
+
+def check_game(name: str) -> None:
+    """Raise unless there may be a game of that name."""
+    known = atari_games()
+    if name in known or re.fullmatch(r"[\w/-]+-v\d+", name):
+        return
     near = difflib.get_close_matches(name.lower(), [title.lower() for title in known], 5, 0.5)
     titles = [title for title in known if title.lower() in near]
     hint = f"near it: {', '.join(sorted(titles))}" if titles else f"for example {', '.join(list(known)[:5])}"

@@ -69,7 +69,7 @@ class Learner:
         self._see(seen, allowed)
         self.scores, self.lengths = np.zeros(copies), np.zeros(copies, np.int64)  # of the present episodes
         # one minibatch of learning
-        self.rows = torch.zeros(settings.batch // settings.minibatches, dtype=torch.int64, device=device)
+        self.rows = torch.zeros(settings.minibatch, dtype=torch.int64, device=device)
         self.measured = torch.zeros(len(MEASURES), device=device)
         moments = [value for state in self.optimizer.state.values() for value in state.values()]
         self.act = Repeated(self._act, [self.place], device)
@@ -155,8 +155,9 @@ class Learner:
         left = 1 - self.updates / settings.updates if settings.anneal else 1.0
         _set_rate(self.optimizer, settings.rate * left)
         for _ in range(settings.epochs):
-            for rows in torch.randperm(settings.batch, device=self.device).view(settings.minibatches, -1):
-                self.rows.copy_(rows)
+            order = torch.randperm(settings.batch, device=self.device)
+            for i in range(settings.minibatches):
+                self.rows.copy_(order[i * settings.minibatch : (i + 1) * settings.minibatch])
                 self.improve()
 
     def _improve(self) -> None:

@@ -50,16 +50,21 @@ class Settings:
         for name in ("discount", "trace"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"{name} must be between 0 and 1; got {getattr(self, name)}")
-        if self.batch % self.minibatches:
+        if self.minibatch < 2:
             raise UserError(
-                f"minibatches must divide the {self.batch} steps of a rollout ({self.envs} envs x {self.rollout}); "
-                f"got {self.minibatches}"
+                f"minibatches must be at most half the {self.batch} steps of a rollout ({self.envs} envs x "
+                f"{self.rollout}); got {self.minibatches}"
             )
 
     @property
     def batch(self) -> int:
         """Steps of one rollout, of all copies."""
         return self.envs * self.rollout
+
+    @property
+    def minibatch(self) -> int:
+        """Steps of one; the few that are left of a rollout are left out, others in every pass."""
+        return self.batch // self.minibatches
 
     @property
     def updates(self) -> int:

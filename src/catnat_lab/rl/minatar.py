@@ -1,0 +1,286 @@
+"""MinAtar in JAX: PPO whose every update, games included, is one compiled program for many seeds at once.
+
+The games are pgx's (an extra, `minatar`); the algorithm is that of `ppo.py`, the policy's head that of `catnat.jax`.
+An update of all seeds is one compiled call, and between two of them training can be stopped.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+import catnat
+import catnat.jax as cj
+from catnat_lab.errors import UserError
+from catnat_lab.heads import activation_of, check_head
+
+GAMES = {"Breakout": "minatar-breakout", "Seaquest": "minatar-seaquest"}
+FILTERS, FEATURES = 16, 128
+LAST = 0.1  # the final score is the mean over the episodes that end in this last share of training
+Parameters = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One training; every seed of a stack has the same."""
+
+    game: str = "Breakout"
+    head: str = "catnat-natural"
+    steps: int = 10_000_000
+    envs: int = 64
+    rollout: int = 128
+    epochs: int = 4
+    minibatches: int = 8
+    clip: float = 0.2
+    entropy: float = 0.01
+    value: float = 0.5
+    gradient: float = 0.5
+    discount: float = 0.99
+    trace: float = 0.95
+
+    def __post_init__(self) -> None:
+        """Name what is wrong, before anything is compiled."""
+        check_game(self.game)
+        check_head(self.head)
+        if self.head == "sparsemax":
+            raise UserError("head must be softmax or a catnat here; got 'sparsemax'")
+        for name in ("steps", "envs", "rollout", "epochs", "minibatches"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} must be at least 1; got {getattr(self, name)}")
+        if self.batch % self.minibatches:
+            raise UserError(f"minibatches must divide the {self.batch} steps of a rollout; got {self.minibatches}")
+
+    @property
+    def batch(self) -> int:
+        """Steps of one rollout."""
+        return self.envs * self.rollout
+
+    @property
+    def updates(self) -> int:
+        """How many rollouts there are: the last one is whole."""
+        return -(-self.steps // self.batch)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return asdict(self)
+
+
+def check_game(name: str) -> None:
+    """Raise unless there is a game of that name."""
+    if name not in GAMES:
+        raise UserError(f"game must be one of {', '.join(GAMES)}; got {name!r}")
+
+
+class Head(NamedTuple):
+    """A policy's head: how many scores it takes, and its draw, log-probability and entropy."""
+
+    width: int
+    draw: Callable[..., cj.Draw]
+
+
+def head_of(name: str, actions: int) -> Head:
+    """The head of that name for so many actions."""
+    activation = activation_of(name)
+    if activation is None:
+        return Head(actions, _softmax_draw)
+    return Head(actions - 1, functools.partial(_catnat_draw, catnat.Parameterization(actions, activation)))
+
+
+def _catnat_draw(pi: catnat.Parameterization, key: Array | None, scores: Array, index: Array | None = None) -> cj.Draw:
+    return cj.draw(key, scores, pi, index=index)
+
+
+def _softmax_draw(key: Array | None, scores: Array, index: Array | None = None) -> cj.Draw:
+    log_probs = jax.nn.log_softmax(scores)
+    if index is None:
+        assert key is not None
+        index = jax.random.categorical(key, scores)
+    log_prob = jnp.take_along_axis(log_probs, index[..., None], -1)[..., 0]
+    return cj.Draw(index, log_prob, -(jnp.exp(log_probs) * log_probs).sum(-1))
+
+
+# -- network -----------------------------------------------------------------------------------------------------
+
+
+def new_parameters(key: Array, channels: int, scores: int) -> Parameters:
+    """A convolution and a dense layer, which policy and value share, and one layer each; orthogonal, without biases."""
+    orthogonal = jax.nn.initializers.orthogonal
+    keys = jax.random.split(key, 4)
+    inside = 8 * 8 * FILTERS
+    return {
+        "conv": orthogonal(math.sqrt(2))(keys[0], (3, 3, channels, FILTERS)),
+        "conv bias": jnp.zeros(FILTERS),
+        "dense": orthogonal(math.sqrt(2))(keys[1], (inside, FEATURES)),
+        "dense bias": jnp.zeros(FEATURES),
+        "policy": orthogonal(0.01)(keys[2], (FEATURES, scores)),
+        "policy bias": jnp.zeros(scores),
+        "value": orthogonal(1.0)(keys[3], (FEATURES, 1)),
+        "value bias": jnp.zeros(1),
+    }
+
+
+def apply(p: Parameters, seen: Array) -> tuple[Array, Array]:
+    """Scores [B, S] and values [B] of observations [B, 10, 10, C]."""
+    # as one product of 3 x 3 patches: mapped over seeds that is a batched product, a convolution would be a grouped one
+    seen = seen.astype(jnp.float32)
+    patches = jnp.concatenate([seen[:, i : i + 8, j : j + 8] for i in range(3) for j in range(3)], -1)
+    x = patches @ p["conv"].reshape(-1, FILTERS) + p["conv bias"]
+    x = jax.nn.relu(x).reshape(len(seen), -1)
+    x = jax.nn.relu(x @ p["dense"] + p["dense bias"])
+    return x @ p["policy"] + p["policy bias"], (x @ p["value"] + p["value bias"])[:, 0]
+
+
+# -- training ----------------------------------------------------------------------------------------------------
+
+
+class State(NamedTuple):
+    """All that changes in the training of one seed."""
+
+    parameters: Parameters
+    optimizer: Any
+    games: Any
+    scores: Array  # of the present episodes
+    key: Array
+    updates: Array
+
+
+class Steps(NamedTuple):
+    """A rollout, [T, N, ...]."""
+
+    seen: Array
+    action: Array
+    log_prob: Array
+    value: Array
+    reward: Array
+    over: Array
+
+
+def advantages_of(settings: Settings, steps: Steps, following: Array) -> Array:
+    """Generalised advantages [T, N]; ``following`` [N] are the values after the last step."""
+
+    def back(carry: tuple[Array, Array], step: Steps) -> tuple[tuple[Array, Array], Array]:
+        carried, after = carry
+        goes_on = 1.0 - step.over
+        surprise = step.reward + settings.discount * goes_on * after - step.value
+        carried = surprise + settings.discount * settings.trace * goes_on * carried
+        return (carried, step.value), carried
+
+    return jax.lax.scan(back, (jnp.zeros_like(following), following), steps, reverse=True)[1]
+
+
+def loss_of(
+    parameters: Parameters, settings: Settings, head: Head, steps: Steps, advantage: Array, returns: Array
+) -> Array:
+    """Of a minibatch [B, ...]: the clipped surrogate, the clipped value error and the entropy."""
+    outputs, value = apply(parameters, steps.seen)
+    drawn = head.draw(None, outputs, steps.action)
+    advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    ratio = jnp.exp(drawn.log_prob - steps.log_prob)
+    near = jnp.clip(ratio, 1 - settings.clip, 1 + settings.clip)
+    policy = -jnp.minimum(advantage * ratio, advantage * near).mean()
+    close = steps.value + jnp.clip(value - steps.value, -settings.clip, settings.clip)
+    errors = jnp.maximum((value - returns) ** 2, (close - returns) ** 2)
+    return policy - settings.entropy * drawn.entropy.mean() + settings.value * 0.5 * errors.mean()
+
+
+class Program(NamedTuple):
+    """The compiled training of a stack of seeds: arrays have the seeds as their first axis."""
+
+    begin: Callable[[Array], State]  # of seeds
+    update: Callable[[State, Array, int], tuple[State, tuple[Array, Array]]]  # state, rates, updates in all
+
+
+def program(settings: Settings) -> Program:
+    """One update is one program, which serves every length; the sums and numbers of ended episodes come with it."""
+    return _program(replace(settings, steps=1))
+
+
+@functools.lru_cache(maxsize=8)
+def _program(settings: Settings) -> Program:
+    try:
+        import pgx
+        from pgx.experimental import auto_reset
+    except ImportError:
+        raise UserError('MinAtar needs pgx: pip install "catnat[minatar]"') from None
+    game = pgx.make(GAMES[settings.game])
+    head = head_of(settings.head, game.num_actions)
+    step_games = jax.vmap(auto_reset(game.step, game.init))
+    optimizer = optax.chain(optax.clip_by_global_norm(settings.gradient), optax.scale_by_adam(eps=1e-5))
+
+    def begin(seed: Array) -> State:
+        key, weights, games = jax.random.split(jax.random.PRNGKey(seed), 3)
+        states = jax.vmap(game.init)(jax.random.split(games, settings.envs))
+        parameters = new_parameters(weights, states.observation.shape[-1], head.width)
+        nothing = jnp.zeros(settings.envs)
+        return State(parameters, optimizer.init(parameters), states, nothing, key, jnp.zeros((), jnp.int32))
+
+    def play(state: State) -> tuple[State, Steps, Array, Array]:
+        def one(carry: tuple[Any, Array, Array], _: None) -> tuple[Any, Any]:
+            games, scores, key = carry
+            key, drawing, stepping = jax.random.split(key, 3)
+            outputs, value = apply(state.parameters, games.observation)
+            drawn = head.draw(drawing, outputs)
+            after = step_games(games, drawn.sample, jax.random.split(stepping, settings.envs))
+            reward, over = after.rewards[:, 0], after.terminated | after.truncated
+            scores = scores + reward
+            kept = Steps(games.observation, drawn.sample, drawn.log_prob, value, reward, over)
+            return (after, jnp.where(over, 0.0, scores), key), (kept, jnp.where(over, scores, 0.0).sum(), over.sum())
+
+        carry = (state.games, state.scores, state.key)
+        (games, scores, key), (steps, ended, count) = jax.lax.scan(one, carry, None, settings.rollout)
+        return state._replace(games=games, scores=scores, key=key), steps, ended.sum(), count.sum()
+
+    def update(state: State, rate: Array, total: Array) -> tuple[State, tuple[Array, Array]]:
+        state, steps, ended, count = play(state)
+        advantages = advantages_of(settings, steps, apply(state.parameters, state.games.observation)[1])
+        flat = jax.tree.map(lambda x: x.reshape(settings.batch, *x.shape[2:]), (steps, advantages))
+        falling = rate * (1 - state.updates / total)
+
+        def minibatch(carry: tuple[Parameters, Any], rows: Array) -> tuple[tuple[Parameters, Any], None]:
+            parameters, moments = carry
+            some, advantage = jax.tree.map(lambda x: x[rows], flat)
+            slope = jax.grad(loss_of)(parameters, settings, head, some, advantage, advantage + some.value)
+            change, moments = optimizer.update(slope, moments)
+            return (jax.tree.map(lambda p, c: p - falling * c, parameters, change), moments), None
+
+        key, *orders = jax.random.split(state.key, settings.epochs + 1)
+        rows = jnp.stack([jax.random.permutation(order, settings.batch) for order in orders])
+        rows = rows.reshape(settings.epochs * settings.minibatches, -1)
+        (parameters, moments), _ = jax.lax.scan(minibatch, (state.parameters, state.optimizer), rows)
+        state = State(parameters, moments, state.games, state.scores, key, state.updates + 1)
+        return state, (ended, count)
+
+    return Program(jax.jit(jax.vmap(begin)), jax.jit(jax.vmap(update, (0, 0, None))))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the seeds have come to: sums and numbers of the scores of the episodes that ended in every update."""
+
+    ended: np.ndarray[Any, np.dtype[np.float32]]  # [seeds, updates]
+    count: np.ndarray[Any, np.dtype[np.int32]]
+
+    def scores(self) -> list[float]:
+        """Of every seed, the mean over the episodes of the last part of training; NaN where none has ended."""
+        last = max(1, round(LAST * self.ended.shape[1]))
+        ended, count = self.ended[:, -last:].sum(1), self.count[:, -last:].sum(1)
+        return [float(e / c) if c else math.nan for e, c in zip(ended, count, strict=True)]
+
+    def curves(self, points: int = 50) -> np.ndarray[Any, Any]:
+        """Means over parts of training, [seeds, points]; a part in which no episode ended has the mean before it."""
+        parts = np.array_split(np.arange(self.ended.shape[1]), min(points, self.ended.shape[1]))
+        found = np.full((len(self.ended), len(parts)), np.nan)
+        for i, part in enumerate(parts):
+            ended, count = self.ended[:, part].sum(1), self.count[:, part].sum(1)
+            before = found[:, i - 1] if i else np.zeros(len(found))
+            found[:, i] = np.where(count > 0, ended / np.maximum(count, 1), before)
+        return found

@@ -1,0 +1,200 @@
+"""The study on MinAtar: a rate for every head by seeds of its own, then many seeds at that rate."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from catnat_lab.errors import UserError
+from catnat_lab.rl.minatar import Outcome, Settings, State, program
+from catnat_lab.rl.sweep import MINATAR_NOTE
+from catnat_lab.store import Claim, Finished, Store, Study, work
+
+NOTE, PROVENANCE = MINATAR_NOTE, "minatar provenance"
+FIRST_SEARCH_SEED = 10_000  # the final seeds are 1, 2, ...
+SAVED_EVERY = 60.0  # seconds
+Told = tuple[Claim, float, dict[str, float], dict[str, object]]
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that decides a study's numbers."""
+
+    games: tuple[str, ...] = ("Breakout", "Seaquest")
+    heads: tuple[str, ...] = ("softmax", "catnat-natural")
+    steps: int = 10_000_000
+    rates: tuple[float, ...] = (0.0003, 0.0006, 0.00125, 0.0025, 0.005, 0.01)
+    search_steps: int = 3_000_000
+    search_seeds: int = 8
+    seeds: int = 64
+
+    def __post_init__(self) -> None:
+        """Name what is wrong, before anything is written."""
+        for name in ("games", "heads", "rates"):
+            values = getattr(self, name)
+            if not values or len(set(values)) < len(values):
+                told = ", ".join(map(str, values)) or "none"
+                raise UserError(f"{name} must hold at least one value, each once; got {told}")
+        for name in ("steps", "search_steps", "search_seeds"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} must be at least 1; got {getattr(self, name)}")
+        if not 2 <= self.seeds < FIRST_SEARCH_SEED:
+            raise UserError(f"seeds must be at least 2 and below {FIRST_SEARCH_SEED}; got {self.seeds}")
+        for rate in self.rates:
+            if not 0 < rate < 1e3:
+                raise UserError(f"rates must be positive and below 1000; got {rate}")
+        for game in self.games:
+            for head in self.heads:
+                Settings(game, head)  # for its checks
+
+
+def plan_of(name: str) -> Plan:
+    """smoke, quick or paper."""
+    if name == "paper":
+        return Plan()
+    small = Plan(("Breakout",), steps=500_000, rates=(0.00125, 0.005), search_steps=200_000, search_seeds=2, seeds=4)
+    if name == "quick":
+        return small
+    if name == "smoke":
+        return replace(small, steps=16_384, search_steps=8_192, search_seeds=1, seeds=2)
+    raise UserError(f"preset must be one of smoke, quick, paper; got {name!r}")
+
+
+@dataclass
+class Sweep:
+    """One study."""
+
+    store: Store
+    plan: Plan
+    folder: Path  # of the checkpoint
+    progress: Progress = lambda what, done, total: None
+    tell: Callable[[str], None] = lambda text: None
+
+    def __post_init__(self) -> None:
+        now = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self.plan).items()}
+        before = self.store.settle_note(NOTE, now)
+        wrong = [f"{key} was {before.get(key)}, now {now[key]}" for key in now if before.get(key) != now[key]]
+        if wrong:
+            raise UserError(f"this study was begun with other settings: {'; '.join(wrong)}; give another --output")
+
+    def run(self) -> None:
+        """Everything that is not done yet."""
+        for game in self.plan.games:
+            for head in self.plan.heads:
+                study = self.store.study(study_name(game, head))
+                study.plan([{"stage": "rates"}])
+                self._work(study, game, head)
+                study.plan([{"stage": "final", "rate": best_rate(study.finished(stage="rates")[0])}])
+                self._work(study, game, head)
+
+    def _work(self, study: Study, game: str, head: str) -> None:
+        def trained(claims: list[Claim]) -> Iterator[Told]:
+            for claim in claims:
+                if claim.config["stage"] == "rates":
+                    yield self._rates(claim, game, head)
+                else:
+                    yield self._final(claim, game, head)
+
+        what = f"{game} {head}"
+        work([study], trained, batch=1, on_wait=lambda: self.tell(f"{what}: another process trains it; waiting"))
+
+    def _rates(self, claim: Claim, game: str, head: str) -> Told:
+        plan = self.plan
+        seeds = [FIRST_SEARCH_SEED + i for _ in plan.rates for i in range(plan.search_seeds)]
+        rates = [rate for rate in plan.rates for _ in range(plan.search_seeds)]
+        scores = self._train(Settings(game, head, plan.search_steps), seeds, rates, "rates").scores()
+        by_rate = np.array(scores).reshape(len(plan.rates), -1)
+        found = {f"{rate:g}": [round(float(s), 3) for s in row] for rate, row in zip(plan.rates, by_rate, strict=True)}
+        best = max((m for m in by_rate.mean(1) if math.isfinite(m)), default=math.nan)
+        return claim, -float(best), {"score": float(best)}, {"by rate": found}
+
+    def _final(self, claim: Claim, game: str, head: str) -> Told:
+        seeds = list(range(1, self.plan.seeds + 1))
+        settings = Settings(game, head, self.plan.steps)
+        outcome = self._train(settings, seeds, [claim.config["rate"]] * len(seeds), "final seeds")
+        scores = outcome.scores()
+        record = {"scores": [round(s, 4) for s in scores], "curves": np.round(outcome.curves(), 3).tolist()}
+        return claim, -float(np.mean(scores)), {"score": float(np.mean(scores))}, record
+
+    def _train(self, settings: Settings, seeds: list[int], rates: list[float], what: str) -> Outcome:
+        """All seeds at once, in parts; from the checkpoint, where there is one."""
+        training = program(settings)
+        saved = Checkpoint(self.folder, settings, seeds, rates)
+        state = training.begin(jnp.array(seeds))
+        done, state, ended, count = saved.load(state)
+        at, told = time.monotonic(), f"{settings.game} {settings.head}, {what} ({len(seeds)} side by side)"
+        while done < settings.updates:
+            state, (sums, counts) = training.update(state, jnp.array(rates), settings.updates)
+            ended[:, done], count[:, done] = sums, counts
+            done += 1
+            if time.monotonic() - at > SAVED_EVERY and done < settings.updates:
+                saved.save(done, state, ended, count)
+                at = time.monotonic()
+            self.progress(told, done * settings.batch, settings.updates * settings.batch)
+        saved.remove()
+        return Outcome(ended, count)
+
+
+class Checkpoint:
+    """A stack of seeds in one file of safetensors, which is renamed into place when it is complete."""
+
+    def __init__(self, folder: Path, settings: Settings, seeds: list[int], rates: list[float]) -> None:
+        self.path, self.shape = folder / "checkpoint.safetensors", (len(seeds), settings.updates)
+        self.key = json.dumps([settings.as_dict(), seeds, rates, jax.default_backend()], sort_keys=True)
+
+    def save(self, done: int, state: State, ended: Any, count: Any) -> None:
+        """Write the state after so many updates."""
+        arrays = {f"{i}": np.ascontiguousarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.path.with_suffix(f".{os.getpid()}.partial")
+        save_file(arrays | {"ended": ended, "count": count}, partial, metadata={"key": self.key, "done": f"{done}"})
+        partial.replace(self.path)
+
+    def load(self, begun: State) -> tuple[int, State, Any, Any]:
+        """Updates done, the state, and the scores so far; as begun where there is no checkpoint of these runs."""
+        nothing = np.zeros(self.shape, np.float32), np.zeros(self.shape, np.int32)
+        if not self.path.exists():
+            return 0, begun, *nothing
+        leaves, shape = jax.tree.flatten(begun)
+        try:
+            with safe_open(self.path, "np") as file:
+                about = file.metadata()
+                if about is None or about.get("key") != self.key:  # of other runs, which were finished or given up
+                    return 0, begun, *nothing
+                arrays = [jnp.asarray(file.get_tensor(f"{i}")) for i in range(len(leaves))]
+                ended, count = file.get_tensor("ended"), file.get_tensor("count")
+        except (SafetensorError, OSError) as problem:
+            raise UserError(f"{self.path} is not a whole checkpoint ({problem}); delete it to begin again") from None
+        return int(about["done"]), jax.tree.unflatten(shape, arrays), ended, count
+
+    def remove(self) -> None:
+        """The runs are finished."""
+        self.path.unlink(missing_ok=True)
+
+
+def study_name(game: str, head: str) -> str:
+    """The name of one table cell's study."""
+    return f"minatar {game} {head}"
+
+
+def best_rate(searched: Finished) -> float:
+    """The rate with the best mean score over its seeds; one that diverged is the worst."""
+    means = {float(rate): float(np.mean(scores)) for rate, scores in searched.record["by rate"].items()}
+    finite = {rate: mean for rate, mean in means.items() if math.isfinite(mean)}
+    if not finite:
+        raise UserError(f"no rate has led to a finished episode: {sorted(means)}; give more --search-steps")
+
+    return max(finite, key=finite.__getitem__)

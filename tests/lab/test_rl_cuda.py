@@ -1,0 +1,45 @@
+"""On a GPU: captured play and learning are the eager ones, and a stopped run goes on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from catnat_lab.rl.catalogue import make_games
+from catnat_lab.rl.ppo import Learner, Repeated
+from catnat_lab.rl.settings import preset
+from catnat_lab.rl.train import train
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+CUDA = torch.device("cuda")
+
+
+@pytest.mark.parametrize("game", ["Breakout", "CartPole-v1", "Taxi-v4"])
+@pytest.mark.parametrize("name", ["softmax", "catnat-natural"])
+def test_captured_updates_are_eager_updates(game: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same games, actions and weights after two updates."""
+    settings = replace(preset("smoke", game), head=name, envs=2, rollout=8, minibatches=2, epochs=2, steps=64)
+
+    def learnt() -> Learner:
+        learner = Learner(settings, make_games(game, 2), CUDA)
+        for _ in range(2):
+            learner.update()
+        return learner
+
+    captured = learnt()
+    monkeypatch.setattr(Repeated, "__call__", lambda repeated: repeated.function())
+    eager = learnt()
+    assert torch.equal(captured.actions, eager.actions) and torch.equal(captured.observations, eager.observations)
+    for ours, theirs in zip(captured.parameters, eager.parameters, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+
+
+def test_a_stopped_run_goes_on(tmp_path: Path) -> None:
+    settings = replace(preset("paper", "CartPole-v1"), envs=4, rollout=32, minibatches=2, epochs=2, steps=1280)
+    whole = train(settings, tmp_path / "whole", CUDA)
+    assert not train(settings, tmp_path / "parts", CUDA, minutes=1e-9).finished
+    again = train(settings, tmp_path / "parts", CUDA)
+    assert again.finished and [e.step for e in again.episodes][:5] == [e.step for e in whole.episodes][:5]

@@ -1,0 +1,173 @@
+"""MinAtar in JAX against the PyTorch side: the same network, advantages and loss; and a study that goes on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("pgx")
+import jax
+import jax.numpy as jnp
+
+from catnat_lab.cli import main
+from catnat_lab.errors import UserError
+from catnat_lab.heads import head as torch_head
+from catnat_lab.report import minatar as report
+from catnat_lab.rl import minatar, minatar_study
+from catnat_lab.rl.minatar import Outcome, Settings, Steps, head_of, program
+from catnat_lab.rl.minatar_study import Plan, Sweep, best_rate
+from catnat_lab.rl.ppo import estimate
+from catnat_lab.store import Store
+
+SMALL = Settings(steps=512, envs=4, rollout=16, epochs=2, minibatches=2)
+HEADS = ("softmax", "catnat-sigmoid", "catnat-natural", "catnat-natural-revive-fine")
+
+
+def rollout(seed: int = 0) -> tuple[Steps, np.ndarray]:
+    random = np.random.default_rng(seed)
+    seen = jnp.array(random.random((16, 4, 10, 10, 4)) < 0.2)
+    action, log_prob = jnp.array(random.integers(0, 3, (16, 4))), jnp.array(random.normal(-1.1, 0.2, (16, 4)))
+    value, reward = jnp.array(random.normal(size=(16, 4))), jnp.array(random.normal(size=(16, 4)))
+    return Steps(seen, action, log_prob, value, reward, jnp.array(random.random((16, 4)) < 0.2)), random.normal(size=4)
+
+
+def test_advantages_are_those_of_the_other_ppo() -> None:
+    steps, following = rollout()
+    ours = minatar.advantages_of(SMALL, steps, jnp.array(following))
+    arrays = (np.asarray(x, np.float64) for x in (steps.reward, steps.over, steps.value))
+    rewards, over, values = arrays
+    np.testing.assert_allclose(ours, estimate(rewards, over > 0, values, following, 0.99, 0.95), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_network_and_loss_are_those_of_pytorch(name: str) -> None:
+    """Value and gradients of every weight, with torch's convolution and the torch side's heads."""
+    head = head_of(name, 3)
+    p = minatar.new_parameters(jax.random.PRNGKey(1), 4, head.width)
+    p = {
+        key: value + 0.1 * jax.random.normal(jax.random.PRNGKey(i), value.shape)
+        for i, (key, value) in enumerate(p.items())
+    }
+    steps, _ = rollout()
+    flat = jax.tree.map(lambda x: x.reshape(64, *x.shape[2:]).astype(jnp.float32), steps)
+    flat = flat._replace(action=steps.action.reshape(64))
+    random = np.random.default_rng(3)
+    advantage, returns = random.normal(size=64).astype(np.float32), random.normal(size=64).astype(np.float32)
+    ours, slopes = jax.value_and_grad(minatar.loss_of)(p, SMALL, head, flat, jnp.array(advantage), jnp.array(returns))
+
+    weights = {key: torch.tensor(np.array(value), requires_grad=True) for key, value in p.items()}
+    seen = torch.tensor(np.array(flat.seen)).permute(0, 3, 1, 2)
+    x = torch.relu(torch.nn.functional.conv2d(seen, weights["conv"].permute(3, 2, 0, 1), weights["conv bias"]))
+    x = torch.relu(x.permute(0, 2, 3, 1).flatten(1) @ weights["dense"] + weights["dense bias"])
+    scores, value = x @ weights["policy"] + weights["policy bias"], (x @ weights["value"] + weights["value bias"])[:, 0]
+    drawn = torch_head(name, 3).draw(scores, index=torch.tensor(np.array(flat.action), dtype=torch.int64))
+    old, before = torch.tensor(np.array(flat.log_prob)), torch.tensor(np.array(flat.value))
+    gain, goal = torch.tensor(advantage), torch.tensor(returns)
+    gain = (gain - gain.mean()) / (gain.std(correction=0) + 1e-8)
+    ratio = (drawn.log_prob - old).exp()
+    surrogate = torch.minimum(ratio * gain, ratio.clamp(0.8, 1.2) * gain).mean()
+    close = before + (value - before).clamp(-0.2, 0.2)
+    errors = torch.maximum((value - goal).square(), (close - goal).square()).mean()
+    theirs = -surrogate - 0.01 * drawn.entropy.mean() + 0.5 * 0.5 * errors
+    theirs.backward()
+    assert float(ours) == pytest.approx(theirs.item(), rel=1e-4, abs=1e-5)
+    for key, weight in weights.items():
+        assert weight.grad is not None
+        np.testing.assert_allclose(slopes[key], weight.grad.numpy(), atol=2e-5, rtol=2e-3, err_msg=key)
+
+
+def test_seeds_of_a_stack_are_what_they_are_alone() -> None:
+    training = program(SMALL)
+    rates = jnp.array([0.001, 0.002])
+    both, _ = training.update(training.begin(jnp.array([3, 4])), rates, 8)
+    alone, _ = training.update(training.begin(jnp.array([4])), rates[1:], 8)
+    for ours, theirs in zip(jax.tree.leaves(both.parameters), jax.tree.leaves(alone.parameters), strict=True):
+        np.testing.assert_allclose(ours[1], theirs[0], atol=1e-5)
+    assert not np.allclose(both.parameters["dense"][0], both.parameters["dense"][1])
+
+
+def test_scores_and_curves_are_means_over_episodes() -> None:
+    ended = np.zeros((2, 20), np.float32)
+    count = np.zeros((2, 20), np.int32)
+    ended[0, 0], count[0, 0], ended[0, 18], count[0, 18], ended[0, 19], count[0, 19] = 4, 2, 6, 1, 6, 3
+    found = Outcome(ended, count)
+    assert found.scores()[0] == 3.0 and np.isnan(found.scores()[1])
+    assert found.curves(10)[0].tolist() == [2.0] * 9 + [3.0]
+
+
+PLAN = Plan(games=("Breakout",), heads=("catnat-natural",), steps=24_576, rates=(0.001, 0.1), search_steps=8_192,
+            search_seeds=1, seeds=2)  # fmt: skip
+
+
+def test_a_stopped_study_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def study(folder: Path) -> report.Results:
+        with Store(folder / "study.db") as store:
+            Sweep(store, PLAN, folder).run()
+            return report.load(store)
+
+    whole = study(tmp_path / "whole")
+    monkeypatch.setattr(minatar_study, "SAVED_EVERY", -1.0)
+    real, calls = minatar_study.Checkpoint.save, 0
+
+    def save(saved: minatar_study.Checkpoint, *what: object) -> None:
+        nonlocal calls
+        real(saved, *what)  # type: ignore[arg-type]
+        calls += 1
+        if calls == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(minatar_study.Checkpoint, "save", save)
+    with pytest.raises(KeyboardInterrupt):
+        study(tmp_path / "stopped")
+    assert (tmp_path / "stopped" / "checkpoint.safetensors").exists()
+    again = study(tmp_path / "stopped")
+    for cell, trial in whole.final.items():
+        assert trial.record == again.final[cell].record and trial.config == again.final[cell].config
+    assert not (tmp_path / "stopped" / "checkpoint.safetensors").exists()
+    with pytest.raises(UserError, match="seeds was 2, now 3"), Store(tmp_path / "whole" / "study.db") as store:
+        Sweep(store, replace(PLAN, seeds=3), tmp_path)
+
+
+def test_the_best_rate_has_the_best_mean_and_is_no_diverged_one(tmp_path: Path) -> None:
+    with Store(tmp_path / "s.db") as store:
+        study = store.study("x")
+        study.plan([{"stage": "rates"}])
+        (claim,) = study.ask(1)
+        study.tell(claim, 1.0, {}, {"by rate": {"0.1": [float("nan"), 9.0], "0.01": [2.0, 3.0], "0.001": [2.0, 2.0]}})
+        assert best_rate(study.finished()[0]) == 0.01
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "study")
+    small = ["--steps", "8192", "--heads", "softmax", "catnat-natural"]
+    assert main(["rl", "minatar", "--preset", "smoke", *small, "--output", out]) == 0
+    assert "MinAtar, 8,192 steps, 2 seeds" in capsys.readouterr().out
+    text = (tmp_path / "study" / "report.md").read_text()
+    assert "catnat-natural less softmax" in text and "interquartile means" in text
+    assert main(["report", "--output", out]) == 0
+    for given, message in (
+        (["--games", "Pong"], "game must be one of Breakout, Seaquest; got 'Pong'"),
+        (["--heads", "sparsemax"], "head must be softmax or a catnat here"),
+        (["--rates", "-1"], "rates must be positive"),
+        (["--seeds", "1"], "seeds must be at least 2"),
+    ):
+        assert main(["rl", "minatar", *given, "--output", str(tmp_path / "other")]) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ("softmax", "catnat-natural"))
+def test_breakout_is_learnt(name: str) -> None:
+    settings = Settings(head=name, steps=500_000)
+    training = program(settings)
+    state, parts = training.begin(jnp.array([1])), []
+    for _ in range(settings.updates):
+        state, ended = training.update(state, jnp.array([0.0025]), settings.updates)
+        parts.append([np.asarray(x) for x in ended])
+    found = Outcome(*(np.stack(x, 1) for x in zip(*parts, strict=True)))
+    curve = found.curves(10)[0]
+    assert curve[-1] > 3 * curve[0], curve

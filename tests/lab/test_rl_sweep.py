@@ -1,0 +1,113 @@
+"""The sweep: the paper's ranges, the best of a search over seeds, and a study that goes on within a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from catnat_lab.cli import main
+from catnat_lab.errors import UserError
+from catnat_lab.rl import train as training
+from catnat_lab.rl.ppo import Episode, Learner
+from catnat_lab.rl.settings import preset
+from catnat_lab.rl.sweep import SPACE, Plan, Stopped, Sweep, curve_of, final_of, settings_of
+from catnat_lab.rl.train import Result
+from catnat_lab.store import Store
+
+PLAN = Plan(games=("CartPole-v1",), heads=("softmax", "catnat-natural"), steps=600, trials=3, best=2, seeds=2)
+SEEDS = [(0, 1), (0, 2), (1, 1), (1, 2)]  # rank and seed of the final runs
+
+
+def sweep(folder: Path, plan: Plan = PLAN, minutes: float | None = None) -> dict[str, list[float]]:
+    """Run it; the final scores by head."""
+    with Store(folder / "study.db") as store:
+        Sweep(store, plan, torch.device("cpu"), folder, minutes=minutes).run()
+        for head in plan.heads:
+            tried = store.study(f"rl CartPole-v1 {head}").finished(stage="tpe")
+            assert len(tried) == plan.trials
+            best = sorted(tried, key=lambda trial: trial.value)[: plan.best]
+            for trial in final_of(store, "CartPole-v1", head):
+                chosen = best[trial.config["rank"]].config if plan.trials else {}
+                assert all(trial.config[name] == chosen[name] for name in SPACE if plan.trials)
+        return {head: [t.metrics["score"] for t in final_of(store, "CartPole-v1", head)] for head in plan.heads}
+
+
+def test_the_best_of_the_search_are_trained_over_seeds_and_a_stopped_study_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = sweep(tmp_path / "whole")
+    assert {head: len(scores) for head, scores in whole.items()} == {"softmax": 4, "catnat-natural": 4}
+    assert sweep(tmp_path / "whole") == whole  # nothing is trained again
+    kept = sorted(path.name for path in (tmp_path / "whole" / "runs").iterdir())
+    assert len(kept) == 2  # one a head, to be watched
+    real, calls = Learner.learn, 0
+    monkeypatch.setattr(training, "SAVED_EVERY", -1.0)
+
+    def learn(learner: Learner) -> None:
+        nonlocal calls
+        calls += 1
+        if calls in (2, 5, 11):
+            raise KeyboardInterrupt
+        real(learner)
+
+    monkeypatch.setattr(Learner, "learn", learn)
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            sweep(tmp_path / "stopped")
+    assert sweep(tmp_path / "stopped") == whole
+
+
+def test_time_stops_it_within_a_run(tmp_path: Path) -> None:
+    plan = Plan(games=("CartPole-v1",), heads=("softmax",), steps=3000, trials=0, seeds=1)
+    whole = sweep(tmp_path / "whole", plan)
+    with pytest.raises(Stopped):
+        sweep(tmp_path / "parts", plan, minutes=1e-6)
+    assert sweep(tmp_path / "parts", plan) == whole
+
+
+def test_a_study_may_grow_but_not_change(tmp_path: Path) -> None:
+    small = Plan(games=("CartPole-v1",), heads=("softmax",), steps=300, trials=0, seeds=1)
+    first = sweep(tmp_path, small)
+    grown = sweep(tmp_path, Plan(games=("CartPole-v1",), heads=("softmax", "sparsemax"), steps=300, trials=0, seeds=2))
+    assert grown["softmax"][0] == first["softmax"][0] and len(grown["sparsemax"]) == 2
+    with pytest.raises(UserError, match="steps was 300, now 400"):
+        sweep(tmp_path, Plan(games=("CartPole-v1",), heads=("softmax",), steps=400, trials=0, seeds=1))
+
+
+def test_the_search_is_over_the_papers_ranges() -> None:
+    ends = {name: (space.low, space.high) for name, space in SPACE.items() if not isinstance(space, tuple)}
+    assert ends["rate"] == (5e-5, 1e-2) and ends["clip"] == (0.01, 0.9) and ends["gradient"] == (0.1, 10.0)
+    assert ends["rollout"] == (32, 512) and ends["envs"] == (8, 16) and ends["entropy"] == (0.0, 1.0)
+    lowest = {name: low for name, (low, _) in ends.items()} | {"seed": 3}
+    assert settings_of(lowest, "Breakout", "softmax", 512).rollout == 32
+    assert settings_of({"seed": 2}, "Breakout", "softmax", 512).rate == preset("paper", "Breakout").rate
+
+
+def test_a_curve_is_of_means_over_parts_of_training() -> None:
+    episodes = [Episode(10, 1.0, 5), Episode(20, 3.0, 5), Episode(990, 7.0, 5), Episode(1000, 9.0, 5)]
+    curve = curve_of(Result(episodes, 1000, True))
+    assert curve == {"step": [10.0, 20.0, 990.0, 1000.0], "score": [1.0, 3.0, 7.0, 9.0]}
+    assert curve_of(Result(episodes, 100_000, True)) == {"step": [1000.0], "score": [5.0]}
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = ["--output", str(tmp_path / "study"), "--device", "cpu"]
+    command = ["rl", "sweep", "--preset", "smoke", "--heads", "softmax", "--steps", "200", *out]
+    assert main(command) == 0
+    assert "mean score of the last 100 episodes" in capsys.readouterr().out
+    page = (tmp_path / "study" / "report.html").read_text()
+    assert "Learning curves" in page and "the best of 2 trials" in page
+    assert main(["report", "--output", str(tmp_path / "study")]) == 0
+    capsys.readouterr()
+    for given, message in (
+        (["--games", "Breakot"], "near it"),
+        (["--heads", "sofmax"], "head must be one of"),
+        (["--seeds", "0"], "seeds must be at least 1; got 0"),
+        (["--preset", "huge"], "preset must be one of"),
+        (["--minutes", "-1"], "minutes must be positive"),
+    ):
+        assert main(["rl", "sweep", *given, "--output", str(tmp_path / "other"), "--device", "cpu"]) == 2
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()

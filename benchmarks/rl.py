@@ -21,6 +21,7 @@ import torch
 from torch import nn
 from torch.distributions import Categorical
 
+from catnat_lab.devices import one_thread
 from catnat_lab.provenance import provenance
 from catnat_lab.rl.catalogue import make_games
 from catnat_lab.rl.network import ActorCritic
@@ -48,7 +49,8 @@ def ours(settings: Settings, device: torch.device) -> Callable[[], None]:
     learner = Learner(settings, make_games(settings.game, settings.envs), device)
 
     def update() -> None:
-        learner.update()
+        with one_thread(device):
+            learner.update()
 
     return update
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from catnat_lab.errors import UserError
+from catnat_lab.rl import atari
 from catnat_lab.rl.atari import Atari
 from catnat_lab.rl.catalogue import atari_games, make_games
 from catnat_lab.rl.classic import Classic
@@ -38,6 +39,25 @@ def test_a_replayed_game_goes_on_as_if_it_had_never_stopped(name: str, steps: in
         for field in ("observation", "reward", "lost", "over", "allowed"):
             np.testing.assert_array_equal(getattr(one, field), getattr(other, field), err_msg=field)
     assert whole.history() == half.history()
+
+
+def test_a_copy_that_was_given_a_new_seed_is_replayed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(atari, "RESEEDED", 1)
+    whole, again = make_games("Breakout", 2), make_games("Breakout", 2)
+    last = play(whole, 400)[-1]
+    history = json.loads(json.dumps(whole.history()))
+    assert min(history["seeds"]) != atari.seed_of(3) and max(history["episodes"]) <= 2
+    np.testing.assert_array_equal(again.replay(history)[0], last.observation)
+    for actions in some_actions(whole, 40)[::-1]:
+        np.testing.assert_array_equal(whole.step(actions).observation, again.step(actions).observation)
+
+
+def test_every_life_is_begun_with_fire() -> None:
+    """Breakout waits for it: a policy that only idles would never end a game."""
+    games = make_games("Breakout", 1)
+    games.reset(0)
+    steps = [games.step(np.zeros(1, np.int64)) for _ in range(400)]
+    assert sum(int(step.lost[0]) for step in steps) >= 5 and any(step.over[0] for step in steps)
 
 
 def test_seeds_make_games() -> None:

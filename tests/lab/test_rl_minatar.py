@@ -90,6 +90,16 @@ def test_seeds_of_a_stack_are_what_they_are_alone() -> None:
     assert not np.allclose(both.parameters["dense"][0], both.parameters["dense"][1])
 
 
+def test_the_rate_falls_to_zero() -> None:
+    training = program(SMALL)
+    state = training.begin(jnp.array([3]))._replace(updates=jnp.array([8]))
+    after, _ = training.update(state, jnp.array([0.01]), 8)
+    for before, now in zip(jax.tree.leaves(state.parameters), jax.tree.leaves(after.parameters), strict=True):
+        np.testing.assert_array_equal(before, now)
+    after, _ = training.update(state._replace(updates=jnp.array([4])), jnp.array([0.01]), 8)
+    assert not np.array_equal(state.parameters["dense"], after.parameters["dense"])
+
+
 def test_scores_and_curves_are_means_over_episodes() -> None:
     ended = np.zeros((2, 20), np.float32)
     count = np.zeros((2, 20), np.int32)
@@ -99,8 +109,16 @@ def test_scores_and_curves_are_means_over_episodes() -> None:
     assert found.curves(10)[0].tolist() == [2.0] * 9 + [3.0]
 
 
-PLAN = Plan(games=("Breakout",), heads=("catnat-natural",), steps=24_576, rates=(0.001, 0.1), search_steps=8_192,
-            search_seeds=1, seeds=2)  # fmt: skip
+PLAN = Plan(
+    games=("Breakout",),
+    heads=("catnat-natural",),
+    steps=3_072,
+    rates=(0.001, 0.1),
+    search_steps=1_024,
+    search_seeds=1,
+    seeds=2,
+    envs=8,
+)
 
 
 def test_a_stopped_study_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,11 +141,11 @@ def test_a_stopped_study_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(minatar_study.Checkpoint, "save", save)
     with pytest.raises(KeyboardInterrupt):
         study(tmp_path / "stopped")
-    assert (tmp_path / "stopped" / "checkpoint.safetensors").exists()
+    assert list((tmp_path / "stopped").glob("checkpoint-*.safetensors"))
     again = study(tmp_path / "stopped")
     for cell, trial in whole.final.items():
         assert trial.record == again.final[cell].record and trial.config == again.final[cell].config
-    assert not (tmp_path / "stopped" / "checkpoint.safetensors").exists()
+    assert not list((tmp_path / "stopped").glob("checkpoint-*.safetensors"))
     with pytest.raises(UserError, match="seeds was 2, now 3"), Store(tmp_path / "whole" / "study.db") as store:
         Sweep(store, replace(PLAN, seeds=3), tmp_path)
 
@@ -143,9 +161,9 @@ def test_the_best_rate_has_the_best_mean_and_is_no_diverged_one(tmp_path: Path) 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "study")
-    small = ["--steps", "8192", "--heads", "softmax", "catnat-natural"]
+    small = ["--steps", "2048", "--heads", "softmax", "catnat-natural"]
     assert main(["rl", "minatar", "--preset", "smoke", *small, "--output", out]) == 0
-    assert "MinAtar, 8,192 steps, 2 seeds" in capsys.readouterr().out
+    assert "MinAtar, 2,048 steps, 2 seeds" in capsys.readouterr().out
     text = (tmp_path / "study" / "report.md").read_text()
     assert "catnat-natural less softmax" in text and "interquartile means" in text
     assert main(["report", "--output", out]) == 0

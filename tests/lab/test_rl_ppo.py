@@ -155,6 +155,8 @@ def test_forbidden_actions_are_never_taken() -> None:
     ours = learner(settings)
     ours.update()
     assert ours.masks is not None and not ours.masks.all()
+    _, measured = learner(replace(settings, minibatches=1, epochs=1)).update()
+    assert measured["KL"] == pytest.approx(0, abs=1e-6)  # the masks that actions were drawn under are learnt under
     assert ours.masks.gather(2, ours.actions.unsqueeze(2)).all()
 
 

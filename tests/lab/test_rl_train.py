@@ -136,6 +136,19 @@ def test_a_broken_checkpoint_is_refused(a_run: Path, part: str, tmp_path: Path) 
     assert "\n" not in str(found.value) and str(tmp_path) in str(found.value)
 
 
+def test_a_run_whose_numbers_end_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Learner.learn
+
+    def learn(learner: Learner) -> None:
+        real(learner)
+        if learner.updates == 3:
+            learner.measured.fill_(torch.nan)
+
+    monkeypatch.setattr(Learner, "learn", learn)
+    found = train(CART, tmp_path, CPU)
+    assert found.diverged and found.finished and found.steps == 4 * CART.batch and np.isnan(found.score)
+
+
 def test_half_a_line_of_episodes_is_no_episode(tmp_path: Path) -> None:
     (tmp_path / EPISODES).write_text("step,score,length\n8,1.5,4\n16,2")
     assert [episode.score for episode in read_episodes(tmp_path / EPISODES)] == [1.5]

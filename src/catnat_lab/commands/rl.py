@@ -85,7 +85,9 @@ class Rl:
         (folder / "provenance.json").write_text(json.dumps(facts, indent=2) + "\n")
         print(f"{settings.game} by {settings.head}, seed {settings.seed}: {result.steps:,} steps, ", end="")
         print(f"{len(result.episodes)} episodes, score {result.score:.1f} (mean of the last 100)")
-        if not result.finished:
+        if result.diverged:
+            say("it has diverged: its losses are no numbers any more; try a lower --rate")
+        elif not result.finished:
             print(f"stopped after {self.minutes:g} minutes; the same command goes on", file=sys.stderr)
         print(f"curves: {folder}")
 
@@ -169,6 +171,8 @@ class RlMinatar:
     """Of every rate; they are none of the final ones."""
     seeds: int | None = None
     """Final runs of every game and head."""
+    envs: int | None = None
+    """Copies of the game a run."""
 
     def run(self) -> None:
         """Train what is not trained yet, then report."""
@@ -183,6 +187,7 @@ class RlMinatar:
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         plan = replace(minatar_study.plan_of(self.preset), **given)
         with Store(self.storage or self.output / DATABASE) as store, Bars() as progress:
+            jax.config.update("jax_compilation_cache_dir", str(self.output / "compiled"))  # for the next start
             study = minatar_study.Sweep(store, plan, self.output, progress, say)
             facts = provenance(command_line()) | {"jax": jax.__version__, "jax on": str(jax.devices()[0])}
             store.settle_note(minatar_study.PROVENANCE, facts)

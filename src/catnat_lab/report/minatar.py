@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,12 +63,17 @@ def table_of(results: Results) -> Table:
 
 def remarks_of(results: Results) -> tuple[str, ...]:
     """Interquartile means, the tests against softmax, the rates."""
-    told = ["A score is the mean over the episodes that end in the last tenth of training."]
+    told = [
+        "A score is the mean over the episodes that end in the last tenth of training, which favours short ones. "
+        "Actions are sticky: with probability 0.1 the one before is repeated, as is pgx's default."
+    ]
     for game in results.settings["games"]:
         lines = []
         for head in results.settings["heads"]:
             if (game, head) in results.final:
-                scores = results.final[game, head].record["scores"]
+                scores = _finite(results.final[game, head])
+                if len(scores) < 2:
+                    continue
                 low, high = bootstrap(scores, interquartile_mean)
                 lines.append(f"{head} {interquartile_mean(scores):.2f} [{low:.2f}, {high:.2f}]")
         if lines:
@@ -75,7 +81,9 @@ def remarks_of(results: Results) -> tuple[str, ...]:
         for head in results.settings["heads"]:
             pair = [results.final.get((game, name)) for name in (head, "softmax")]
             if head != "softmax" and all(trial is not None for trial in pair):
-                ours, theirs = (trial.record["scores"] for trial in pair if trial is not None)
+                ours, theirs = (_finite(trial) for trial in pair if trial is not None)
+                if min(len(ours), len(theirs)) < 2:
+                    continue
                 gap = summarize(ours).mean - summarize(theirs).mean
                 told.append(f"{game}, {head} less softmax: {gap:+.2f} (Welch's test, p = {welch(ours, theirs):.2g}).")
     for (game, head), trial in results.searched.items():
@@ -85,6 +93,11 @@ def remarks_of(results: Results) -> tuple[str, ...]:
             f"{results.settings['search_steps']:,} steps ({means})."
         )
     return tuple(told)
+
+
+def _finite(trial: Finished) -> list[float]:
+    """The scores of the seeds that have one; the table tells how many have none."""
+    return [score for score in trial.record["scores"] if math.isfinite(score)]
 
 
 def write_report(results: Results, folder: Path) -> Path:
@@ -119,7 +132,7 @@ def figures_of(results: Results) -> list[PageFigure]:
         curves = {}
         for head in results.settings["heads"]:
             if (game, head) in results.final:
-                values = np.array(results.final[game, head].record["curves"], dtype=float)
+                values = np.nan_to_num(np.array(results.final[game, head].record["curves"], dtype=float))
                 steps = np.linspace(0, results.settings["steps"], values.shape[1] + 1)[1:]
                 ends = np.array([bootstrap(column, interquartile_mean, draws=300) for column in values.T])
                 middle = np.array([interquartile_mean(column) for column in values.T])

@@ -19,11 +19,12 @@ from catnat_lab.report.curves import Curve, CurvePanel, draw_curve, names_of
 from catnat_lab.report.drawing import in_look, in_panels, key, label_left, legend
 from catnat_lab.report.svg import serialize
 from catnat_lab.report.table import Cell, Column, Table
+from catnat_lab.rl.settings import PAPER_STEPS
 from catnat_lab.rl.sweep import NOTE, PROVENANCE, SPACE, final_of, study_name
 from catnat_lab.stats import bootstrap, interquartile_mean, welch
 from catnat_lab.store import Finished, Store
 
-PAPER_SEEDS = 10
+PAPER_SEEDS, PAPER_TRIALS = 10, 160
 GRID = 100  # points of a drawn curve
 
 
@@ -71,7 +72,7 @@ def table_of(results: Results) -> Table:
         columns=(Column("score", "score", 1, False),),
         cells=cells,
         paper_count=PAPER_SEEDS,
-        compares_values=settings["steps"] == 8_000_000 and settings["trials"] > 0,
+        compares_values=settings["steps"] == PAPER_STEPS and settings["trials"] >= PAPER_TRIALS,
     )
 
 
@@ -91,6 +92,10 @@ def paper_table() -> dict[tuple[str, str], tuple[float, float, bool]]:
 def remarks_of(results: Results) -> tuple[str, ...]:
     """Interquartile means, tests against softmax, and what the search chose."""
     told = [_interquartile(results), _against_softmax(results), *_chosen(results)]
+    told.append(
+        "The paper's final returns are taken as means over 10 seeds; ours are of the last 100 episodes of a run. What "
+        "a final return is, the paper does not say."
+    )
     if results.settings["trials"] == 0:
         told.append("No search was made: all heads have the default settings of the paper's codebase.")
     else:

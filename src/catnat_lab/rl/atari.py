@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from catnat_lab.rl.games import Array, Step
 
+RESEEDED = 200  # episodes after which a copy gets a new seed, which takes about a tenth of a second
 LONGEST = 108_000  # frames of an episode: half an hour of play
 SEEDS_APART = 10_007  # between runs; the copies of a run have seeds one apart
 
@@ -20,16 +21,16 @@ def seed_of(run: int) -> int:
 
 @dataclass
 class History:
-    """Where the copies are: the first one's seed, the episodes that each has begun, and the present ones' actions."""
+    """Where every copy is: its seed, the episodes begun since it was set, and the present one's actions."""
 
-    seed: int
+    seeds: list[int]
     episodes: list[int]
     played: list[list[int]]
 
     @classmethod
     def begin(cls, seed: int, count: int) -> History:
-        """Of copies that were just reset."""
-        return cls(seed, [1] * count, [[] for _ in range(count)])
+        """Of copies that were just reset with this seed and the following ones."""
+        return cls([seed + i for i in range(count)], [1] * count, [[] for _ in range(count)])
 
     def add(self, actions: Array, over: Array) -> None:
         """One step."""
@@ -39,12 +40,17 @@ class History:
                 self.episodes[i] += 1
                 self.played[i] = []
 
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {"seeds": self.seeds, "episodes": self.episodes, "played": self.played}
+
 
 class Atari:
     """N copies of an Atari game by the usual rules, without sticky actions.
 
     An observation is 4 grey frames of 84 x 84. An action is repeated for 4 frames, the last two of which are merged by
-    their maximum. An episode begins with up to 30 idle frames, and with FIRE where the game waits for it.
+    their maximum. An episode begins with up to 30 idle frames, and it and every further life with FIRE, where the game
+    has that.
     """
 
     pixels = True
@@ -66,49 +72,68 @@ class Atari:
             autoreset_mode="SameStep",
             max_num_frames_per_episode=LONGEST,
         )
-        self.actions = len(self.env.ale.get_action_set())
+        known = self.env.ale.get_action_set()
+        self.actions = len(known)
+        self.fire = list(known).index(ale_py.Action.FIRE) if ale_py.Action.FIRE in known else None
         self.observation: tuple[int, ...] = tuple(self.env.single_observation_space.shape or ())
         self.lives: Array = np.zeros(count, np.int32)
+        self.waiting: Array = np.zeros(count, bool)  # a life was lost, and the next one has not been begun
         self.log = History.begin(0, count)
 
     def reset(self, seed: int) -> tuple[Array, None]:
         """Begin anew."""
         observation, about = self.env.reset(seed=seed_of(seed))
         self.lives, self.log = about["lives"].copy(), History.begin(seed_of(seed), self.count)
+        self.waiting = np.zeros(self.count, bool)
         return observation, None
 
     def step(self, actions: Array) -> Step:
-        """Do these actions."""
+        """Do these actions; but where a life was lost press FIRE, which some games wait for, whatever was chosen."""
+        if self.fire is not None and self.waiting.any():
+            actions = np.where(self.waiting, self.fire, actions)
         observation, reward, ended, cut, about = self.env.step(actions)
         over, lives = ended | cut, about["lives"]
         lost = over | (lives < self.lives)
-        self.lives = lives.copy()
         self.log.add(actions, over)
         last = {int(i): about["final_obs"][i].copy() for i in np.flatnonzero(cut & ~ended)}
+        old = over & (np.array(self.log.episodes) > RESEEDED)
+        if old.any():  # lest a way back from a checkpoint be too long
+            observation, about = self._reseed(old)
+        self.lives, self.waiting = about["lives"].copy(), lost & ~over
         return Step(observation, reward.astype(np.float32), lost, over, last)
 
+    def _reseed(self, which: Array) -> tuple[Array, dict[str, Array]]:
+        for i in np.flatnonzero(which):
+            self.log.seeds[i] = (self.log.seeds[i] * 48_271 + 11) % 2**30
+            self.log.episodes[i] = 1
+        seeds = np.array(self.log.seeds)[which]
+        found: tuple[Array, dict[str, Array]] = self.env.reset(seed=seeds, options={"reset_mask": which})
+        return found
+
     def history(self) -> dict[str, Any]:
-        """Seed, episodes and actions."""
-        return asdict(self.log)
+        """Seeds, episodes and actions."""
+        return self.log.as_dict()
 
     def replay(self, history: dict[str, Any]) -> tuple[Array, None]:
         """Play again. Copies step together, so each begins as many steps before the end as it has actions."""
         log = History(**history)
         longest = max(map(len, log.played))
         begins = np.array([longest - len(played) for played in log.played])
-        observation, about = self.env.reset(seed=log.seed)
+        observation, about = self.env.reset(seed=log.seeds[0])
+        before = about["lives"]
         for step in range(longest + 1):
             begun = begins == step
             if begun.any():
                 # the seed begins the stream that idle frames are drawn from, one draw an episode
-                seeds = log.seed + np.flatnonzero(begun)
-                observation, about = self.env.reset(seed=seeds, options={"reset_mask": begun})
+                observation, about = self.env.reset(seed=np.array(log.seeds)[begun], options={"reset_mask": begun})
                 left = np.where(begun, log.episodes, 1) - 1
                 while left.any():
                     observation, about = self.env.reset(options={"reset_mask": left > 0})
                     left = np.maximum(left - 1, 0)
             if step < longest:
+                before = about["lives"].copy()
                 now = [log.played[i][step - begin] if step >= begin else 0 for i, begin in enumerate(begins)]
                 observation, _, _, _, about = self.env.step(np.array(now))
-        self.lives, self.log = about["lives"].copy(), log
+        played = np.array([len(actions) > 0 for actions in log.played])
+        self.lives, self.log, self.waiting = about["lives"].copy(), log, played & (about["lives"] < before)
         return observation, None

@@ -36,10 +36,11 @@ class Plan:
     games: tuple[str, ...] = ("Breakout", "Seaquest")
     heads: tuple[str, ...] = ("softmax", "catnat-natural")
     steps: int = 10_000_000
-    rates: tuple[float, ...] = (0.0003, 0.0006, 0.00125, 0.0025, 0.005, 0.01)
+    rates: tuple[float, ...] = (0.0002, 0.0004, 0.0008, 0.0015, 0.003, 0.006, 0.012, 0.025)
     search_steps: int = 3_000_000
     search_seeds: int = 8
     seeds: int = 64
+    envs: int = 64  # copies of the game a seed
 
     def __post_init__(self) -> None:
         """Name what is wrong, before anything is written."""
@@ -48,7 +49,7 @@ class Plan:
             if not values or len(set(values)) < len(values):
                 told = ", ".join(map(str, values)) or "none"
                 raise UserError(f"{name} must hold at least one value, each once; got {told}")
-        for name in ("steps", "search_steps", "search_seeds"):
+        for name in ("steps", "search_steps", "search_seeds", "envs"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1; got {getattr(self, name)}")
         if not 2 <= self.seeds < FIRST_SEARCH_SEED:
@@ -58,7 +59,7 @@ class Plan:
                 raise UserError(f"rates must be positive and below 1000; got {rate}")
         for game in self.games:
             for head in self.heads:
-                Settings(game, head)  # for its checks
+                Settings(game, head, envs=self.envs)  # for its checks
 
 
 def plan_of(name: str) -> Plan:
@@ -69,7 +70,7 @@ def plan_of(name: str) -> Plan:
     if name == "quick":
         return small
     if name == "smoke":
-        return replace(small, steps=16_384, search_steps=8_192, search_seeds=1, seeds=2)
+        return replace(small, steps=4_096, search_steps=1_024, search_seeds=1, seeds=2, envs=8)
     raise UserError(f"preset must be one of smoke, quick, paper; got {name!r}")
 
 
@@ -91,31 +92,33 @@ class Sweep:
             raise UserError(f"this study was begun with other settings: {'; '.join(wrong)}; give another --output")
 
     def run(self) -> None:
-        """Everything that is not done yet."""
-        for game in self.plan.games:
-            for head in self.plan.heads:
-                study = self.store.study(study_name(game, head))
-                study.plan([{"stage": "rates"}])
-                self._work(study, game, head)
-                study.plan([{"stage": "final", "rate": best_rate(study.finished(stage="rates")[0])}])
-                self._work(study, game, head)
+        """Everything that is not done yet; processes that are started with the same study share it cell by cell."""
+        names = [(game, head) for game in self.plan.games for head in self.plan.heads]
+        cells = {name: self.store.study(study_name(*name)) for name in names}
+        for study in cells.values():
+            study.plan([{"stage": "rates"}])
+        self._work(cells)
+        for study in cells.values():
+            study.plan([{"stage": "final", "rate": best_rate(study.finished(stage="rates")[0])}])
+        self._work(cells)
 
-    def _work(self, study: Study, game: str, head: str) -> None:
+    def _work(self, cells: dict[tuple[str, str], Study]) -> None:
+        places = {study.name: cell for cell, study in cells.items()}
+
         def trained(claims: list[Claim]) -> Iterator[Told]:
             for claim in claims:
-                if claim.config["stage"] == "rates":
-                    yield self._rates(claim, game, head)
-                else:
-                    yield self._final(claim, game, head)
+                stage = self._rates if claim.config["stage"] == "rates" else self._final
+                yield stage(claim, *places[claim.study])
 
-        what = f"{game} {head}"
-        work([study], trained, batch=1, on_wait=lambda: self.tell(f"{what}: another process trains it; waiting"))
+        work(
+            cells.values(), trained, batch=1, on_wait=lambda: self.tell("other processes train the last ones; waiting")
+        )
 
     def _rates(self, claim: Claim, game: str, head: str) -> Told:
         plan = self.plan
         seeds = [FIRST_SEARCH_SEED + i for _ in plan.rates for i in range(plan.search_seeds)]
         rates = [rate for rate in plan.rates for _ in range(plan.search_seeds)]
-        scores = self._train(Settings(game, head, plan.search_steps), seeds, rates, "rates").scores()
+        scores = self._train(Settings(game, head, plan.search_steps, plan.envs), seeds, rates, "rates").scores()
         by_rate = np.array(scores).reshape(len(plan.rates), -1)
         found = {f"{rate:g}": [round(float(s), 3) for s in row] for rate, row in zip(plan.rates, by_rate, strict=True)}
         best = max((m for m in by_rate.mean(1) if math.isfinite(m)), default=math.nan)
@@ -123,7 +126,7 @@ class Sweep:
 
     def _final(self, claim: Claim, game: str, head: str) -> Told:
         seeds = list(range(1, self.plan.seeds + 1))
-        settings = Settings(game, head, self.plan.steps)
+        settings = Settings(game, head, self.plan.steps, self.plan.envs)
         outcome = self._train(settings, seeds, [claim.config["rate"]] * len(seeds), "final seeds")
         scores = outcome.scores()
         record = {"scores": [round(s, 4) for s in scores], "curves": np.round(outcome.curves(), 3).tolist()}
@@ -152,7 +155,9 @@ class Checkpoint:
     """A stack of seeds in one file of safetensors, which is renamed into place when it is complete."""
 
     def __init__(self, folder: Path, settings: Settings, seeds: list[int], rates: list[float]) -> None:
-        self.path, self.shape = folder / "checkpoint.safetensors", (len(seeds), settings.updates)
+        self.shape = len(seeds), settings.updates
+        stage = "final" if seeds[0] < FIRST_SEARCH_SEED else "rates"
+        self.path = folder / f"checkpoint-{settings.game}-{settings.head}-{stage}.safetensors"
         self.key = json.dumps([settings.as_dict(), seeds, rates, jax.default_backend()], sort_keys=True)
 
     def save(self, done: int, state: State, ended: Any, count: Any) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from catnat_lab.devices import uncollected
 from catnat_lab.heads import head
 from catnat_lab.rl.games import Array, Games, Step
 from catnat_lab.rl.network import ActorCritic
@@ -65,6 +66,7 @@ class Learner:
         self.now_mask = torch.ones((copies, games.actions), dtype=torch.bool, device=device) if masked else None
         self.chosen = torch.zeros(copies, dtype=torch.int64, device=device)
         self.seen_host = torch.zeros(seen.shape, dtype=dtype, pin_memory=pinned)
+        self.seen_array = self.seen_host.numpy()  # the same memory
         self.chosen_host = torch.zeros(copies, dtype=torch.int64, pin_memory=pinned)
         self._see(seen, allowed)
         self.scores, self.lengths = np.zeros(copies), np.zeros(copies, np.int64)  # of the present episodes
@@ -84,6 +86,10 @@ class Learner:
         measured = dict(zip(MEASURES, means.tolist(), strict=True))
         self.measured.zero_()
         return finished, measured
+
+    def close(self) -> None:
+        """Let go of the captured graphs, and with them of the memory."""
+        del self.act, self.improve
 
     # -- play ----------------------------------------------------------------------------------------------------
 
@@ -125,7 +131,7 @@ class Learner:
         self.chosen.copy_(drawn.sample)
 
     def _see(self, observation: Array, allowed: Array | None) -> None:
-        self.seen_host.copy_(torch.from_numpy(observation))
+        np.copyto(self.seen_array, observation)  # torch would start its threads for that, beside the games'
         self.now.copy_(self.seen_host, non_blocking=True)
         if self.now_mask is not None and allowed is not None:
             self.now_mask.copy_(torch.from_numpy(allowed))
@@ -251,7 +257,8 @@ class Repeated:
             self.function()
             return
         if self.graph is None:
-            self.graph = self._captured()
+            with uncollected():
+                self.graph = self._captured()
         self.graph.replay()
 
     def _captured(self) -> torch.cuda.CUDAGraph:

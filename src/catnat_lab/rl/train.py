@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from catnat_lab.devices import on_device, one_thread, tensor_cores
 from catnat_lab.errors import UserError
 from catnat_lab.rl import checkpoint
 from catnat_lab.rl.catalogue import make_games
@@ -30,12 +32,13 @@ class Result:
     episodes: list[Episode]
     steps: int
     finished: bool
+    diverged: bool = False  # there are no more numbers to learn with; what it did before counts for nothing
 
     @property
     def score(self) -> float:
-        """The mean score of the last episodes; NaN before the first has ended."""
+        """The mean score of the last episodes; NaN before the first has ended, and of a run that diverged."""
         last = [episode.score for episode in self.episodes[-LAST:]]
-        return sum(last) / len(last) if last else float("nan")
+        return sum(last) / len(last) if last and not self.diverged else math.nan
 
 
 def train(
@@ -50,29 +53,40 @@ def train(
     """Train until the end or for so many minutes; the same call goes on, exactly as if it had not been stopped."""
     if minutes is not None and not minutes > 0:
         raise UserError(f"minutes must be positive; got {minutes}")
-    games = make_games(settings.game, settings.envs, threads)
-    learner = Learner(settings, games, device)
-    checkpoint.resume(folder, learner)
-    done = learner.updates * settings.batch
+    started = time.monotonic()
+    with on_device(device), tensor_cores(), one_thread(device):
+        games = make_games(settings.game, settings.envs, threads)
+        learner = Learner(settings, games, device)
+        try:
+            checkpoint.resume(folder, learner)
+            return _train(learner, folder, started, minutes, on_update)
+        finally:
+            learner.close()
+
+
+def _train(learner: Learner, folder: Path, started: float, minutes: float | None, on_update: OnUpdate | None) -> Result:
+    settings, before = learner.settings, learner.updates
+    done = before * settings.batch
     with Curves(folder, done) as curves:
-        started = saved = time.monotonic()
-        before = learner.updates
+        began = saved = time.monotonic()
         while learner.updates < settings.updates:
             finished, measured = learner.update()
             done = learner.updates * settings.batch
             now = time.monotonic()
-            speed = (learner.updates - before) * settings.batch / (now - started)
+            speed = (learner.updates - before) * settings.batch / (now - began)
             curves.add(done, finished, measured | {"steps a second": speed})
+            if not math.isfinite(measured["value loss"] + measured["gradient norm"]):
+                return curves.result(done, finished=True, diverged=True)
             late = minutes is not None and now - started > 60 * minutes
             if now - saved > SAVED_EVERY or late or learner.updates == settings.updates:
                 curves.flush()  # first: what the checkpoint counts as done must stand there
                 checkpoint.save(folder, learner)
                 saved = now
             if on_update is not None:
-                on_update(done, settings.updates * settings.batch, curves.result(done, False).score)
+                on_update(done, settings.updates * settings.batch, curves.result(done, finished=False).score)
             if late:
                 break
-        return curves.result(done, learner.updates == settings.updates)
+        return curves.result(done, finished=learner.updates == settings.updates)
 
 
 class Curves:
@@ -86,7 +100,7 @@ class Curves:
         with partial.open("w", newline="") as file:
             rows = csv.writer(file, lineterminator="\n")
             rows.writerow(("step", "score", "length"))
-            rows.writerows((episode.step, f"{episode.score:g}", episode.length) for episode in self.episodes)
+            rows.writerows((episode.step, repr(episode.score), episode.length) for episode in self.episodes)
         partial.replace(self.path)
         self.file = self.path.open("a", newline="")
         self.board = _board(folder, done)
@@ -102,7 +116,7 @@ class Curves:
     def add(self, step: int, finished: list[Episode], measured: dict[str, float]) -> None:
         """What one update has given."""
         rows = csv.writer(self.file, lineterminator="\n")
-        rows.writerows((episode.step, f"{episode.score:g}", episode.length) for episode in finished)
+        rows.writerows((episode.step, repr(episode.score), episode.length) for episode in finished)
         self.episodes += finished
         if self.board is None:
             return
@@ -116,10 +130,11 @@ class Curves:
     def flush(self) -> None:
         """Write it to the disk."""
         self.file.flush()
+        os.fsync(self.file.fileno())
 
-    def result(self, steps: int, finished: bool) -> Result:
+    def result(self, steps: int, *, finished: bool, diverged: bool = False) -> Result:
         """So far."""
-        return Result(self.episodes, steps, finished)
+        return Result(self.episodes, steps, finished, diverged)
 
 
 def read_episodes(path: Path) -> list[Episode]:

@@ -17,13 +17,14 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from catnat_lab.devices import on_device
 from catnat_lab.errors import UserError
 from catnat_lab.store import Claim, Store, Study, work
 from catnat_lab.vae.data import Images, images_of
 from catnat_lab.vae.digits import Digits
 from catnat_lab.vae.presets import Settings, sizes
 from catnat_lab.vae.stack import Run
-from catnat_lab.vae.train import Checkpoint, Outcome, Plan, Trainer, on_device, train, value_of
+from catnat_lab.vae.train import Checkpoint, Outcome, Plan, Trainer, train, value_of
 
 NOTE = "vae settings"
 SOURCE = "vae digits"

@@ -12,7 +12,6 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from catnat_lab.devices import on_device, tensor_cores, uncollected
 from catnat_lab.errors import UserError
 from catnat_lab.vae.data import Images, as_pixels
 from catnat_lab.vae.judge import judge
@@ -92,7 +92,8 @@ class Trainer:
             self._step()
             return
         if self.graph is None:
-            self.graph = self._captured()
+            with uncollected():
+                self.graph = self._captured()
         self.graph.replay()
 
     def _step(self) -> None:
@@ -153,7 +154,7 @@ def train(
     trainer = Trainer(runs, plan, images, variants, device)
     done, curve = (0, new_curve()) if saved is None else saved.load(trainer)
     every, at = max(1, plan.steps // CURVE_POINTS), time.monotonic()
-    with _tensor_cores(), on_device(device):
+    with tensor_cores(), on_device(device):
         for step in range(done, plan.steps):
             trainer.step(step)
             if (step + 1) % every == 0 or step + 1 == plan.steps:
@@ -250,19 +251,3 @@ def _seed_of(plan: Plan, runs: Sequence[Run]) -> int:
     """Of the noise: another one for other cells, tables and neighbours."""
     text = json.dumps([plan.network, plan.optimizer, plan.variables, plan.classes, [asdict(run) for run in runs]])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
-
-
-class _tensor_cores:
-    """Matrix products in TF32 on a GPU, while training and judging: half the time, and the noise is far above it."""
-
-    def __enter__(self) -> None:
-        self.before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("high")
-
-    def __exit__(self, *_: object) -> None:
-        torch.set_float32_matmul_precision(self.before)
-
-
-def on_device(device: torch.device) -> AbstractContextManager[object]:
-    """Kernels and captured graphs go to the current GPU: make it this one."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import library
 
 import catnat.torch as ct
 from catnat import Parameterization
@@ -34,7 +35,7 @@ def test_opcheck(name, classes):
         coin = plan_for(pi, classes, torch.float32, torch.device("cuda")).coin.arguments
         x = scores(12, classes - 1).requires_grad_()
         operator = getattr(torch.ops.catnat, "log_path" if name == "loss" else name).default
-        torch.library.opcheck(operator, OPERATORS[name](x, coin))
+        library.opcheck(operator, OPERATORS[name](x, coin))
 
 
 @pytest.mark.parametrize("name", ["sigmoid", "natural"])

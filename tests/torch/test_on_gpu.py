@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 import catnat.torch as ct
 from catnat import Natural, Parameterization
@@ -143,7 +143,7 @@ def test_operators_are_well_registered(name: str, kernels: None) -> None:
 
     coin = plan.plan_for(PI, 6, torch.float32, torch.device("cpu")).coin_arguments
     x = torch.randn(3, 5, requires_grad=True)
-    torch.library.opcheck(getattr(torch.ops.catnat, name).default, OPERATORS[name](x, coin))
+    library.opcheck(getattr(torch.ops.catnat, name).default, OPERATORS[name](x, coin))
 
 
 def test_compilers_see_operators(kernels: None) -> None:

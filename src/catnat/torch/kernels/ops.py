@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.library import Library, register_autograd, register_fake
+from torch import Tensor, library
 
 from catnat.torch.coin import Coin
 from catnat.torch.kernels import launch
@@ -29,7 +28,7 @@ SCHEMAS = {
     "judge": f"(Tensor x, {COIN}, Tensor index) -> (Tensor, Tensor)",
     "pull_head": f"(Tensor x, {COIN}, Tensor? index, Tensor? of_log_prob, Tensor of_entropy) -> Tensor",
 }
-_library = Library("catnat", "DEF")
+_library = library.Library("catnat", "DEF")
 for _name, _schema in SCHEMAS.items():
     _library.define(_name + _schema)
 
@@ -47,14 +46,14 @@ def _operator(name: str, fake: Any) -> Any:
     def register(function: Any) -> Any:
         for device in ("CUDA", "CPU") if INTERPRETED else ("CUDA",):
             _library.impl(name, function, device)
-        register_fake(f"catnat::{name}", fake, lib=_library)
+        library.register_fake(f"catnat::{name}", fake, lib=_library)
         return function
 
     return register
 
 
 def _differentiable(name: str, backward: Any, keep: Any) -> None:
-    register_autograd(f"catnat::{name}", backward, setup_context=keep, lib=_library)
+    library.register_autograd(f"catnat::{name}", backward, setup_context=keep, lib=_library)
 
 
 def _rows(x: Tensor) -> Tensor:

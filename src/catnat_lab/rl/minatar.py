@@ -209,9 +209,11 @@ def _program(settings: Settings) -> Program:
     try:
         import pgx
         from pgx.experimental import auto_reset
+
+        from catnat_lab.rl.seaquest import Seaquest
     except ImportError:
         raise UserError('MinAtar needs pgx: pip install "catnat[minatar]"') from None
-    game = pgx.make(GAMES[settings.game])
+    game = Seaquest() if settings.game == "Seaquest" else pgx.make(GAMES[settings.game])
     head = head_of(settings.head, game.num_actions)
     step_games = jax.vmap(auto_reset(game.step, game.init))
     optimizer = optax.chain(optax.clip_by_global_norm(settings.gradient), optax.scale_by_adam(eps=1e-5))

@@ -14,6 +14,7 @@ from catnat_lab.rl.atari import Atari
 from catnat_lab.rl.catalogue import atari_games, make_games
 from catnat_lab.rl.classic import Classic
 from catnat_lab.rl.games import Games, Step
+from catnat_lab.rl.watch import Screen
 
 
 def some_actions(games: Games, steps: int) -> np.ndarray[Any, Any]:
@@ -58,6 +59,22 @@ def test_every_life_is_begun_with_fire() -> None:
     games.reset(0)
     steps = [games.step(np.zeros(1, np.int64)) for _ in range(400)]
     assert sum(int(step.lost[0]) for step in steps) >= 5 and any(step.over[0] for step in steps)
+
+
+def test_the_screen_shows_the_game_that_is_played() -> None:
+    """Through lost lives, where FIRE is pressed whatever was chosen: an idle game ends in both at the same step."""
+    games = make_games("Breakout", 1)
+    assert isinstance(games, Atari)
+    games.reset(3)
+    screen, over, length = Screen(games, 3), False, 0
+    shown = screen.env.step
+    ends = []
+    screen.env.step = lambda actions: ends.append(shown(actions)) or ends[-1]  # type: ignore[method-assign,func-returns-value]
+    while not over:
+        over, length = bool(games.step(np.zeros(1, np.int64)).over[0]), length + 1
+        assert screen.follow().shape == (210, 160, 3)
+        assert length < 1000
+    assert [bool(step[2][0]) for step in ends] == [False] * (length - 1) + [True]
 
 
 def test_seeds_make_games() -> None:

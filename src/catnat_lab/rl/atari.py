@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from catnat_lab.rl.games import Array, Step
+from catnat_lab.rl.games import SEEDS_APART, Array, Step
 
 RESEEDED = 200  # episodes after which a copy gets a new seed, which takes about a tenth of a second
 LONGEST = 108_000  # frames of an episode: half an hour of play
-SEEDS_APART = 10_007  # between runs; the copies of a run have seeds one apart
 
 
 def seed_of(run: int) -> int:
@@ -78,6 +77,7 @@ class Atari:
         self.observation: tuple[int, ...] = tuple(self.env.single_observation_space.shape or ())
         self.lives: Array = np.zeros(count, np.int32)
         self.waiting: Array = np.zeros(count, bool)  # a life was lost, and the next one has not been begun
+        self.pressed: Array = np.zeros(count, np.int64)  # the last step's actions as they were done
         self.log = History.begin(0, count)
 
     def reset(self, seed: int) -> tuple[Array, None]:
@@ -91,6 +91,7 @@ class Atari:
         """Do these actions; but where a life was lost press FIRE, which some games wait for, whatever was chosen."""
         if self.fire is not None and self.waiting.any():
             actions = np.where(self.waiting, self.fire, actions)
+        self.pressed = actions
         observation, reward, ended, cut, about = self.env.step(actions)
         over, lives = ended | cut, about["lives"]
         lost = over | (lives < self.lives)

@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 
 from catnat_lab.errors import UserError
-from catnat_lab.rl.games import Array, Step
-
-SEEDS_APART = 10_007
+from catnat_lab.rl.games import SEEDS_APART, Array, Step
 
 
 class Classic:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+SEEDS_APART = 10_007  # between runs; the copies of a run have seeds one apart
 
 
 @dataclass

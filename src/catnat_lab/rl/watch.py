@@ -11,7 +11,7 @@ import torch
 from catnat_lab.errors import UserError
 from catnat_lab.heads import head
 from catnat_lab.rl import checkpoint
-from catnat_lab.rl.atari import LONGEST, seed_of
+from catnat_lab.rl.atari import LONGEST, Atari, seed_of
 from catnat_lab.rl.catalogue import atari_games, make_games
 from catnat_lab.rl.games import Array
 from catnat_lab.rl.network import ActorCritic
@@ -45,7 +45,7 @@ def play(folder: Path, *, seed: int = 12_345, greedy: bool = False, steps: int =
     network = ActorCritic(games.observation, one.width)
     network.load_state_dict(checkpoint.network_of(tensors))
     seen, allowed = games.reset(seed)
-    screen = Screen(settings.game, seed) if games.pixels else None
+    screen = Screen(games, seed) if isinstance(games, Atari) else None
     score, length, over = 0.0, 0, False
     pictures: list[Array] = []
     while not over and length < steps:
@@ -59,18 +59,19 @@ def play(folder: Path, *, seed: int = 12_345, greedy: bool = False, steps: int =
         seen, allowed, over = step.observation, step.allowed, bool(step.over[0])
         score, length = score + float(step.reward[0]), length + 1
         if screen is not None and len(pictures) < MOST_PICTURES:
-            pictures.append(screen.step(action.numpy()))
+            pictures.append(screen.follow())
     return Play(score, length, pictures)
 
 
 class Screen:
     """The same game again in colour and at full size: it is the same because its seed and its actions are."""
 
-    def __init__(self, name: str, seed: int) -> None:
+    def __init__(self, games: Atari, seed: int) -> None:
         from ale_py.vector_env import AtariVectorEnv
 
+        self.games = games
         self.env = AtariVectorEnv(
-            atari_games()[name],
+            atari_games()[games.name],
             1,
             img_height=COLOUR[0],
             img_width=COLOUR[1],
@@ -82,9 +83,9 @@ class Screen:
         )
         self.env.reset(seed=seed_of(seed))
 
-    def step(self, actions: Array) -> Array:
-        """The screen after one more action."""
-        return np.array(self.env.step(actions)[0][0, 0])
+    def follow(self) -> Array:
+        """The screen after what the games have just done."""
+        return np.array(self.env.step(self.games.pressed)[0][0, 0])
 
 
 def write_gif(pictures: list[Array], path: Path) -> None:

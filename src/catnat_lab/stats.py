@@ -69,6 +69,12 @@ def welch_from_summaries(a: Summary, b: Summary) -> float:
     return float(test.pvalue)
 
 
+def by_ranks(a: Sequence[float], b: Sequence[float]) -> float:
+    """The two-sided p-value of Mann and Whitney's test: does one of two values come out higher more often?"""
+    first, second = _finite(a, least=2, name="a"), _finite(b, least=2, name="b")
+    return float(stats.mannwhitneyu(first, second).pvalue)
+
+
 def bold(groups: Mapping[str, Sequence[float]], lower_is_better: bool = True, alpha: float = 0.05) -> set[str]:
     """The best-performing groups: the best mean, and all that Welch's test at ``alpha`` cannot tell from it."""
     best = _best(groups, lower_is_better, alpha)

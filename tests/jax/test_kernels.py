@@ -97,6 +97,7 @@ def test_a_program_for_a_gpu_has_them_and_any_other_case_falls_back() -> None:
     )
 
 
+@pytest.mark.skipif(jax.device_count() < 4, reason="needs four devices")
 def test_shard_map_has_them_unless_xla_has_to_spread_the_rest() -> None:
     kinds = (jax.sharding.AxisType.Auto,) * 2
     mesh, rows = jax.make_mesh((2, 2), ("i", "j"), axis_types=kinds), jax.sharding.PartitionSpec("i")

@@ -99,6 +99,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "mean score of the last 100 episodes" in capsys.readouterr().out
     page = (tmp_path / "study" / "report.html").read_text()
     assert "Learning curves" in page and "the best of 2 trials" in page
+    values, curves = ((tmp_path / "study" / name).read_text().splitlines() for name in ("values.csv", "curves.csv"))
+    assert len(values) == 1 + 2 + 2 and curves[0] == "game,head,rank,seed,step,score"
+    assert {line.split(",")[3] for line in curves[1:]} == {"1", "2"}
     assert main(["report", "--output", str(tmp_path / "study")]) == 0
     capsys.readouterr()
     for given, message in (

@@ -17,6 +17,7 @@ from catnat_lab.stats import (
     best_in_pairs,
     bold,
     bootstrap,
+    by_ranks,
     excess,
     holm,
     interquartile_mean,
@@ -99,6 +100,12 @@ def test_excess_is_the_difference_of_means_with_its_error() -> None:
     assert found.mean == pytest.approx(3.0)
     assert found.error == pytest.approx(math.sqrt(2.0 / 2))
     assert excess(GOOD, BAD).error == pytest.approx(math.sqrt(np.var(GOOD, ddof=1) / 4 + np.var(BAD, ddof=1) / 4))
+
+
+def test_ranks_by_hand() -> None:
+    """All of one below all of the other: 2 of the 70 orders of 4 and 4 are so far apart."""
+    assert by_ranks([1, 2, 3, 4], [5, 6, 7, 8]) == pytest.approx(2 / 70)
+    assert by_ranks([1, 4], [2, 3]) == pytest.approx(1.0)
 
 
 def test_holm_by_hand() -> None:

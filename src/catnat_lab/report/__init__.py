@@ -9,6 +9,7 @@ from catnat_lab.report.as_page import PageFigure, Report, page, write
 from catnat_lab.report.as_terminal import terminal
 from catnat_lab.report.judgement import Contest, Difference, Disagreement, Judgement, judge
 from catnat_lab.report.table import Cell, Column, Table
+from catnat_lab.report.written import write_pages
 
 __all__ = [
     "Cell",
@@ -25,4 +26,5 @@ __all__ = [
     "Report",
     "PageFigure",
     "write",
+    "write_pages",
 ]

@@ -39,7 +39,7 @@ class Report:
         tables: our numbers beside the paper's.
         remarks: where we differ from the paper and why we think so; the computed disagreements come by themselves.
         figures: the figures in their order.
-        rerun: the commands that run it again, one a line.
+        rerun: the commands that run it again, one a line; by default the one that the provenance names.
     """
 
     title: str
@@ -49,6 +49,11 @@ class Report:
     remarks: tuple[str, ...] = ()
     figures: tuple[PageFigure, ...] = ()
     rerun: tuple[str, ...] = field(default=())
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """That run it again."""
+        return self.rerun or tuple(command for name, command in self.provenance.items() if name == "command")
 
 
 def page(report: Report) -> str:

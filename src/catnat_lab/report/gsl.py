@@ -9,7 +9,7 @@ import numpy as np
 
 from catnat_lab.gsl.data import true_edges
 from catnat_lab.gsl.search import OPTIMAL
-from catnat_lab.report import Cell, PageFigure, Report, Table, gsl_figures, markdown, page, write
+from catnat_lab.report import Cell, PageFigure, Report, Table, gsl_figures, write_pages
 from catnat_lab.report.curves import Curve, CurvePanel
 from catnat_lab.report.gsl_remarks import remarks_of
 from catnat_lab.report.gsl_results import COLUMNS, PROVENANCE, Results, is_papers, load, paper_table
@@ -111,25 +111,15 @@ def _searches(results: Results, theta: float) -> gsl_figures.SearchPanel:
 def write_report(results: Results, folder: Path) -> Path:
     """Write report.html, report.md and the table's values as CSV; the path of the page."""
     table = table_of(results)
-    remarks = remarks_of(results)
-    rerun = [results.provenance["command"]] if "command" in results.provenance else []
     report = Report(
         title=f"Graph structure learning{': catnat beside the paper' if table.has_paper else ' by catnat and others'}",
         summary=summary_of(results),
         provenance=results.provenance,
         tables=(table,),
-        remarks=remarks,
+        remarks=remarks_of(results),
         figures=tuple(figures_of(results, table)),
-        rerun=tuple(rerun),
     )
-    why = (
-        "\n".join(["**What else we found, and why we think we differ**", *(f"- {remark}" for remark in remarks)])
-        if remarks
-        else ""
-    )
-    write(folder / "report.md", "\n\n".join(part for part in (markdown(table).rstrip(), why) if part) + "\n")
-    write(folder / "values.csv", values_csv(results))
-    return write(folder / "report.html", page(report))
+    return write_pages(report, folder, {"values.csv": values_csv(results)})
 
 
 def summary_of(results: Results) -> str:

@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from catnat_lab.errors import UserError
-from catnat_lab.report import PageFigure, Report, markdown, page, write
+from catnat_lab.report import PageFigure, Report, write_pages
 from catnat_lab.report.curves import Curve, CurvePanel
 from catnat_lab.report.rl import draw_curves
 from catnat_lab.report.svg import serialize
 from catnat_lab.report.table import Cell, Column, Table
-from catnat_lab.rl.minatar_study import NOTE, PROVENANCE, best_rate, study_name
-from catnat_lab.stats import bootstrap, interquartile_mean, summarize, welch
+from catnat_lab.rl.minatar_study import FIRST_SEARCH_SEED, NOTE, PROVENANCE, best_rate, study_name
+from catnat_lab.stats import bootstrap, by_ranks, interquartile_mean, summarize, welch
 from catnat_lab.store import Finished, Store
 
 
@@ -85,7 +86,10 @@ def remarks_of(results: Results) -> tuple[str, ...]:
                 if min(len(ours), len(theirs)) < 2:
                     continue
                 gap = summarize(ours).mean - summarize(theirs).mean
-                told.append(f"{game}, {head} less softmax: {gap:+.2f} (Welch's test, p = {welch(ours, theirs):.2g}).")
+                told.append(
+                    f"{game}, {head} less softmax: {gap:+.2f} (Welch's test, p = {welch(ours, theirs):.2g}; by ranks, "
+                    f"after Mann and Whitney, p = {by_ranks(ours, theirs):.2g})."
+                )
     for (game, head), trial in results.searched.items():
         means = ", ".join(f"{rate}: {np.mean(scores):.2f}" for rate, scores in trial.record["by rate"].items())
         told.append(
@@ -101,8 +105,8 @@ def _finite(trial: Finished) -> list[float]:
 
 
 def write_report(results: Results, folder: Path) -> Path:
-    """Write report.html, report.md and the values as CSV; the path of the page."""
-    table, remarks, settings = table_of(results), remarks_of(results), results.settings
+    """Write report.html, report.md, the values and the curves as CSV; the path of the page."""
+    settings = results.settings
     report = Report(
         title="PPO on MinAtar",
         summary=(
@@ -110,19 +114,39 @@ def write_report(results: Results, folder: Path) -> Path:
             f"of {settings['steps']:,} steps each; a rate for every head by seeds of its own."
         ),
         provenance=results.provenance,
-        tables=(table,),
-        remarks=remarks,
+        tables=(table_of(results),),
+        remarks=remarks_of(results),
         figures=tuple(figures_of(results)),
-        rerun=tuple([results.provenance["command"]] if "command" in results.provenance else []),
     )
-    why = "\n".join(["**What we found**", "", *(f"- {remark}" for remark in remarks)])
-    write(folder / "report.md", "\n\n".join([markdown(table).rstrip(), why]) + "\n")
-    lines = ["game,head,rate,seed,score"]
+    return write_pages(report, folder, {"values.csv": values_csv(results), "curves.csv": curves_csv(results)})
+
+
+def values_csv(results: Results) -> str:
+    """One line a seed, of the search too."""
+    lines = ["game,head,stage,rate,seed,score"]
+    for (game, head), trial in results.searched.items():
+        for rate, scores in trial.record["by rate"].items():
+            seeds = enumerate(scores, FIRST_SEARCH_SEED)
+            lines += [f"{game},{head},search,{rate},{seed},{score:g}" for seed, score in seeds]
     for (game, head), trial in results.final.items():
-        rate = trial.config["rate"]
-        lines += [f"{game},{head},{rate:g},{seed},{score:g}" for seed, score in enumerate(trial.record["scores"], 1)]
-    write(folder / "values.csv", "\n".join(lines) + "\n")
-    return write(folder / "report.html", page(report))
+        place = f"{game},{head},final,{trial.config['rate']:g}"
+        lines += [f"{place},{seed},{score:g}" for seed, score in enumerate(trial.record["scores"], 1)]
+    return "\n".join(lines) + "\n"
+
+
+def curves_csv(results: Results) -> str:
+    """One line a point of a final seed's curve: the mean score of the episodes that ended in the part before it."""
+    lines = ["game,head,seed,step,score"]
+    for (game, head), trial in results.final.items():
+        for seed, curve in enumerate(trial.record["curves"], 1):
+            points = zip(_steps(results, len(curve)), curve, strict=True)
+            lines += [f"{game},{head},{seed},{step:.0f},{score:g}" for step, score in points]
+    return "\n".join(lines) + "\n"
+
+
+def _steps(results: Results, points: int) -> NDArray[Any]:
+    """Where the parts of training end."""
+    return np.linspace(0, results.settings["steps"], points + 1)[1:]
 
 
 def figures_of(results: Results) -> list[PageFigure]:
@@ -133,7 +157,7 @@ def figures_of(results: Results) -> list[PageFigure]:
         for head in results.settings["heads"]:
             if (game, head) in results.final:
                 values = np.nan_to_num(np.array(results.final[game, head].record["curves"], dtype=float))
-                steps = np.linspace(0, results.settings["steps"], values.shape[1] + 1)[1:]
+                steps = _steps(results, values.shape[1])
                 ends = np.array([bootstrap(column, interquartile_mean, draws=300) for column in values.T])
                 middle = np.array([interquartile_mean(column) for column in values.T])
                 curves[head] = Curve(steps, middle, ends[:, 0], ends[:, 1])

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from catnat_lab.errors import UserError
-from catnat_lab.report import PageFigure, Report, markdown, page, write
+from catnat_lab.report import PageFigure, Report, write_pages
 from catnat_lab.report.curves import Curve, CurvePanel, draw_curve, names_of
 from catnat_lab.report.drawing import in_look, in_panels, key, label_left, legend
 from catnat_lab.report.svg import serialize
@@ -136,8 +136,7 @@ def _chosen(results: Results) -> list[str]:
 
 
 def write_report(results: Results, folder: Path) -> Path:
-    """Write report.html, report.md and the values as CSV; the path of the page."""
-    table, remarks = table_of(results), remarks_of(results)
+    """Write report.html, report.md, the values and the curves as CSV; the path of the page."""
     settings = results.settings
     done = sum(len(trials) for trials in (*results.final.values(), *results.tried.values()))
     report = Report(
@@ -147,15 +146,11 @@ def write_report(results: Results, folder: Path) -> Path:
             f"{settings['steps']:,} steps each. {done} trials are finished."
         ),
         provenance=results.provenance,
-        tables=(table,),
-        remarks=remarks,
+        tables=(table_of(results),),
+        remarks=remarks_of(results),
         figures=tuple(figures_of(results)),
-        rerun=tuple([results.provenance["command"]] if "command" in results.provenance else []),
     )
-    why = "\n".join(["**What else we found**", "", *(f"- {remark}" for remark in remarks)])
-    write(folder / "report.md", "\n\n".join([markdown(table).rstrip(), why]) + "\n")
-    write(folder / "values.csv", values_csv(results))
-    return write(folder / "report.html", page(report))
+    return write_pages(report, folder, {"values.csv": values_csv(results), "curves.csv": curves_csv(results)})
 
 
 def values_csv(results: Results) -> str:
@@ -168,6 +163,17 @@ def values_csv(results: Results) -> str:
             place = (game, head, config["stage"], f"{config.get('rank', '')}", f"{config['seed']}")
             measured = (f"{trial.metrics['score']:g}", f"{trial.metrics['episodes']:.0f}")
             lines.append(",".join((*place, *chosen, *measured)))
+    return "\n".join(lines) + "\n"
+
+
+def curves_csv(results: Results) -> str:
+    """One line a point of a final run's curve: the mean score of the episodes that ended in the part before it."""
+    lines = ["game,head,rank,seed,step,score"]
+    for (game, head), trials in results.final.items():
+        for trial in trials:
+            place, curve = f"{game},{head},{trial.config['rank']},{trial.config['seed']}", trial.record["curve"]
+            points = zip(curve["step"], curve["score"], strict=True)
+            lines += [f"{place},{step:.0f},{score:g}" for step, score in points]
     return "\n".join(lines) + "\n"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from catnat_lab.report import PageFigure, Report, markdown, page, vae_figures, write
+from catnat_lab.report import PageFigure, Report, vae_figures, write_pages
 from catnat_lab.report.vae_remarks import remarks_of
 from catnat_lab.report.vae_results import NAMES, PROVENANCE, Results, curves_csv, load, tables_of, values_csv
 
@@ -14,22 +14,15 @@ __all__ = ["PROVENANCE", "Results", "load", "tables_of", "write_report"]
 
 def write_report(results: Results, folder: Path) -> Path:
     """Write report.html, report.md, the values and the curves as CSV; the path of the page."""
-    tables, remarks = tables_of(results), remarks_of(results)
     report = Report(
         title=f"Categorical VAE beside the paper: {NAMES[results.settings['table']]}",
         summary=summary_of(results),
         provenance=results.provenance,
-        tables=tuple(tables),
-        remarks=remarks,
+        tables=tuple(tables_of(results)),
+        remarks=remarks_of(results),
         figures=tuple(figures_of(results, folder)),
-        rerun=tuple([results.provenance["command"]] if "command" in results.provenance else []),
     )
-    why = ["\n".join(["**What else we found, and why we think we differ**", *(f"- {remark}" for remark in remarks)])]
-    parts = [*(markdown(table).rstrip() for table in tables), *(why if remarks else [])]
-    write(folder / "report.md", "\n\n".join(parts) + "\n")
-    write(folder / "values.csv", values_csv(results))
-    write(folder / "curves.csv", curves_csv(results))
-    return write(folder / "report.html", page(report))
+    return write_pages(report, folder, {"values.csv": values_csv(results), "curves.csv": curves_csv(results)})
 
 
 def summary_of(results: Results) -> str:

@@ -177,6 +177,19 @@ def test_the_command_trains_shows_and_refuses(tmp_path: Path, capsys: pytest.Cap
         assert message in told and told.startswith("error: ") and "\n" not in told
 
 
+def test_a_run_keeps_where_it_was_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "provenance.json"
+    command = ["rl", "--game", "CartPole-v1", "--preset", "smoke", "--device", "cpu", "--output", str(tmp_path)]
+    assert main([*command, "--minutes", "1e-9"]) == 0
+    first = json.loads(path.read_text())
+    assert "continued with" not in first
+    path.write_text(json.dumps(first | {"commit": "another"}))
+    assert main(command) == 0
+    again = json.loads(path.read_text())
+    assert again["commit"] == "another" and again["continued with"] == f"commit {first['commit']}"
+    assert main(command) == 0 and json.loads(path.read_text()) == again  # nothing was left to do
+
+
 HEADS = ("softmax", "sparsemax", "catnat-sigmoid", "catnat-natural", "catnat-natural-revive-fine")
 
 

@@ -78,15 +78,19 @@ def command_line() -> str:
 
 def note_part(store: Store, note: str, device: torch.device, seconds: float) -> None:
     """Add what this process has spent; where it differs from the first in commit or machine, that is said too."""
-    facts, now = store.note(note), provenance(command_line(), device)
+    facts = store.note(note)
     spent = float(facts.get("seconds", "0").split()[0]) + seconds
     facts["seconds"] = f"{spent:.0f} of training and bookkeeping, start-up not counted"
     if device.type == "cuda":
         facts["peak GPU memory"] = f"{torch.cuda.max_memory_allocated(device) / 1e9:.1f} GB"
-    other = {key: value for key, value in now.items() if key != "command" and facts.get(key) != value}
-    if other:
-        facts["continued with"] = ", ".join(f"{key} {value}" for key, value in other.items())
-    store.set_note(note, facts)
+    store.set_note(note, continued(facts, provenance(command_line(), device)))
+
+
+def continued(first: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Where a study or a run comes from, when it was begun there and goes on here."""
+    other = {key: value for key, value in now.items() if key != "command" and first.get(key) != value}
+    told = {"continued with": ", ".join(f"{key} {value}" for key, value in other.items())}
+    return first | (told if other else {})
 
 
 def show(write_report: Callable[[Any, Path], Path], tables: Sequence[Table], results: Any, output: Path) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from catnat_lab.commands.parts import DATABASE, Bars, command_line, device_of, say, show
+from catnat_lab.commands.parts import DATABASE, Bars, command_line, continued, device_of, say, show
 from catnat_lab.errors import UserError
 from catnat_lab.provenance import provenance
 from catnat_lab.report import rl as rl_report
+from catnat_lab.report import write
 from catnat_lab.rl import settings as rl_settings
 from catnat_lab.store import Store
 
@@ -72,17 +75,15 @@ class Rl:
             raise UserError(f"threads must not be negative; got {self.threads}")
         settings, device = self.settings(), device_of(self.device)
         folder = self.output or Path(f"runs/rl/{settings.game.replace('/', '-')}-{settings.head}-{settings.seed}")
-        with Bars() as step:
-            result = train(
-                settings,
-                folder,
-                device,
-                threads=self.threads,
-                minutes=self.minutes,
-                on_update=lambda done, total, score: step(f"{settings.game}, score {score:.1f}", done, total),
-            )
         facts = provenance(command_line(), device) | {"settings": settings.as_dict()}
-        (folder / "provenance.json").write_text(json.dumps(facts, indent=2) + "\n")
+        note = cache(lambda: note_run(folder, facts))  # once
+        with Bars() as step:
+
+            def on_update(done: int, total: int, score: float) -> None:
+                note()  # not before: a folder of another run is refused and stays as it is
+                step(f"{settings.game}, score {score:.1f}", done, total)
+
+            result = train(settings, folder, device, threads=self.threads, minutes=self.minutes, on_update=on_update)
         print(f"{settings.game} by {settings.head}, seed {settings.seed}: {result.steps:,} steps, ", end="")
         print(f"{len(result.episodes)} episodes, score {result.score:.1f} (mean of the last 100)")
         if result.diverged:
@@ -135,7 +136,7 @@ class RlSweep:
         plan, device = replace(sweep.plan_of(self.preset), **given), device_of(self.device)
         with Store(self.storage or self.output / DATABASE) as store, Bars() as progress:
             study = sweep.Sweep(store, plan, device, self.output, self.threads, self.minutes, progress, say)
-            store.settle_note(sweep.PROVENANCE, provenance(command_line(), device))
+            note_study(store, sweep.PROVENANCE, provenance(command_line(), device))
             try:
                 study.run()
             except sweep.Stopped:
@@ -190,7 +191,7 @@ class RlMinatar:
             jax.config.update("jax_compilation_cache_dir", str(self.output / "compiled"))  # for the next start
             study = minatar_study.Sweep(store, plan, self.output, progress, say)
             facts = provenance(command_line()) | {"jax": jax.__version__, "jax on": str(jax.devices()[0])}
-            store.settle_note(minatar_study.PROVENANCE, facts)
+            note_study(store, minatar_study.PROVENANCE, facts)
             study.run()
             results = minatar_report.load(store)
         show(minatar_report.write_report, [minatar_report.table_of(results)], results, self.output)
@@ -221,3 +222,15 @@ class RlWatch:
             path = self.gif or self.output / "play.gif"
             write_gif(played.pictures, path)
             print(f"picture: {path}")
+
+
+def note_run(folder: Path, facts: dict[str, Any]) -> None:
+    """Write where a run comes from; of one that goes on, where it was begun and what is different now."""
+    path = folder / "provenance.json"
+    known = json.loads(path.read_text()) if path.exists() else facts
+    write(path, json.dumps(continued(known, facts), indent=2) + "\n")
+
+
+def note_study(store: Store, note: str, facts: dict[str, Any]) -> None:
+    """The same, in a study's database."""
+    store.set_note(note, continued(store.settle_note(note, facts), facts))

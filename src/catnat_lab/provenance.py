@@ -13,7 +13,7 @@ import torch
 
 import catnat
 
-PACKAGES = ("numpy", "scipy", "optuna", "entmax")
+PACKAGES = ("numpy", "scipy", "optuna", "entmax", "ale-py", "gymnasium", "pgx", "optax")
 
 
 def provenance(command: str, device: torch.device | None = None) -> dict[str, str]:

@@ -69,6 +69,13 @@ def welch_from_summaries(a: Summary, b: Summary) -> float:
     return float(test.pvalue)
 
 
+def welch_interval(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> tuple[float, float]:
+    """The interval of Welch's test for the mean of ``a`` less that of ``b``."""
+    found = stats.ttest_ind(_finite(a, least=2), _finite(b, least=2), equal_var=False)
+    low, high = found.confidence_interval(level)
+    return float(low), float(high)
+
+
 def by_ranks(a: Sequence[float], b: Sequence[float]) -> float:
     """The two-sided p-value of Mann and Whitney's test: does one of two values come out higher more often?"""
     first, second = _finite(a, least=2, name="a"), _finite(b, least=2, name="b")
@@ -124,6 +131,23 @@ def bootstrap(
     numbers = np.array(_finite(values, least=2))
     again = np.random.default_rng(seed).choice(numbers, (draws, len(numbers)))
     found = [measure(sample) for sample in again]
+    low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def bootstrap_difference(
+    a: Sequence[float],
+    b: Sequence[float],
+    measure: Callable[[Sequence[float]], float],
+    *,
+    level: float = 0.95,
+    draws: int = 2000,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """The percentile interval of the measure of ``a`` less that of ``b``, each drawn again by itself."""
+    random = np.random.default_rng(seed)
+    again = [random.choice(np.array(_finite(x, least=2)), (draws, len(x))) for x in (a, b)]
+    found = [measure(first) - measure(second) for first, second in zip(*again, strict=True)]
     low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 

@@ -12,7 +12,10 @@ import torch
 pytest.importorskip("pgx")
 import jax
 import jax.numpy as jnp
+import pgx
+from pgx.experimental import auto_reset
 
+import catnat
 from catnat_lab.cli import main
 from catnat_lab.errors import UserError
 from catnat_lab.heads import head as torch_head
@@ -90,6 +93,71 @@ def test_seeds_of_a_stack_are_what_they_are_alone() -> None:
     assert not np.allclose(both.parameters["dense"][0], both.parameters["dense"][1])
 
 
+def test_an_update_is_play_advantages_and_adam() -> None:
+    """All of it again, step by step: pgx's game, numpy's advantages, which end where games do, and Adam by hand."""
+    settings = replace(SMALL, rollout=32)
+    training, head, rate, total = program(settings), head_of(settings.head, 3), 0.01, 8
+    begun = training.begin(jnp.array([5]))
+    after, told = training.update(begun, jnp.array([rate]), total)
+    state = jax.tree.map(lambda x: x[0], begun)
+
+    step = jax.jit(jax.vmap(auto_reset((game := pgx.make("minatar-breakout")).step, game.init)))
+    games, key, kept, rewards, overs = state.games, state.key, [], [], []
+    for _ in range(settings.rollout):
+        key, drawing, stepping = jax.random.split(key, 3)
+        scores, value = minatar.apply(state.parameters, games.observation)
+        drawn = head.draw(drawing, scores)
+        kept.append((games.observation, drawn.sample, drawn.log_prob, value))
+        games = step(games, drawn.sample, jax.random.split(stepping, settings.envs))
+        rewards.append(games.rewards[:, 0])
+        overs.append(games.terminated)
+    seen, action, log_prob, value = (jnp.stack(x) for x in zip(*kept, strict=True))
+    reward, over = np.array(rewards), np.array(overs)
+    assert over.any() and told.episodes[0] == over.sum() and told.ended[0] == pytest.approx(_ended(reward, over))
+    following = np.asarray(minatar.apply(state.parameters, games.observation)[1])
+    advantage = jnp.array(estimate(reward, over, np.asarray(value), following, settings.discount, settings.trace))
+
+    flat = Steps(*(x.reshape(128, *x.shape[2:]) for x in (seen, action, log_prob, value)), reward.ravel(), over.ravel())
+    key, *orders = jax.random.split(key, settings.epochs + 1)
+    p, m, v = state.parameters, *({name: 0.0 * x for name, x in state.parameters.items()} for _ in range(2))
+    slope_of, count = jax.jit(jax.grad(minatar.loss_of), static_argnums=(1, 2)), 0
+    for order in orders:
+        for rows in jax.random.permutation(order, 128).reshape(settings.minibatches, -1):
+            some = jax.tree.map(lambda x, rows=rows: x[rows], flat)
+            gain = advantage.ravel()[rows]
+            slope = slope_of(p, settings, head, some, gain, gain + some.value)
+            norm = np.sqrt(sum(float((g**2).sum()) for g in slope.values()))
+            slope = {name: g * min(1.0, settings.gradient / norm) for name, g in slope.items()}
+            count += 1
+            m = {name: 0.9 * m[name] + 0.1 * g for name, g in slope.items()}
+            v = {name: 0.999 * v[name] + 0.001 * g**2 for name, g in slope.items()}
+            for name in p:
+                change = (m[name] / (1 - 0.9**count)) / (jnp.sqrt(v[name] / (1 - 0.999**count)) + 1e-5)
+                p = p | {name: p[name] - rate * change}
+    for name in p:
+        np.testing.assert_allclose(after.parameters[name][0], p[name], atol=2e-4, err_msg=name)
+        assert np.abs(p[name] - state.parameters[name]).max() > 2e-3, name
+
+
+def _ended(reward: np.ndarray, over: np.ndarray) -> float:
+    """The sum of the scores of all episodes that ended."""
+    total, scores = 0.0, np.zeros(reward.shape[1])
+    for now, ends in zip(reward, over, strict=True):
+        scores += now
+        total += scores[ends].sum()
+        scores[ends] = 0
+    return total
+
+
+def test_dead_nodes_are_counted() -> None:
+    head, pi = head_of("catnat-natural", 3), catnat.Parameterization(3, catnat.Natural())
+    assert isinstance(pi.activation, catnat.Natural)
+    low, high = (np.array(pi.centers) + sign * pi.activation.amplitude / 2 for sign in (-1, 1))
+    assert head.outside(jnp.array([low + 0.01, high - 0.01])) == 0.0
+    assert head.outside(jnp.array([low - 0.01, high - 0.01])) == 0.5
+    assert head_of("softmax", 3).outside(jnp.full((2, 3), 99.0)) == 0.0
+
+
 def test_the_rate_falls_to_zero() -> None:
     training = program(SMALL)
     state = training.begin(jnp.array([3]))._replace(updates=jnp.array([8]))
@@ -104,7 +172,7 @@ def test_scores_and_curves_are_means_over_episodes() -> None:
     ended = np.zeros((2, 20), np.float32)
     count = np.zeros((2, 20), np.int32)
     ended[0, 0], count[0, 0], ended[0, 18], count[0, 18], ended[0, 19], count[0, 19] = 4, 2, 6, 1, 6, 3
-    found = Outcome(ended, count)
+    found = Outcome(ended, count, np.zeros_like(ended))
     assert found.scores()[0] == 3.0 and np.isnan(found.scores()[1])
     assert found.curves(10)[0].tolist() == [2.0] * 9 + [3.0]
 

@@ -17,6 +17,7 @@ from catnat_lab.stats import (
     best_in_pairs,
     bold,
     bootstrap,
+    bootstrap_difference,
     by_ranks,
     excess,
     holm,
@@ -25,6 +26,7 @@ from catnat_lab.stats import (
     summarize,
     welch,
     welch_from_summaries,
+    welch_interval,
 )
 
 samples = st.lists(st.floats(-1e3, 1e3).map(lambda x: round(x, 3)), min_size=2, max_size=8)
@@ -100,6 +102,23 @@ def test_excess_is_the_difference_of_means_with_its_error() -> None:
     assert found.mean == pytest.approx(3.0)
     assert found.error == pytest.approx(math.sqrt(2.0 / 2))
     assert excess(GOOD, BAD).error == pytest.approx(math.sqrt(np.var(GOOD, ddof=1) / 4 + np.var(BAD, ddof=1) / 4))
+
+
+def test_differences_have_intervals() -> None:
+    """Welch's excludes 0 just where the test says so; the bootstrap's moves with the values and has their width."""
+    random = np.random.default_rng(1)
+    for shift in np.linspace(0.2, 1.2, 11):
+        a, b = random.normal(size=30) + shift, 2 * random.normal(size=20)
+        low, high = welch_interval(a, b)
+        assert (welch(a, b) < 0.05) == (not low < 0 < high) and (low + high) / 2 == pytest.approx(a.mean() - b.mean())
+    a, b = random.normal(size=200), random.normal(size=200)
+    low, high = bootstrap_difference(a + 3, b, interquartile_mean)
+    again = bootstrap_difference(a, b, interquartile_mean)
+    assert (low - 3, high - 3) == pytest.approx(again) and again[0] < interquartile_mean(a) - interquartile_mean(
+        b
+    ) < again[1]
+    mean = bootstrap_difference(a, b, lambda x: float(np.mean(x)))
+    assert mean[1] - mean[0] == pytest.approx(2 * 1.96 * (2 / 200) ** 0.5, rel=0.15)
 
 
 def test_ranks_by_hand() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,16 @@ from catnat_lab.report.rl import draw_curves
 from catnat_lab.report.svg import serialize
 from catnat_lab.report.table import Cell, Column, Table
 from catnat_lab.rl.minatar_study import FIRST_SEARCH_SEED, NOTE, PROVENANCE, best_rate, study_name
-from catnat_lab.stats import bootstrap, by_ranks, interquartile_mean, summarize, welch
+from catnat_lab.stats import (
+    bootstrap,
+    bootstrap_difference,
+    by_ranks,
+    holm,
+    interquartile_mean,
+    summarize,
+    welch,
+    welch_interval,
+)
 from catnat_lab.store import Finished, Store
 
 
@@ -63,40 +73,78 @@ def table_of(results: Results) -> Table:
 
 
 def remarks_of(results: Results) -> tuple[str, ...]:
-    """Interquartile means, the tests against softmax, the rates."""
-    told = [
-        "A score is the mean over the episodes that end in the last tenth of training, which favours short ones. "
-        "Actions are sticky: with probability 0.1 the one before is repeated, as is pgx's default."
-    ]
+    """Interquartile means, differences from softmax, dead nodes, the rates, and what the games are."""
+    found = [*_measures(results), *_differences(results), *_outside(results), *_rates(results), SCORES]
+    return (*found, SEAQUEST) if "Seaquest" in results.settings["games"] else tuple(found)
+
+
+SCORES = (
+    "A score is the mean over the episodes that end in the last tenth of training, which favours short ones. Actions "
+    "are sticky: with probability 0.1 the one before is repeated, as is pgx's default. Of the settings only the rate "
+    "was tuned."
+)
+SEAQUEST = (
+    "Seaquest is pgx's, not quite MinAtar's own: enemy torpedoes that leave the screen are never removed from their "
+    "list, and one that left by the left edge stops all behind it there, so that late in a long game most torpedoes in "
+    "sight stand still and do no harm. Its scores cannot be compared with those published for MinAtar."
+)
+
+
+def _measures(results: Results) -> Iterator[str]:
     for game in results.settings["games"]:
         lines = []
         for head in results.settings["heads"]:
-            if (game, head) in results.final:
-                scores = _finite(results.final[game, head])
-                if len(scores) < 2:
-                    continue
+            scores = _scores(results, game, head)
+            if len(scores) > 1:
                 low, high = bootstrap(scores, interquartile_mean)
                 lines.append(f"{head} {interquartile_mean(scores):.2f} [{low:.2f}, {high:.2f}]")
         if lines:
-            told.append(f"{game}, interquartile means with 95% bootstrap intervals: {', '.join(lines)}.")
-        for head in results.settings["heads"]:
-            pair = [results.final.get((game, name)) for name in (head, "softmax")]
-            if head != "softmax" and all(trial is not None for trial in pair):
-                ours, theirs = (_finite(trial) for trial in pair if trial is not None)
-                if min(len(ours), len(theirs)) < 2:
-                    continue
-                gap = summarize(ours).mean - summarize(theirs).mean
-                told.append(
-                    f"{game}, {head} less softmax: {gap:+.2f} (Welch's test, p = {welch(ours, theirs):.2g}; by ranks, "
-                    f"after Mann and Whitney, p = {by_ranks(ours, theirs):.2g})."
-                )
+            yield f"{game}, interquartile means with 95% bootstrap intervals: {', '.join(lines)}."
+
+
+def _differences(results: Results) -> Iterator[str]:
+    """From softmax, with intervals; the tests by ranks are corrected for their number."""
+    games, heads = results.settings["games"], results.settings["heads"]
+    pairs = {
+        (game, head): (_scores(results, game, head), _scores(results, game, "softmax"))
+        for game in games
+        for head in heads
+        if head != "softmax"
+    }
+    pairs = {cell: pair for cell, pair in pairs.items() if min(map(len, pair)) > 1}
+    ranks = [by_ranks(*pair) for pair in pairs.values()]
+    for ((game, head), (ours, theirs)), by_rank, corrected in zip(pairs.items(), ranks, holm(ranks), strict=True):
+        gap = summarize(ours).mean - summarize(theirs).mean
+        low, high = welch_interval(ours, theirs)
+        middle = interquartile_mean(ours) - interquartile_mean(theirs)
+        least, most = bootstrap_difference(ours, theirs, interquartile_mean)
+        yield (
+            f"{game}, {head} less softmax: of the means {gap:+.2f} [{low:+.2f}, {high:+.2f}] (Welch's test, p = "
+            f"{welch(ours, theirs):.2g}); of the interquartile means {middle:+.2f} [{least:+.2f}, {most:+.2f}]; by "
+            f"ranks, after Mann and Whitney, p = {by_rank:.2g}, corrected after Holm {corrected:.2g}."
+        )
+
+
+def _outside(results: Results) -> Iterator[str]:
+    for (game, head), trial in results.final.items():
+        shares = trial.record.get("outside", [])
+        if "natural" in head and shares:
+            told = f"{100 * np.mean(shares):.0f}% on average, {100 * min(shares):.0f} to {100 * max(shares):.0f}%"
+            yield f"{game} {head}, nodes outside the natural range in the last tenth of training: {told}."
+
+
+def _rates(results: Results) -> Iterator[str]:
     for (game, head), trial in results.searched.items():
         means = ", ".join(f"{rate}: {np.mean(scores):.2f}" for rate, scores in trial.record["by rate"].items())
-        told.append(
+        yield (
             f"{game} {head}: rate {best_rate(trial):g}, by {results.settings['search_seeds']} other seeds of "
             f"{results.settings['search_steps']:,} steps ({means})."
         )
-    return tuple(told)
+
+
+def _scores(results: Results, game: str, head: str) -> list[float]:
+    trial = results.final.get((game, head))
+    return [] if trial is None else _finite(trial)
 
 
 def _finite(trial: Finished) -> list[float]:

@@ -26,6 +26,7 @@ from catnat_lab.store import Finished, Store
 
 PAPER_SEEDS, PAPER_TRIALS = 10, 160
 GRID = 100  # points of a drawn curve
+FEW = 5  # seeds, below which a test says little
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,13 @@ def remarks_of(results: Results) -> tuple[str, ...]:
     """Interquartile means, tests against softmax, and what the search chose."""
     told = [_interquartile(results), _against_softmax(results), *_chosen(results)]
     told.append(
-        "The paper's final returns are taken as means over 10 seeds; ours are of the last 100 episodes of a run. What "
-        "a final return is, the paper does not say."
+        "The paper's final returns are taken as means over 10 seeds; ours are of the last 100 episodes of a run, which "
+        "favours short ones. What a final return is, the paper does not say."
     )
+    if results.settings["steps"] < PAPER_STEPS:
+        told.append("Rates fall to 0 over a run: this is not the beginning of a longer training, but a short one.")
+    if results.settings["seeds"] < FEW:
+        told.append(f"With {results.settings['seeds']} seeds a test can tell next to nothing apart; bold says little.")
     if results.settings["trials"] == 0:
         told.append("No search was made: all heads have the default settings of the paper's codebase.")
     else:

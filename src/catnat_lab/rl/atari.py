@@ -31,13 +31,16 @@ class History:
         """Of copies that were just reset with this seed and the following ones."""
         return cls([seed + i for i in range(count)], [1] * count, [[] for _ in range(count)])
 
-    def add(self, actions: Array, over: Array) -> None:
-        """One step."""
-        for i, (action, ended) in enumerate(zip(actions.tolist(), over.tolist(), strict=True)):
-            self.played[i].append(action)
-            if ended:
-                self.episodes[i] += 1
-                self.played[i] = []
+    def act(self, actions: Array) -> None:
+        """One step is done."""
+        for played, action in zip(self.played, actions.tolist(), strict=True):
+            played.append(action)
+
+    def end(self, over: Array) -> None:
+        """These episodes have ended, and others begun."""
+        for i in np.flatnonzero(over):
+            self.episodes[i] += 1
+            self.played[i] = []
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
@@ -92,14 +95,17 @@ class Atari:
         if self.fire is not None and self.waiting.any():
             actions = np.where(self.waiting, self.fire, actions)
         self.pressed = actions
-        observation, reward, ended, cut, about = self.env.step(actions)
+        self.env.send(actions)
+        self.log.act(actions)  # while the games run
+        observation, reward, ended, cut, about = self.env.recv()
         over, lives = ended | cut, about["lives"]
         lost = over | (lives < self.lives)
-        self.log.add(actions, over)
+        self.log.end(over)
         last = {int(i): about["final_obs"][i].copy() for i in np.flatnonzero(cut & ~ended)}
-        old = over & (np.array(self.log.episodes) > RESEEDED)
-        if old.any():  # lest a way back from a checkpoint be too long
-            observation, about = self._reseed(old)
+        if over.any():
+            old = over & (np.array(self.log.episodes) > RESEEDED)
+            if old.any():  # lest a way back from a checkpoint be too long
+                observation, about = self._reseed(old)
         self.lives, self.waiting = about["lives"].copy(), lost & ~over
         return Step(observation, reward.astype(np.float32), lost, over, last)
 

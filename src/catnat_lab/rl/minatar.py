@@ -81,22 +81,35 @@ def check_game(name: str) -> None:
 
 
 class Head(NamedTuple):
-    """A policy's head: how many scores it takes, and its draw, log-probability and entropy."""
+    """A policy's head: how many scores it takes, its draw, log-probability and entropy, and its dead scores."""
 
     width: int
     draw: Callable[..., cj.Draw]
+    outside: Callable[[Array], Array]  # the share of scores outside the natural range, where the clip has no slope
 
 
 def head_of(name: str, actions: int) -> Head:
     """The head of that name for so many actions."""
     activation = activation_of(name)
     if activation is None:
-        return Head(actions, _softmax_draw)
-    return Head(actions - 1, functools.partial(_catnat_draw, catnat.Parameterization(actions, activation)))
+        return Head(actions, _softmax_draw, _none_outside)
+    pi = catnat.Parameterization(actions, activation)
+    bounded = isinstance(activation, catnat.Natural) and activation.saturation != "reflect"
+    outside = functools.partial(_outside, pi) if bounded else _none_outside
+    return Head(actions - 1, functools.partial(_catnat_draw, pi), outside)
 
 
 def _catnat_draw(pi: catnat.Parameterization, key: Array | None, scores: Array, index: Array | None = None) -> cj.Draw:
     return cj.draw(key, scores, pi, index=index)
+
+
+def _outside(pi: catnat.Parameterization, scores: Array) -> Array:
+    assert isinstance(pi.activation, catnat.Natural)
+    return (jnp.abs(scores - jnp.array(pi.centers, scores.dtype)) >= pi.activation.amplitude / 2).mean()
+
+
+def _none_outside(scores: Array) -> Array:
+    return jnp.zeros((), scores.dtype)
 
 
 def _softmax_draw(key: Array | None, scores: Array, index: Array | None = None) -> cj.Draw:
@@ -192,15 +205,23 @@ def loss_of(
     return policy - settings.entropy * drawn.entropy.mean() + settings.value * 0.5 * errors.mean()
 
 
+class Progress(NamedTuple):
+    """What one update tells."""
+
+    ended: Array  # the sum of the scores of the episodes that ended
+    episodes: Array  # their number
+    outside: Array  # the share of nodes outside the natural range, over all states met
+
+
 class Program(NamedTuple):
     """The compiled training of a stack of seeds: arrays have the seeds as their first axis."""
 
     begin: Callable[[Array], State]  # of seeds
-    update: Callable[[State, Array, int], tuple[State, tuple[Array, Array]]]  # state, rates, updates in all
+    update: Callable[[State, Array, int], tuple[State, Progress]]  # state, rates, updates in all
 
 
 def program(settings: Settings) -> Program:
-    """One update is one program, which serves every length; the sums and numbers of ended episodes come with it."""
+    """One update is one program, which serves every length."""
     return _program(replace(settings, steps=1))
 
 
@@ -225,7 +246,7 @@ def _program(settings: Settings) -> Program:
         nothing = jnp.zeros(settings.envs)
         return State(parameters, optimizer.init(parameters), states, nothing, key, jnp.zeros((), jnp.int32))
 
-    def play(state: State) -> tuple[State, Steps, Array, Array]:
+    def play(state: State) -> tuple[State, Steps, Progress]:
         def one(carry: tuple[Any, Array, Array], _: None) -> tuple[Any, Any]:
             games, scores, key = carry
             key, drawing, stepping = jax.random.split(key, 3)
@@ -235,14 +256,16 @@ def _program(settings: Settings) -> Program:
             reward, over = after.rewards[:, 0], after.terminated | after.truncated
             scores = scores + reward
             kept = Steps(games.observation, drawn.sample, drawn.log_prob, value, reward, over)
-            return (after, jnp.where(over, 0.0, scores), key), (kept, jnp.where(over, scores, 0.0).sum(), over.sum())
+            told = Progress(jnp.where(over, scores, 0.0).sum(), over.sum(), head.outside(outputs))
+            return (after, jnp.where(over, 0.0, scores), key), (kept, told)
 
         carry = (state.games, state.scores, state.key)
-        (games, scores, key), (steps, ended, count) = jax.lax.scan(one, carry, None, settings.rollout)
-        return state._replace(games=games, scores=scores, key=key), steps, ended.sum(), count.sum()
+        (games, scores, key), (steps, told) = jax.lax.scan(one, carry, None, settings.rollout)
+        told = Progress(told.ended.sum(), told.episodes.sum(), told.outside.mean())
+        return state._replace(games=games, scores=scores, key=key), steps, told
 
-    def update(state: State, rate: Array, total: Array) -> tuple[State, tuple[Array, Array]]:
-        state, steps, ended, count = play(state)
+    def update(state: State, rate: Array, total: Array) -> tuple[State, Progress]:
+        state, steps, told = play(state)
         advantages = advantages_of(settings, steps, apply(state.parameters, state.games.observation)[1])
         flat = jax.tree.map(lambda x: x.reshape(settings.batch, *x.shape[2:]), (steps, advantages))
         falling = rate * (1 - state.updates / total)
@@ -259,17 +282,33 @@ def _program(settings: Settings) -> Program:
         rows = rows.reshape(settings.epochs * settings.minibatches, -1)
         (parameters, moments), _ = jax.lax.scan(minibatch, (state.parameters, state.optimizer), rows)
         state = State(parameters, moments, state.games, state.scores, key, state.updates + 1)
-        return state, (ended, count)
+        return state, told
 
     return Program(jax.jit(jax.vmap(begin)), jax.jit(jax.vmap(update, (0, 0, None))))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the seeds have come to: sums and numbers of the scores of the episodes that ended in every update."""
+    """What the seeds have come to: the progress of every update, [seeds, updates]."""
 
-    ended: np.ndarray[Any, np.dtype[np.float32]]  # [seeds, updates]
+    ended: np.ndarray[Any, np.dtype[np.float32]]
     count: np.ndarray[Any, np.dtype[np.int32]]
+    outside: np.ndarray[Any, np.dtype[np.float32]]
+
+    @classmethod
+    def nothing(cls, seeds: int, updates: int) -> Outcome:
+        """Before the first."""
+        shape = seeds, updates
+        return cls(np.zeros(shape, np.float32), np.zeros(shape, np.int32), np.zeros(shape, np.float32))
+
+    def add(self, update: int, told: Progress) -> None:
+        """What that update has told."""
+        self.ended[:, update], self.count[:, update], self.outside[:, update] = told
+
+    def dead(self) -> list[float]:
+        """Of every seed, the share of nodes outside the natural range in the last part of training."""
+        last = max(1, round(LAST * self.outside.shape[1]))
+        return [float(share) for share in self.outside[:, -last:].mean(1)]
 
     def scores(self) -> list[float]:
         """Of every seed, the mean over the episodes of the last part of training; NaN where none has ended."""

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -129,7 +128,11 @@ class Sweep:
         settings = Settings(game, head, self.plan.steps, self.plan.envs)
         outcome = self._train(settings, seeds, [claim.config["rate"]] * len(seeds), "final seeds")
         scores = outcome.scores()
-        record = {"scores": [round(s, 4) for s in scores], "curves": np.round(outcome.curves(), 3).tolist()}
+        record = {
+            "scores": [round(s, 4) for s in scores],
+            "curves": np.round(outcome.curves(), 3).tolist(),
+            "outside": [round(share, 5) for share in outcome.dead()],
+        }
         return claim, -float(np.mean(scores)), {"score": float(np.mean(scores))}, record
 
     def _train(self, settings: Settings, seeds: list[int], rates: list[float], what: str) -> Outcome:
@@ -137,18 +140,18 @@ class Sweep:
         training = program(settings)
         saved = Checkpoint(self.folder, settings, seeds, rates)
         state = training.begin(jnp.array(seeds))
-        done, state, ended, count = saved.load(state)
-        at, told = time.monotonic(), f"{settings.game} {settings.head}, {what} ({len(seeds)} side by side)"
+        done, state, outcome = saved.load(state)
+        at, doing = time.monotonic(), f"{settings.game} {settings.head}, {what} ({len(seeds)} side by side)"
         while done < settings.updates:
-            state, (sums, counts) = training.update(state, jnp.array(rates), settings.updates)
-            ended[:, done], count[:, done] = sums, counts
+            state, told = training.update(state, jnp.array(rates), settings.updates)
+            outcome.add(done, told)
             done += 1
             if time.monotonic() - at > SAVED_EVERY and done < settings.updates:
-                saved.save(done, state, ended, count)
+                saved.save(done, state, outcome)
                 at = time.monotonic()
-            self.progress(told, done * settings.batch, settings.updates * settings.batch)
+            self.progress(doing, done * settings.batch, settings.updates * settings.batch)
         saved.remove()
-        return Outcome(ended, count)
+        return outcome
 
 
 class Checkpoint:
@@ -160,30 +163,30 @@ class Checkpoint:
         self.path = folder / f"checkpoint-{settings.game}-{settings.head}-{stage}.safetensors"
         self.key = json.dumps([settings.as_dict(), seeds, rates, jax.default_backend()], sort_keys=True)
 
-    def save(self, done: int, state: State, ended: Any, count: Any) -> None:
+    def save(self, done: int, state: State, outcome: Outcome) -> None:
         """Write the state after so many updates."""
         arrays = {f"{i}": np.ascontiguousarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         partial = self.path.with_suffix(f".{os.getpid()}.partial")
-        save_file(arrays | {"ended": ended, "count": count}, partial, metadata={"key": self.key, "done": f"{done}"})
+        save_file(arrays | vars(outcome), partial, metadata={"key": self.key, "done": f"{done}"})
         partial.replace(self.path)
 
-    def load(self, begun: State) -> tuple[int, State, Any, Any]:
+    def load(self, begun: State) -> tuple[int, State, Outcome]:
         """Updates done, the state, and the scores so far; as begun where there is no checkpoint of these runs."""
-        nothing = np.zeros(self.shape, np.float32), np.zeros(self.shape, np.int32)
+        nothing = Outcome.nothing(*self.shape)
         if not self.path.exists():
-            return 0, begun, *nothing
+            return 0, begun, nothing
         leaves, shape = jax.tree.flatten(begun)
         try:
             with safe_open(self.path, "np") as file:
                 about = file.metadata()
                 if about is None or about.get("key") != self.key:  # of other runs, which were finished or given up
-                    return 0, begun, *nothing
+                    return 0, begun, nothing
                 arrays = [jnp.asarray(file.get_tensor(f"{i}")) for i in range(len(leaves))]
-                ended, count = file.get_tensor("ended"), file.get_tensor("count")
+                outcome = Outcome(**{name: file.get_tensor(name) for name in vars(nothing)})
         except (SafetensorError, OSError) as problem:
             raise UserError(f"{self.path} is not a whole checkpoint ({problem}); delete it to begin again") from None
-        return int(about["done"]), jax.tree.unflatten(shape, arrays), ended, count
+        return int(about["done"]), jax.tree.unflatten(shape, arrays), outcome
 
     def remove(self) -> None:
         """The runs are finished."""

@@ -98,16 +98,18 @@ class Learner:
         self.place.zero_()
         finished = []
         bonus = np.zeros_like(self.rewards)
+        self.act()
         for t in range(self.settings.rollout):
-            self.act()
             self.chosen_host.copy_(self.chosen, non_blocking=True)
             self._wait()
             step = self.games.step(self.chosen_host.numpy())
+            self._see(step.observation, step.allowed)
+            if t + 1 < self.settings.rollout:
+                self.act()  # on a GPU the host goes on at once, and does the rest meanwhile
             self.rewards[t], self.lost[t] = step.reward, step.lost
             for game, last in step.cut.items():  # time has ended it, not the game: what would have followed counts
                 bonus[t, game] = self.settings.discount * self._value_of(last)
             finished += self._count(step, t)
-            self._see(step.observation, step.allowed)
         rewards = (np.sign(self.rewards) if self.settings.clip_reward else self.rewards) + bonus
         with torch.no_grad():
             following = self.network(self.now)[1].cpu().numpy()

@@ -17,7 +17,7 @@ from catnat_lab.rl.games import Array
 from catnat_lab.rl.network import ActorCritic
 
 COLOUR = (210, 160)  # height and width of the screen
-PACE = 50  # milliseconds a picture; 4 frames of 60 a second are 67, and GIFs know hundredths of a second
+PACE = 70  # milliseconds a picture: 4 frames of 60 a second are 67, and GIFs know hundredths of a second
 MOST_PICTURES = 1500
 
 

@@ -19,10 +19,12 @@ INSTALL := $(PIP) install -qq -c constraints.txt $(TORCH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all check bench docs clean
+.PHONY: help install demo test test-all check bench docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+install: $(READY) ## Make .venv with catnat, all its extras and what the tests need
 
 demo: $(READY) ## Compare parameterizations on a small study; it writes into demo-output/
 	$(BIN)/catnat demo $(ARGS)

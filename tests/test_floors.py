@@ -64,6 +64,7 @@ LAB = {  # uses the library's front doors, as any user would
     "errors": 8.0,
     "provenance": 8.0,
     "devices": 8.0,
+    "stopping": 8.0,
     "heads": 8.1,
     "stats": 8.1,
     "database": 8.1,

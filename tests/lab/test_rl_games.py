@@ -72,9 +72,10 @@ def test_the_screen_shows_the_game_that_is_played() -> None:
     screen.env.step = lambda actions: ends.append(shown(actions)) or ends[-1]  # type: ignore[method-assign,func-returns-value]
     while not over:
         over, length = bool(games.step(np.zeros(1, np.int64)).over[0]), length + 1
-        assert screen.follow().shape == (210, 160, 3)
-        assert length < 1000
+        picture = screen.follow()
+        assert picture.shape == (210, 160, 3) and length < 1000
     assert [bool(step[2][0]) for step in ends] == [False] * (length - 1) + [True]
+    assert not np.array_equal(picture, ends[-1][0][0, 0])  # its own last picture, not the next game's first
 
 
 def test_seeds_make_games() -> None:
@@ -140,6 +141,8 @@ def test_allowed_actions_are_the_games() -> None:
         ("Nothing-v1", 1, "known to gymnasium; got 'Nothing-v1'"),
         ("Pendulum-v1", 1, "discrete action space; 'Pendulum-v1' has Box"),
         ("Blackjack-v1", 1, "vectors or numbered states as observations"),
+        ("ALE/Breakout-v5", 1, "title, here Breakout; got gymnasium's id 'ALE/Breakout-v5'"),
+        ("MsPacmanNoFrameskip-v4", 1, "here MsPacman;"),
         ("Breakout", 0, "envs must be at least 1; got 0"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -218,6 +220,20 @@ def test_a_stopped_study_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         Sweep(store, replace(PLAN, seeds=3), tmp_path)
 
 
+def test_ctrl_c_saves_what_there_is(tmp_path: Path) -> None:
+    plan, told = replace(PLAN, rates=(0.001,)), []
+
+    def stop(what: str, done: int, total: int) -> None:
+        if "final" in what and done == 1_024:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with Store(tmp_path / "study.db") as store:
+        with pytest.raises(KeyboardInterrupt):
+            Sweep(store, plan, tmp_path, stop).run()
+        Sweep(store, plan, tmp_path, tell=told.append).run()
+    assert told == ["going on from step 2,048"]
+
+
 def test_the_best_rate_has_the_best_mean_and_is_no_diverged_one(tmp_path: Path) -> None:
     with Store(tmp_path / "s.db") as store:
         study = store.study("x")
@@ -237,6 +253,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     values, curves = ((tmp_path / "study" / name).read_text().splitlines() for name in ("values.csv", "curves.csv"))
     assert len(values) == 1 + 2 * (2 + 2) and len(curves) == 1 + 2 * 2 * 2  # heads, rates and seeds; two updates
     assert main(["report", "--output", out]) == 0
+    assert main(["rl", "sweep", "--preset", "smoke", "--device", "cpu", "--output", out]) == 2
+    assert "study.db holds a study of catnat rl minatar, not of catnat rl sweep" in capsys.readouterr().err
     for given, message in (
         (["--games", "Pong"], "game must be one of Breakout, Seaquest; got 'Pong'"),
         (["--heads", "sparsemax"], "head must be softmax or a catnat here"),

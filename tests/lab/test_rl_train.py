@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +20,8 @@ from catnat_lab.rl import checkpoint
 from catnat_lab.rl import train as training
 from catnat_lab.rl.ppo import Learner
 from catnat_lab.rl.settings import Settings, preset
-from catnat_lab.rl.train import EPISODES, read_episodes, train
+from catnat_lab.rl.train import EPISODES, only_one, read_episodes, train
+from catnat_lab.stopping import noted_stops
 
 CPU = torch.device("cpu")
 CART = replace(preset("paper", "CartPole-v1"), envs=4, rollout=32, minibatches=2, epochs=2, anneal=True, steps=1280)
@@ -175,6 +178,36 @@ def test_the_command_trains_shows_and_refuses(tmp_path: Path, capsys: pytest.Cap
         assert main([*arguments, *([] if "watch" in arguments else ["--device", "cpu"])]) == 2
         told = capsys.readouterr().err.strip()
         assert message in told and told.startswith("error: ") and "\n" not in told
+
+
+def test_ctrl_c_saves_what_there_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first ends the run after its update; the run that goes on is the one that was never stopped."""
+    told: list[str] = []
+
+    def stop(done: int, total: int, score: float) -> None:
+        if done == 2 * CART.batch:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(CART, tmp_path / "stopped", CPU, on_update=stop)
+    assert "stopping after this update" in capsys.readouterr().err
+    again = train(CART, tmp_path / "stopped", CPU, tell=told.append)
+    assert told == [f"going on from step {3 * CART.batch:,}"]
+    assert again.episodes == train(CART, tmp_path / "whole", CPU).episodes
+
+
+def test_a_second_signal_stops_at_once() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), noted_stops() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.asked
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_one_process_trains_a_run(tmp_path: Path) -> None:
+    with only_one(tmp_path), pytest.raises(UserError, match="another process trains the run in"):
+        train(CART, tmp_path, CPU)
 
 
 def test_a_run_keeps_where_it_was_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from catnat_lab.commands.parts import DATABASE, Bars, command_line, device_of, note_part, say, show
+from catnat_lab.commands.parts import DATABASE, Bars, command_line, device_of, note_part, only_kind, say, show
 from catnat_lab.errors import UserError
 from catnat_lab.gsl import presets
 from catnat_lab.gsl.search import Search
@@ -59,6 +59,7 @@ class Gsl:
         if stacked < 1:
             raise UserError(f"stacked must be at least 1; got {stacked}")
         with Store(self.storage or self.output / DATABASE) as store, Bars() as on_step:
+            only_kind(store, "catnat gsl")
             started = time.perf_counter()
             search = Search(store, settings, device, stacked, on_step, say)
             store.settle_note(gsl_report.PROVENANCE, provenance(command_line(), device))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from catnat_lab.store import Store
 
 DATABASE = "study.db"
 DEVICES = ("cpu", "cuda")
+TOLD_EVERY = 60.0  # seconds between two lines of a log
 
 
 def device_of(name: str) -> torch.device:
@@ -45,6 +48,7 @@ class Bars:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("steps,"))
         self.task: TaskID | None = None
         self.done = 0
+        self.told = -math.inf
         self.bars = Progress(
             *columns, TimeRemainingColumn(compact=True), TextColumn("left"), console=Console(stderr=True)
         )
@@ -59,16 +63,25 @@ class Bars:
     def step(self, what: str, done: int, total: int) -> None:
         """Show so many steps done."""
         if self.task is None or done <= self.done:  # another stack, perhaps one that goes on after its first step
-            if not self.bars.console.is_terminal:  # a log shows no moving bars
-                print(f"{what}: {total} steps", file=sys.stderr, flush=True)
+            self.told = -math.inf
             self.task = self.bars.add_task(what, total=total)
         self.done = done
+        if not self.bars.console.is_terminal and time.monotonic() - self.told > TOLD_EVERY:  # a log has no moving bars
+            say(f"{what}: {done:,} of {total:,} steps")
+            self.told = time.monotonic()
         self.bars.update(self.task, completed=done, description=what)
 
 
 def say(text: str) -> None:
     """To whoever watches; results go to stdout."""
     print(text, file=sys.stderr, flush=True)
+
+
+def only_kind(store: Store, kind: str) -> None:
+    """Raise where the database holds a study of another kind: its report would be written over."""
+    before = store.settle_note("kind", kind)
+    if before != kind:
+        raise UserError(f"{store.database.name} holds a study of {before}, not of {kind}; give another --output")
 
 
 def command_line() -> str:

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from catnat_lab.commands.parts import DATABASE, Bars, command_line, continued, device_of, say, show
+from catnat_lab.commands.parts import DATABASE, Bars, command_line, continued, device_of, only_kind, say, show
 from catnat_lab.errors import UserError
 from catnat_lab.provenance import provenance
 from catnat_lab.report import rl as rl_report
@@ -31,7 +31,7 @@ class Rl:
     head: str | None = None
     """The policy's: softmax, sparsemax, catnat-sigmoid, catnat-natural (by default), -exact, -reflect, -revive ..."""
     preset: str = "quick"
-    """smoke (seconds), quick (100,000 steps) or paper (8 million)."""
+    """smoke (seconds), quick (100,000 steps) or paper (8 million; of gymnasium's games 100,000)."""
     seed: int | None = None
     """Of the weights, the games and the draws; 1 by default."""
     output: Path | None = None
@@ -83,9 +83,12 @@ class Rl:
                 note()  # not before: a folder of another run is refused and stays as it is
                 step(f"{settings.game}, score {score:.1f}", done, total)
 
-            result = train(settings, folder, device, threads=self.threads, minutes=self.minutes, on_update=on_update)
+            result = train(
+                settings, folder, device, threads=self.threads, minutes=self.minutes, on_update=on_update, tell=say
+            )
         print(f"{settings.game} by {settings.head}, seed {settings.seed}: {result.steps:,} steps, ", end="")
-        print(f"{len(result.episodes)} episodes, score {result.score:.1f} (mean of the last 100)")
+        ended = f"score {result.score:.1f} (mean of the last 100)" if result.episodes else "none has ended"
+        print(f"{len(result.episodes)} episodes, {ended}")
         if result.diverged:
             say("it has diverged: its losses are no numbers any more; try a lower --rate")
         elif not result.finished:
@@ -101,7 +104,8 @@ class RlSweep:
     """
 
     preset: str = "quick"
-    """smoke (seconds), quick (CartPole, minutes) or paper (both games, 160 trials, then 10 x 10 runs)."""
+    """smoke (seconds), quick (CartPole with default settings, no search, minutes) or paper (both games, 160 trials,
+    then 10 x 10 runs)."""
     output: Path = Path("runs/rl-sweep")
     """Folder of the study's database and its runs."""
     storage: str | None = None
@@ -135,6 +139,7 @@ class RlSweep:
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         plan, device = replace(sweep.plan_of(self.preset), **given), device_of(self.device)
         with Store(self.storage or self.output / DATABASE) as store, Bars() as progress:
+            only_kind(store, "catnat rl sweep")
             study = sweep.Sweep(store, plan, device, self.output, self.threads, self.minutes, progress, say)
             note_study(store, sweep.PROVENANCE, provenance(command_line(), device))
             try:
@@ -189,6 +194,7 @@ class RlMinatar:
         plan = replace(minatar_study.plan_of(self.preset), **given)
         with Store(self.storage or self.output / DATABASE) as store, Bars() as progress:
             jax.config.update("jax_compilation_cache_dir", str(self.output / "compiled"))  # for the next start
+            only_kind(store, "catnat rl minatar")
             study = minatar_study.Sweep(store, plan, self.output, progress, say)
             facts = provenance(command_line()) | {"jax": jax.__version__, "jax on": str(jax.devices()[0])}
             note_study(store, minatar_study.PROVENANCE, facts)
@@ -218,7 +224,9 @@ class RlWatch:
 
         played = play(self.output, seed=self.seed, greedy=self.greedy, steps=self.steps)
         print(f"score {played.score:g} after {played.length} steps")
-        if played.pictures:
+        if not played.pictures:
+            print("no picture: only Atari's games have a screen")
+        else:
             path = self.gif or self.output / "play.gif"
             write_gif(played.pictures, path)
             print(f"picture: {path}")

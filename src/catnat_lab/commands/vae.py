@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from catnat_lab.commands.parts import DATABASE, Bars, command_line, device_of, note_part, say, show
+from catnat_lab.commands.parts import DATABASE, Bars, command_line, device_of, note_part, only_kind, say, show
 from catnat_lab.errors import UserError
 from catnat_lab.provenance import provenance
 from catnat_lab.report import vae as vae_report
@@ -74,6 +74,7 @@ class Vae:
             raise UserError(f"stacked must be at least 1; got {stacked}")
         digits = load_digits(self.digits)
         with Store(self.storage or output / DATABASE) as store:
+            only_kind(store, "catnat vae")
             started = time.perf_counter()
             search = VaeSearch(store, settings, digits, device, stacked, output, tell=say)
             store.settle_note(vae_report.PROVENANCE, provenance(command_line(), device))

@@ -93,6 +93,8 @@ def paper_table() -> dict[tuple[str, str], tuple[float, float, bool]]:
 def remarks_of(results: Results) -> tuple[str, ...]:
     """Interquartile means, tests against softmax, and what the search chose."""
     told = [_interquartile(results), _against_softmax(results), *_chosen(results)]
+    if not table_of(results).has_paper:
+        return tuple(text for text in told if text)
     told.append(
         "The paper's final returns are taken as means over 10 seeds; ours are of the last 100 episodes of a run, which "
         "favours short ones. What a final return is, the paper does not say."
@@ -142,16 +144,16 @@ def _chosen(results: Results) -> list[str]:
 
 def write_report(results: Results, folder: Path) -> Path:
     """Write report.html, report.md, the values and the curves as CSV; the path of the page."""
-    settings = results.settings
+    settings, table = results.settings, table_of(results)
     done = sum(len(trials) for trials in (*results.final.values(), *results.tried.values()))
     report = Report(
-        title="PPO beside the paper",
+        title="PPO beside the paper" if table.has_paper else "PPO",
         summary=(
             f"Policies of {', '.join(settings['heads'])} on {', '.join(settings['games'])}, "
             f"{settings['steps']:,} steps each. {done} trials are finished."
         ),
         provenance=results.provenance,
-        tables=(table_of(results),),
+        tables=(table,),
         remarks=remarks_of(results),
         figures=tuple(figures_of(results)),
     )

@@ -15,6 +15,10 @@ def write_pages(report: Report, folder: Path, numbers: Mapping[str, str]) -> Pat
     if report.remarks:
         differ = ", and why we think we differ" if any(table.has_paper for table in report.tables) else ""
         parts.append("\n".join([f"**What else we found{differ}**", "", *(f"- {remark}" for remark in report.remarks)]))
+    told = [f"{name} {report.provenance[name]}" for name in ("commit", "date", "GPU") if name in report.provenance]
+    if report.commands:
+        parts.append("\n".join(["**Where it comes from**", "", *(f"    {command}" for command in report.commands)]))
+        parts.append(f"{', '.join(told)}; provenance.json and report.html, with the figures, have more.")
     write(folder / "report.md", "\n\n".join(parts) + "\n")
     for name, text in numbers.items():
         write(folder / name, text)

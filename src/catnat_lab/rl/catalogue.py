@@ -23,6 +23,9 @@ def make_games(name: str, count: int, threads: int = 0) -> Games:
 def check_game(name: str) -> None:
     """Raise unless there may be a game of that name."""
     known = atari_games()
+    found = re.fullmatch(r"(?:ALE/)?(\w+?)(?:NoFrameskip|Deterministic)?-v[045]", name)
+    if found and found[1] in known:
+        raise UserError(f"game must be an Atari game's title, here {found[1]}; got gymnasium's id {name!r}")
     if name in known or re.fullmatch(r"[\w/-]+-v\d+", name):
         return
     near = difflib.get_close_matches(name.lower(), [title.lower() for title in known], 5, 0.5)

@@ -19,6 +19,7 @@ from safetensors.numpy import save_file
 from catnat_lab.errors import UserError
 from catnat_lab.rl.minatar import Outcome, Settings, State, program
 from catnat_lab.rl.sweep import MINATAR_NOTE
+from catnat_lab.stopping import noted_stops
 from catnat_lab.store import Claim, Finished, Store, Study, work
 
 NOTE, PROVENANCE = MINATAR_NOTE, "minatar provenance"
@@ -141,15 +142,21 @@ class Sweep:
         saved = Checkpoint(self.folder, settings, seeds, rates)
         state = training.begin(jnp.array(seeds))
         done, state, outcome = saved.load(state)
+        if done:
+            self.tell(f"going on from step {done * settings.batch:,}")
         at, doing = time.monotonic(), f"{settings.game} {settings.head}, {what} ({len(seeds)} side by side)"
-        while done < settings.updates:
-            state, told = training.update(state, jnp.array(rates), settings.updates)
-            outcome.add(done, told)
-            done += 1
-            if time.monotonic() - at > SAVED_EVERY and done < settings.updates:
-                saved.save(done, state, outcome)
-                at = time.monotonic()
-            self.progress(doing, done * settings.batch, settings.updates * settings.batch)
+        with noted_stops() as stop:
+            while done < settings.updates:
+                state, told = training.update(state, jnp.array(rates), settings.updates)
+                outcome.add(done, told)
+                done += 1
+                last = stop.asked  # as it is now: what is asked for later finds its checkpoint after the next update
+                if (last or time.monotonic() - at > SAVED_EVERY) and done < settings.updates:
+                    saved.save(done, state, outcome)
+                    at = time.monotonic()
+                self.progress(doing, done * settings.batch, settings.updates * settings.batch)
+                if last and done < settings.updates:
+                    raise KeyboardInterrupt
         saved.remove()
         return outcome
 

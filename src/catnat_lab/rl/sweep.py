@@ -158,6 +158,7 @@ class Sweep:
             self.device,
             threads=self.threads,
             minutes=left,
+            tell=self.tell,
             on_update=lambda done, total, score: self.progress(
                 f"{what}: {settings.game} {settings.head} {claim.number}, score {score:.1f}", done, total
             ),

@@ -6,11 +6,13 @@ import csv
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from filelock import FileLock, Timeout
 
 from catnat_lab.devices import on_device, one_thread, tensor_cores
 from catnat_lab.errors import UserError
@@ -18,6 +20,7 @@ from catnat_lab.rl import checkpoint
 from catnat_lab.rl.catalogue import make_games
 from catnat_lab.rl.ppo import Episode, Learner
 from catnat_lab.rl.settings import Settings
+from catnat_lab.stopping import Stop, noted_stops
 
 SAVED_EVERY = 120.0  # seconds between checkpoints
 LAST = 100  # episodes that the final score is the mean of, as is usual for Atari
@@ -49,22 +52,40 @@ def train(
     threads: int = 0,
     minutes: float | None = None,
     on_update: OnUpdate | None = None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> Result:
-    """Train until the end or for so many minutes; the same call goes on, exactly as if it had not been stopped."""
+    """Train until the end or for so many minutes; the same call goes on, exactly as if it had not been stopped.
+
+    Ctrl-C ends it after the present update, with a checkpoint.
+    """
     if minutes is not None and not minutes > 0:
         raise UserError(f"minutes must be positive; got {minutes}")
     started = time.monotonic()
-    with on_device(device), tensor_cores(), one_thread(device):
-        games = make_games(settings.game, settings.envs, threads)
+    games = make_games(settings.game, settings.envs, threads)
+    with only_one(folder), noted_stops() as stop, on_device(device), tensor_cores(), one_thread(device):
         learner = Learner(settings, games, device)
         try:
-            checkpoint.resume(folder, learner)
-            return _train(learner, folder, started, minutes, on_update)
+            if checkpoint.resume(folder, learner):
+                tell(f"going on from step {learner.updates * settings.batch:,}")
+            return _train(learner, folder, started, minutes, on_update, stop)
         finally:
             learner.close()
 
 
-def _train(learner: Learner, folder: Path, started: float, minutes: float | None, on_update: OnUpdate | None) -> Result:
+@contextmanager
+def only_one(folder: Path) -> Iterator[None]:
+    """Two processes would write one run's files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(folder / ".lock", timeout=0):
+            yield
+    except Timeout:
+        raise UserError(f"another process trains the run in {folder}; give another --output") from None
+
+
+def _train(
+    learner: Learner, folder: Path, started: float, minutes: float | None, on_update: OnUpdate | None, stop: Stop
+) -> Result:
     settings, before = learner.settings, learner.updates
     done = before * settings.batch
     with Curves(folder, done) as curves:
@@ -77,13 +98,16 @@ def _train(learner: Learner, folder: Path, started: float, minutes: float | None
             curves.add(done, finished, measured | {"steps a second": speed})
             if not math.isfinite(measured["value loss"] + measured["gradient norm"]):
                 return curves.result(done, finished=True, diverged=True)
-            late = minutes is not None and now - started > 60 * minutes
+            asked = stop.asked  # as it is now: what is asked for later finds its checkpoint after the next update
+            late = asked or (minutes is not None and now - started > 60 * minutes)
             if now - saved > SAVED_EVERY or late or learner.updates == settings.updates:
                 curves.flush()  # first: what the checkpoint counts as done must stand there
                 checkpoint.save(folder, learner)
                 saved = now
             if on_update is not None:
                 on_update(done, settings.updates * settings.batch, curves.result(done, finished=False).score)
+            if asked and learner.updates < settings.updates:
+                raise KeyboardInterrupt
             if late:
                 break
         return curves.result(done, finished=learner.updates == settings.updates)

@@ -84,8 +84,9 @@ class Screen:
         self.env.reset(seed=seed_of(seed))
 
     def follow(self) -> Array:
-        """The screen after what the games have just done."""
-        return np.array(self.env.step(self.games.pressed)[0][0, 0])
+        """The screen after what the games have just done; at an episode's end its last, not the next one's first."""
+        seen, _, ended, cut, about = self.env.step(self.games.pressed)
+        return np.array((about["final_obs"] if ended[0] or cut[0] else seen)[0][0])
 
 
 def write_gif(pictures: list[Array], path: Path) -> None:

@@ -1,0 +1,42 @@
+"""Ctrl-C at a good moment: a loop saves what it has before it ends."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass
+class Stop:
+    """Whether somebody has asked for the end."""
+
+    asked: bool = False
+
+
+@contextmanager
+def noted_stops() -> Iterator[Stop]:
+    """Within it the first Ctrl-C or SIGTERM is only noted; the second one ends the program at once."""
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():  # Python gives signals to the main thread alone
+        yield stop
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if stop.asked:
+            raise KeyboardInterrupt
+        stop.asked = True
+        print("\nstopping after this update, with a checkpoint; once more stops at once", file=sys.stderr, flush=True)
+
+    before = {number: signal.signal(number, note) for number in SIGNALS}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -220,18 +220,19 @@ def test_a_stopped_study_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         Sweep(store, replace(PLAN, seeds=3), tmp_path)
 
 
-def test_ctrl_c_saves_what_there_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", [1_024, 2_048])  # the second ends with the last update
+def test_ctrl_c_saves_what_there_is(tmp_path: Path, at: int) -> None:
     plan, told = replace(PLAN, rates=(0.001,)), []
 
     def stop(what: str, done: int, total: int) -> None:
-        if "final" in what and done == 1_024:
+        if "final" in what and done == at:
             os.kill(os.getpid(), signal.SIGINT)
 
     with Store(tmp_path / "study.db") as store:
         with pytest.raises(KeyboardInterrupt):
             Sweep(store, plan, tmp_path, stop).run()
         Sweep(store, plan, tmp_path, tell=told.append).run()
-    assert told == ["going on from step 2,048"]
+    assert told == [f"going on from step {at + 1_024:,}"]
 
 
 def test_the_best_rate_has_the_best_mean_and_is_no_diverged_one(tmp_path: Path) -> None:

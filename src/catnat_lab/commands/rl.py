@@ -90,6 +90,7 @@ class Rl:
         ended = f"score {result.score:.1f} (mean of the last 100)" if result.episodes else "none has ended"
         print(f"{len(result.episodes)} episodes, {ended}")
         if result.diverged:
+            note()
             say("it has diverged: its losses are no numbers any more; try a lower --rate")
         elif not result.finished:
             print(f"stopped after {self.minutes:g} minutes; the same command goes on", file=sys.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -91,26 +92,30 @@ def paper_table() -> dict[tuple[str, str], tuple[float, float, bool]]:
 
 
 def remarks_of(results: Results) -> tuple[str, ...]:
-    """Interquartile means, tests against softmax, and what the search chose."""
+    """Interquartile means, tests against softmax, what the search chose, and what the numbers can bear."""
+    settings = results.settings
     told = [_interquartile(results), _against_softmax(results), *_chosen(results)]
-    if not table_of(results).has_paper:
-        return tuple(text for text in told if text)
-    told.append(
+    if settings["seeds"] < FEW:
+        told.append(f"With {settings['seeds']} seeds a test can tell next to nothing apart; bold says little.")
+    if settings["trials"] == 0:
+        told.append("No search was made: all heads have the default settings.")
+    if table_of(results).has_paper:
+        told += _beside_the_paper(settings)
+    return tuple(text for text in told if text)
+
+
+def _beside_the_paper(settings: dict[str, Any]) -> Iterator[str]:
+    yield (
         "The paper's final returns are taken as means over 10 seeds; ours are of the last 100 episodes of a run, which "
         "favours short ones. What a final return is, the paper does not say."
     )
-    if results.settings["steps"] < PAPER_STEPS:
-        told.append("Rates fall to 0 over a run: this is not the beginning of a longer training, but a short one.")
-    if results.settings["seeds"] < FEW:
-        told.append(f"With {results.settings['seeds']} seeds a test can tell next to nothing apart; bold says little.")
-    if results.settings["trials"] == 0:
-        told.append("No search was made: all heads have the default settings of the paper's codebase.")
-    else:
-        told.append(
+    if settings["steps"] < PAPER_STEPS:
+        yield "Rates fall to 0 over a run: this is not the beginning of a longer training, but a short one."
+    if settings["trials"]:
+        yield (
             "The paper trains the ten best configurations of its search over ten seeds and does not say whose mean it "
             "prints. The table has our search's best one; the best by the final seeds themselves would flatter all."
         )
-    return tuple(text for text in told if text)
 
 
 def _interquartile(results: Results) -> str:

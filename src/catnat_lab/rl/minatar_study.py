@@ -151,11 +151,11 @@ class Sweep:
                 outcome.add(done, told)
                 done += 1
                 last = stop.asked  # as it is now: what is asked for later finds its checkpoint after the next update
-                if (last or time.monotonic() - at > SAVED_EVERY) and done < settings.updates:
+                if last or (time.monotonic() - at > SAVED_EVERY and done < settings.updates):
                     saved.save(done, state, outcome)
                     at = time.monotonic()
                 self.progress(doing, done * settings.batch, settings.updates * settings.batch)
-                if last and done < settings.updates:
+                if last:
                     raise KeyboardInterrupt
         saved.remove()
         return outcome

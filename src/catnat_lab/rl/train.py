@@ -106,7 +106,7 @@ def _train(
                 saved = now
             if on_update is not None:
                 on_update(done, settings.updates * settings.batch, curves.result(done, finished=False).score)
-            if asked and learner.updates < settings.updates:
+            if asked:
                 raise KeyboardInterrupt
             if late:
                 break

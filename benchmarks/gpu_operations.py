@@ -21,8 +21,8 @@ import catnat.torch as ct
 from benchmarks.measure import Run
 from benchmarks.operations import ACTIVATIONS, COPIED, Case, Operation, check, check_draws
 from catnat.core import reference
-from catnat.torch import eager
-from catnat.torch.plan import plan_for
+from catnat.torch import _eager
+from catnat.torch._plan import plan_for
 
 ELEMENTS = 1 << 26
 CLASSES = (4, 8, 16, 18, 32, 128, 512, 1000, 1024, 4096, 8192, 32768, 50257, 65536, 131072)

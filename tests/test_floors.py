@@ -147,7 +147,7 @@ FLOORS = {
 
 
 def module_of(path: Path) -> str:
-    """catnat/torch/plan.py is catnat.torch.plan; a package is its __init__."""
+    """catnat/torch/plan.py is catnat.torch._plan; a package is its __init__."""
     return ".".join(path.relative_to(SOURCE).with_suffix("").parts)
 
 
@@ -213,23 +213,23 @@ def test_the_walk_finds_the_files_and_their_imports() -> None:
     assert {"catnat.core.tree", "catnat.torch.functional", "catnat.torch.__init__"} <= set(FILES)
     text = FILES["catnat.torch.functional"].read_text()
     found = {name for _, name in imports(ast.parse(text), "catnat.torch.functional", set(FILES))}
-    assert {"torch", "catnat.core.errors", "catnat.torch.eager", "catnat.torch.inputs"} <= found
+    assert {"torch", "catnat.core.errors", "catnat.torch._eager", "catnat.torch._inputs"} <= found
 
 
 @pytest.mark.parametrize(
     ("module", "line", "wrong"),
     [
-        ("catnat.torch.eager", "from catnat.torch import functional", "imports catnat.torch.functional"),
-        ("catnat.torch.eager", "import catnat.torch.nn", "imports catnat.torch.nn"),
-        ("catnat.torch.eager", "from catnat.torch import log_catnat", "imports catnat.torch.__init__"),
-        ("catnat.torch.eager", "from . import functional", "imports catnat.torch.functional"),
-        ("catnat.torch.eager", "from .functional import mode", "imports catnat.torch.functional"),
-        ("catnat.torch.eager", "def f():\n    from catnat.torch.nn import Catnat", "imports catnat.torch.nn"),
-        ("catnat.torch.masks", "from catnat.torch.fused import applies", "imports catnat.torch.fused"),  # a sibling
+        ("catnat.torch._eager", "from catnat.torch import functional", "imports catnat.torch.functional"),
+        ("catnat.torch._eager", "import catnat.torch.nn", "imports catnat.torch.nn"),
+        ("catnat.torch._eager", "from catnat.torch import log_catnat", "imports catnat.torch.__init__"),
+        ("catnat.torch._eager", "from . import functional", "imports catnat.torch.functional"),
+        ("catnat.torch._eager", "from .functional import mode", "imports catnat.torch.functional"),
+        ("catnat.torch._eager", "def f():\n    from catnat.torch.nn import Catnat", "imports catnat.torch.nn"),
+        ("catnat.torch._masks", "from catnat.torch.fused import applies", "imports catnat.torch.fused"),  # a sibling
         ("catnat.core.tree", "from catnat.core.reference import mode", "imports catnat.core.reference"),
-        ("catnat.jax.eager", "from catnat.jax import functional", "imports catnat.jax.functional"),
-        ("catnat.jax.eager", "from catnat.jax.kernels import walk", "imports catnat.jax.kernels"),
-        ("catnat.jax.plan", "from catnat.torch import nn", "imports catnat.torch.nn"),
+        ("catnat.jax._eager", "from catnat.jax import functional", "imports catnat.jax.functional"),
+        ("catnat.jax._eager", "from catnat.jax._gpu.walk import walk", "imports catnat.jax._gpu.walk"),
+        ("catnat.jax._plan", "from catnat.torch import nn", "imports catnat.torch.nn"),
         ("catnat.core.tree", "import torch", "NumPy and the standard library alone"),
         ("catnat.core.tree", "from scipy import stats", "NumPy and the standard library alone"),
         ("catnat.__init__", "import catnat.torch", "imports catnat.torch.__init__"),
@@ -247,4 +247,4 @@ def test_a_bad_import_is_found(module: str, line: str, wrong: str) -> None:
 
 def test_a_good_import_is_not() -> None:
     good = ["import torch", "from catnat.core.tree import Tree", "from catnat.torch import plan", "import numpy"]
-    assert wrongs_of("\n".join(good), "catnat.torch.eager", set(FILES)) == []
+    assert wrongs_of("\n".join(good), "catnat.torch._eager", set(FILES)) == []

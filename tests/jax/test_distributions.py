@@ -12,7 +12,7 @@ from torch import distributions as D
 import catnat
 import catnat.jax as cj
 import catnat.torch as ct
-from catnat.jax.noise import gumbel
+from catnat.jax._noise import gumbel
 from tests.core.trees import make_tree
 from tests.jax.beside_torch import assert_same, draw, of_torch
 

@@ -13,7 +13,7 @@ from scipy import stats
 import catnat
 import catnat.jax as cj
 import catnat.torch as ct
-from catnat.jax.noise import gumbel
+from catnat.jax._noise import gumbel
 from tests.core.trees import make_tree
 from tests.jax.beside_torch import draw
 

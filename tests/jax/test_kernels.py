@@ -11,7 +11,7 @@ import catnat.jax as cj
 from catnat import Natural, Parameterization, Sigmoid, Tree
 from catnat.core import reference
 from catnat.jax import kernels
-from catnat.jax.plan import plan_for
+from catnat.jax._plan import plan_for
 from tests.contract.cases import scores_for
 from tests.contract.judge import assert_close, expected_gradient
 

@@ -15,7 +15,7 @@ from jax.test_util import check_grads
 
 import catnat
 import catnat.jax as cj
-from catnat.jax import dispatch
+from catnat.jax import _dispatch
 from tests.jax.cases import CASES, close, draw_scores, everything, make_case, operations, weighted
 
 EACH = pytest.mark.parametrize("case", CASES)

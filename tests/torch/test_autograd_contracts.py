@@ -8,7 +8,7 @@ from torch.distributions import Independent
 
 import catnat.torch as ct
 from catnat import Natural, Parameterization
-from catnat.torch import plan
+from catnat.torch import _plan
 
 SHAPES = [(4, 7), (1000, 7), (1000, 99)]  # one for every way down on a CPU
 

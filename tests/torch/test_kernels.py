@@ -10,13 +10,13 @@ import torch
 
 from catnat import Natural, Parameterization, Tree
 from catnat.core import reference
-from catnat.torch.coin import coin_of
+from catnat.torch._gpu.coin import coin_of
 from tests.contract.cases import scores_for
 from tests.contract.judge import assert_close, expected_gradient
 
 pytest.importorskip("triton")
-launch = pytest.importorskip("catnat.torch.kernels.launch")
-blocks = pytest.importorskip("catnat.torch.kernels.blocks")
+launch = pytest.importorskip("catnat.torch._gpu.launch")
+blocks = pytest.importorskip("catnat.torch._gpu.blocks")
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels themselves are tested there")
 

@@ -7,8 +7,8 @@ import torch
 import catnat.torch as ct
 from catnat import Natural, Parameterization
 from catnat.core import reference
-from catnat.torch import eager
-from catnat.torch.plan import plan_for
+from catnat.torch import _eager
+from catnat.torch._plan import plan_for
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -6,7 +6,7 @@ from torch import library
 
 import catnat.torch as ct
 from catnat import Parameterization
-from catnat.torch.plan import plan_for
+from catnat.torch._plan import plan_for
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

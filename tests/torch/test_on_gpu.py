@@ -10,9 +10,9 @@ from torch import Tensor, library
 
 import catnat.torch as ct
 from catnat import Natural, Parameterization
-from catnat.torch import on_gpu, plan
+from catnat.torch import _gpu, _plan
 
-launch = pytest.importorskip("catnat.torch.kernels.launch")
+launch = pytest.importorskip("catnat.torch._gpu.launch")
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels themselves are tested there")
 
@@ -139,7 +139,7 @@ OPERATORS = {
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operators_are_well_registered(name: str, kernels: None) -> None:
-    from catnat.torch.kernels import ops  # noqa: F401
+    from catnat.torch._gpu import ops  # noqa: F401
 
     coin = plan.plan_for(PI, 6, torch.float32, torch.device("cpu")).coin_arguments
     x = torch.randn(3, 5, requires_grad=True)
@@ -147,7 +147,7 @@ def test_operators_are_well_registered(name: str, kernels: None) -> None:
 
 
 def test_compilers_see_operators(kernels: None) -> None:
-    from catnat.torch.kernels import ops  # noqa: F401
+    from catnat.torch._gpu import ops  # noqa: F401
 
     def step(s: Tensor, k: Tensor) -> Tensor:
         drawn = ct.draw(s, PI, index=k)
@@ -170,7 +170,7 @@ def test_compilers_see_operators(kernels: None) -> None:
 
 
 def test_transforms_inside_of_a_compiler_take_plain_code(kernels: None) -> None:
-    from catnat.torch.kernels import ops  # noqa: F401
+    from catnat.torch._gpu import ops  # noqa: F401
 
     def f(s: Tensor) -> Tensor:
         return ct.log_catnat(s, PI).sin().sum() + ct.entropy(s, PI).sum()
@@ -188,7 +188,7 @@ def test_transforms_inside_of_a_compiler_take_plain_code(kernels: None) -> None:
 
 
 def test_operators_refuse_second_derivatives(kernels: None) -> None:
-    from catnat.torch.kernels import ops  # noqa: F401
+    from catnat.torch._gpu import ops  # noqa: F401
 
     coin = plan.plan_for(PI, 6, torch.float32, torch.device("cpu")).coin_arguments
     x = torch.randn(3, 5, requires_grad=True)

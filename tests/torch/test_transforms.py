@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 import catnat
 import catnat.torch as ct
-from catnat.torch import plan
+from catnat.torch import _plan
 from tests.core.trees import make_tree
 
 # name: number of classes, activation, tree, kind of mask

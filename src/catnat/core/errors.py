@@ -86,6 +86,15 @@ def check_nonnegative(argument: str, value: float) -> float:
     return number
 
 
+def check_between(argument: str, value: float, least: float, most: float, *, also: float | None = None) -> float:
+    """Return ``value`` as a float, or raise unless it lies in [least, most], or is the one other value allowed."""
+    number = _number(argument, value)
+    if not least <= number <= most and number != also:
+        other = "" if also is None else f"be {also:g} or "
+        raise ValueError(f"{argument} must {other}lie in [{least:g}, {most:g}]; got {value!r}")
+    return number
+
+
 def check_share(argument: str, value: float) -> float:
     """Return ``value`` as a float, or raise unless it lies in [0, 1]."""
     number = _number(argument, value)

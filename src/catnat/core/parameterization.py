@@ -7,62 +7,155 @@ hashable, so compilers may treat it as a constant.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from catnat.core.errors import SATURATIONS, check_choice, check_nonnegative, check_num_classes, check_positive
+from catnat.core.errors import SATURATIONS, check_between, check_choice, check_nonnegative, check_num_classes
 from catnat.core.tree import Floats, Tree
 
+DEFAULT_TAIL = 0.05  # the one place where the default stands
 DEFAULT_FLOOR = 1e-8
+LEAST_TAIL = 1e-6  # nearer to 0, float32 cannot tell the joint from the end of the range
+AMPLITUDES = (1e-30, 1e30)  # beyond these a float32 has no slope left
+
+
+class Activation(ABC):
+    """What a node makes of its score x: the log-odds z of its right branch, as a function of x - C.
+
+    z must grow with x, on all reals. Everything else follows from it: a = sigmoid(z), log a, log(1-a), gradients, the
+    Fisher information a (1-a) (dz/dx)^2, samples. An activation of your own is a frozen dataclass with these three
+    methods, in functions that NumPy, `torch` and `jax.numpy` have under one name: ``xp`` is one of the three.
+    """
+
+    @abstractmethod
+    def logit(self, offset: Any, xp: Any) -> Any:
+        """z at x - C = ``offset``."""
+
+    @abstractmethod
+    def slope(self, offset: Any, xp: Any) -> Any:
+        """dz/dx there."""
+
+    @abstractmethod
+    def inverse(self, logit: Any, xp: Any) -> Any:
+        """The x - C at which z is ``logit``."""
 
 
 @dataclass(frozen=True)
-class Sigmoid:
-    """a(x) = 1 / (1 + exp(-(x - C)))."""
+class Sigmoid(Activation):
+    """z = x - C, so a(x) = 1 / (1 + exp(-(x - C)))."""
 
-    def inverse(self, probability: Floats) -> Floats:
-        """The x - C at which a is ``probability``."""
-        return np.asarray(np.log(probability) - np.log1p(-probability))
+    def logit(self, offset: Any, xp: Any) -> Any:
+        """The offset itself."""
+        return offset
+
+    def slope(self, offset: Any, xp: Any) -> Any:
+        """1."""
+        return xp.ones_like(offset)
+
+    def inverse(self, logit: Any, xp: Any) -> Any:
+        """The logit itself."""
+        return logit
 
 
 @dataclass(frozen=True)
-class Natural:
-    """a(x) = (1 + sin(pi (x - C) / A)) / 2 between C - A/2 and C + A/2: its Fisher information is (pi/A)^2, constant.
+class Natural(Activation):
+    """The family between the sigmoid and the paper's natural activation.
+
+    The natural activation is a(x) = (1 + sin(pi (x - C) / A)) / 2: its Fisher information is (pi/A)^2 at every score. Its
+    log-odds are z = 2 asinh(tan(y/2)) with y = 2 pi (x - C) / A. They end at y = -pi and y = pi, and their slope grows
+    without bound on the way there. Here the slope stops growing where a reaches ``tail`` or 1 - ``tail``; beyond, z goes on
+    in a straight line. So a is smooth and strictly increasing on all reals, and no score is dead. ``tail=0.5`` is the
+    sigmoid, ``tail=0`` the paper's formula.
 
     Args:
-        amplitude: A, the width of the range. The default 2 pi gives the slope of the sigmoid at the centre.
-        saturation: what happens outside the range.
+        amplitude: A. The default 2 pi gives the slope of the sigmoid at the centre; half of it gives twice the slope.
+        tail: the probability at which the slope stops growing, 0 or from 1e-6 to 0.5.
+        saturation: for ``tail=0`` only: what happens outside the range, C - A/2 to C + A/2.
 
-            - ``"clip"``: a stays at its end value and the gradient is 0 (the paper).
+            - ``"clip"`` (default): a stays at its end value and the gradient is 0 (the paper).
             - ``"revive"``: as clip, but a score's gradient is let through where a descent step would lead back inside.
               That gradient is as steep as at the floor, (pi/A) / sqrt(floor), so give it a floor of 1e-6 or so; and it
               is a rule, not a derivative: an estimator that is unbiased elsewhere is not so outside the range.
             - ``"reflect"``: the sine goes on. The Fisher information is then constant everywhere but on the floor, and
               nothing dies, but a is no longer monotone.
-        floor: the least probability that either branch may take, 0 <= floor < 1/2. It bounds log a from below and
-            its gradient by (pi/A) / sqrt(floor). 0 is the paper's formula to the letter, with log a = -inf at the ends;
-            a floor below the smallest number of a dtype counts as 0 there.
+        floor: for ``tail=0`` only: the least probability that either branch may take, 0 <= floor < 1/2 (default 1e-8). It
+            bounds log a from below and its gradient by (pi/A) / sqrt(floor). 0 is the paper's formula to the letter, with
+            log a = -inf at the ends; a floor below the smallest number of a dtype counts as 0 there.
     """
 
     amplitude: float = 2 * math.pi
-    saturation: str = "clip"
-    floor: float = DEFAULT_FLOOR
+    tail: float = DEFAULT_TAIL
+    saturation: str | None = None
+    floor: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "amplitude", check_positive("amplitude", self.amplitude))
+        set_field = object.__setattr__  # the dataclass is frozen; this is its one moment of making
+        set_field(self, "amplitude", check_between("amplitude", self.amplitude, *AMPLITUDES))
+        set_field(self, "tail", check_between("tail", self.tail, LEAST_TAIL, 0.5, also=0.0))
+        if self.tail > 0:
+            for name in ("saturation", "floor"):
+                if getattr(self, name) is not None:
+                    raise ValueError(
+                        f"{name} goes with tail=0 only: with tail={self.tail:g} no score is outside the range and no "
+                        f"branch has probability 0; got {name}={getattr(self, name)!r}"
+                    )
+            return
+        set_field(self, "saturation", "clip" if self.saturation is None else self.saturation)
         check_choice("saturation", self.saturation, SATURATIONS)
-        object.__setattr__(self, "floor", check_nonnegative("floor", self.floor))
-        if self.floor >= 0.5:
+        set_field(self, "floor", DEFAULT_FLOOR if self.floor is None else check_nonnegative("floor", self.floor))
+        if self.floor >= 0.5:  # type: ignore[operator]
             raise ValueError(f"floor must lie in [0, 0.5): it is the least probability of a branch; got {self.floor!r}")
+
+    # -- the family ----------------------------------------------------------------------------------------------
+
+    @property
+    def gain(self) -> float:
+        """dz/dx at the centre: y = gain (x - C)."""
+        return 2 * math.pi / self.amplitude
+
+    @property
+    def joint_logit(self) -> float:
+        """z where the straight line begins; infinite for ``tail=0``."""
+        return math.log1p(-self.tail) - math.log(self.tail) if self.tail else math.inf
+
+    @property
+    def joint(self) -> float:
+        """y where the straight line begins; pi for ``tail=0``."""
+        return 4 * math.atan(math.tanh(self.joint_logit / 4))
+
+    @property
+    def steepest(self) -> float:
+        """dz/dy on the straight line; infinite for ``tail=0``."""
+        return 0.5 / math.sqrt(self.tail * (1 - self.tail)) if self.tail else math.inf
+
+    def logit(self, offset: Any, xp: Any) -> Any:
+        """2 asinh(tan(y/2)), and straight lines beyond the joints; for ``tail=0`` the backends know more of the ends."""
+        y = offset * self.gain
+        inside = xp.clip(y, -self.joint, self.joint)
+        return 2 * xp.arcsinh(xp.tan(inside / 2)) + self.steepest * (y - inside)
+
+    def slope(self, offset: Any, xp: Any) -> Any:
+        """gain / cos(y/2), which no longer grows beyond the joints."""
+        return self.gain / xp.cos(xp.clip(offset * self.gain, -self.joint, self.joint) / 2)
+
+    def inverse(self, logit: Any, xp: Any) -> Any:
+        """4 atan(tanh(z/4)) / gain, and straight lines beyond the joints."""
+        inside = xp.clip(logit, -self.joint_logit, self.joint_logit)
+        y = 4 * xp.arctan(xp.tanh(inside / 4))
+        return (y if self.tail == 0 else y + (logit - inside) / self.steepest) / self.gain
+
+    # -- tail = 0: the ends of the range -------------------------------------------------------------------------
 
     @property
     def margin(self) -> float:
         """How far inside the ends of the range the floor is met, in units of the score."""
         # a = sin(u)^2 at the angle u = (pi / 2A) * distance
-        return math.asin(math.sqrt(self.floor)) * 2 * self.amplitude / math.pi
+        return math.asin(math.sqrt(self.floor or 0.0)) * 2 * self.amplitude / math.pi
 
     def edges(self, centers: Floats) -> tuple[Floats, Floats, Floats, Floats]:
         """Both ends of every node's range, C - A/2 and C + A/2, each as a float64 and what it rounded away.
@@ -75,22 +168,20 @@ class Natural:
         return (*two_sum(centers, -half), *two_sum(centers, half))
 
     def near_zero(self, centers: Floats) -> Floats:
-        """The centres less whole periods, where the activation has a period; exact."""
+        """The centres minus whole periods, where the activation has a period; exact."""
         if self.saturation != "reflect":
             return centers
         period = 2 * self.amplitude
         left = np.fmod(centers, period)
         return np.where(np.abs(left) > self.amplitude, left - np.copysign(period, left), left)
 
-    def inverse(self, probability: Floats) -> Floats:
-        """The x - C at which a is ``probability``."""
-        # atan2 keeps every digit near both ends, where asin(2p - 1) loses half of them
-        angle = np.arctan2(np.sqrt(probability), np.sqrt(1 - probability)) - math.pi / 4
-        return angle * 2 * self.amplitude / math.pi
 
-
-Activation = Sigmoid | Natural
-ACTIVATIONS: dict[str, Activation] = {"natural": Natural(), "sigmoid": Sigmoid()}
+ACTIVATIONS: dict[str, Activation] = {
+    "natural": Natural(),
+    "sigmoid": Sigmoid(),
+    "paper": Natural(tail=0.0, saturation="clip", floor=0.0),
+}
+_NAMES = ", ".join(map(repr, ACTIVATIONS))
 
 
 @dataclass(frozen=True)
@@ -99,7 +190,8 @@ class Parameterization:
 
     Args:
         num_classes: K >= 1. The scores have K-1 entries.
-        activation: ``"natural"``, ``"sigmoid"``, or a `Natural` / `Sigmoid` value.
+        activation: ``"natural"`` (our default tail), ``"sigmoid"``, ``"paper"`` (the paper's natural activation to the
+            letter), or an `Activation` such as ``Natural(tail=0.01)``.
         tree: a `Tree` of K classes; None is the balanced heap.
         center: the C of every node. ``"uniform"`` shifts each node so that zero scores give every class 1/K; a number
             is the paper's C, the same everywhere; a sequence of K-1 numbers sets it node by node.
@@ -124,9 +216,7 @@ class Parameterization:
             check_choice("activation", self.activation, tuple(ACTIVATIONS))
             set_field(self, "activation", ACTIVATIONS[self.activation])
         elif not isinstance(self.activation, Activation):
-            raise TypeError(
-                f"activation must be 'natural', 'sigmoid', or a Natural or Sigmoid value; got {self.activation!r}"
-            )
+            raise TypeError(f"activation must be {_NAMES}, or a catnat.Activation; got {self.activation!r}")
         if self.tree is None:
             set_field(self, "tree", Tree.balanced(self.num_classes))
         elif not isinstance(self.tree, Tree):
@@ -163,9 +253,9 @@ class Parameterization:
             assert self.tree is not None and not isinstance(self.activation, str)
             counts = self.tree.leaf_counts
             nodes = np.arange(1, self.num_classes)
-            right = counts[2 * nodes + 1] / counts[self.tree.node_places[nodes]]
-            centers = -self.activation.inverse(right)
-            centers[right == 0.5] = 0.0  # exactly, so that backends can skip the shift
+            left, right = counts[2 * nodes], counts[2 * nodes + 1]
+            centers = -self.activation.inverse(np.log(right) - np.log(left), np)
+            centers[left == right] = 0.0  # exactly, so that backends can skip the shift
         elif isinstance(self.center, tuple) and all(isinstance(c, float) for c in self.center):
             if len(self.center) != self.num_nodes:
                 raise ValueError(f"center must hold num_classes - 1 = {self.num_nodes} values; got {len(self.center)}")
@@ -191,12 +281,11 @@ def resolve(parameterization: Parameterization | Activation | str, num_classes: 
     """A `Parameterization` for ``num_classes`` classes from one, or from the name of an activation."""
     if isinstance(parameterization, Parameterization):
         return parameterization
-    if isinstance(parameterization, (Sigmoid, Natural)):
+    if isinstance(parameterization, Activation):
         return Parameterization(num_classes, parameterization)
     if isinstance(parameterization, str):
         check_choice("parameterization", parameterization, tuple(ACTIVATIONS))
         return Parameterization(num_classes, parameterization)
     raise TypeError(
-        "parameterization must be 'natural', 'sigmoid', a Natural or Sigmoid value, or a catnat.Parameterization; "
-        f"got {parameterization!r}"
+        f"parameterization must be {_NAMES}, a catnat.Activation or a catnat.Parameterization; got {parameterization!r}"
     )

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from catnat.core.parameterization import Natural, Parameterization, Sigmoid, two_sum
+from catnat.core.parameterization import Activation, Natural, Parameterization, Sigmoid, two_sum
 from catnat.core.tree import Floats, Ints
 
 # -- one node ----------------------------------------------------------------------------------------------------
@@ -19,17 +19,34 @@ from catnat.core.tree import Floats, Ints
 def activation(scores: Floats, pi: Parameterization) -> tuple[Floats, Floats, Floats, Floats]:
     """log(1-a), log(a), and their slopes d log(1-a)/ds, d log(a)/ds, for every node."""
     scores = np.asarray(scores, dtype=np.float64)
-    if isinstance(pi.activation, Sigmoid):
-        x = scores - pi.centers
-        tail = np.log1p(np.exp(-np.abs(x)))
-        small = np.exp(-np.abs(x)) / (1 + np.exp(-np.abs(x)))
-        a, not_a = np.where(x > 0, 1 - small, small), np.where(x > 0, small, 1 - small)
-        return np.minimum(-x, 0) - tail, np.minimum(x, 0) - tail, -a, not_a
-    assert isinstance(pi.activation, Natural)
-    return _natural(scores, pi, pi.activation)
+    if isinstance(pi.activation, Natural) and pi.activation.tail == 0:
+        return _paper(scores, pi, pi.activation)
+    z, slope = logit(scores - pi.centers, pi.activation)
+    t = np.exp(-np.abs(z))
+    big, small = 1 / (1 + t), t / (1 + t)
+    log_0, log_1 = np.minimum(-z, 0) - np.log1p(t), np.minimum(z, 0) - np.log1p(t)
+    return log_0, log_1, -slope * np.where(z > 0, big, small), slope * np.where(z > 0, small, big)
 
 
-def _natural(scores: Floats, pi: Parameterization, natural: Natural) -> tuple[Floats, Floats, Floats, Floats]:
+def logit(x: Floats, of: Activation | str) -> tuple[Floats, Floats]:
+    """The log-odds of the right branch at x - C, and their slope."""
+    assert isinstance(of, Activation)
+    if isinstance(of, Sigmoid):
+        return x, np.ones_like(x)
+    if not isinstance(of, Natural):  # one of the user's own: its formula in float64 is all that we know
+        return of.logit(x, np), of.slope(x, np)
+    # With u the angle to the nearer end of the natural range, the odds are tan(u)^2. At the joint the less likely branch,
+    # sin(u)^2, has the probability ``tail``; from there on the line is straight.
+    y = x * 2 * math.pi / of.amplitude
+    least = math.asin(math.sqrt(of.tail))
+    u = np.maximum((math.pi - np.abs(y)) / 4, least)
+    beyond = np.maximum(np.abs(y) - (math.pi - 4 * least), 0)
+    z = -2 * np.log(np.tan(u)) + beyond / math.sin(2 * least)
+    return np.copysign(z, y), 2 * math.pi / of.amplitude / np.sin(2 * u)
+
+
+def _paper(scores: Floats, pi: Parameterization, natural: Natural) -> tuple[Floats, Floats, Floats, Floats]:
+    """The same for ``tail=0``, where all that matters is how far a score is from the ends of its range."""
     lower, lower_rest, upper, upper_rest = natural.edges(pi.centers)
     rounded = np.zeros_like(scores)
     if natural.saturation == "reflect":  # the sine has the period 2A; the remainder is exact, the shift almost
@@ -178,11 +195,13 @@ def scores_from_probs(probs: Floats, pi: Parameterization) -> Floats:
     below = _walk_up(np.asarray(probs, dtype=np.float64), pi)
     left, right = below[..., 2::2], below[..., 3::2]
     with np.errstate(divide="ignore", invalid="ignore"):
-        if isinstance(pi.activation, Sigmoid):
-            x = np.log(right) - np.log(left)
-        else:
-            angle = np.arctan2(np.sqrt(right), np.sqrt(left)) - math.pi / 4
-            x = angle * 2 * pi.activation.amplitude / math.pi
+        z = np.log(right) - np.log(left)
+        x = pi.activation.inverse(z, np)
+        if isinstance(pi.activation, Natural):
+            limit = np.log(pi.activation.tail) - np.log1p(-pi.activation.tail)
+            inside = np.clip(z, limit, -limit)
+            y = 4 * np.arctan(np.exp(inside / 2)) - math.pi + np.where(z == inside, 0.0, (z - inside) / pi.activation.steepest)
+            x = y * pi.activation.amplitude / (2 * math.pi)
     return np.where(left + right > 0, x + pi.centers, 0.0)
 
 

@@ -11,7 +11,7 @@ from catnat.jax.distributions import (
     OneHotCatnatStraightThrough,
     RelaxedOneHotCatnat,
 )
-from catnat.jax.drawing import Draw, draw, mode, sample
+from catnat.jax.sampling import Draw, draw, mode, sample
 from catnat.jax.estimators import (
     LeaveOneOut,
     MovingAverage,

@@ -15,10 +15,10 @@ from jax import Array, lax
 from jax.tree_util import GetAttrKey, register_pytree_with_keys_class
 
 from catnat.core.errors import check_classes
-from catnat.jax import drawing, functional
-from catnat.jax.dispatch import p_log_ratio
-from catnat.jax.inputs import ParameterizationLike, check_key, check_scores, check_shape, prepare, prepare_mask
-from catnat.jax.noise import at_least_single, check_temperature, gumbel, relaxed_density, soften
+from catnat.jax import functional, sampling
+from catnat.jax._dispatch import p_log_ratio
+from catnat.jax._inputs import ParameterizationLike, check_key, check_scores, check_shape, prepare, prepare_mask
+from catnat.jax._noise import at_least_single, check_temperature, gumbel, relaxed_density, soften
 
 Shape = Sequence[int]
 

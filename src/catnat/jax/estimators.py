@@ -12,10 +12,10 @@ from jax import Array, lax
 from jax.tree_util import register_dataclass, register_static
 
 from catnat.core.errors import check_num_samples, too_few_allowed
-from catnat.jax import drawing, functional
-from catnat.jax.compat import is_readable
-from catnat.jax.inputs import ParameterizationLike, as_array, check_key, check_scores
-from catnat.jax.noise import at_least_single, check_temperature, gumbel, soften
+from catnat.jax import functional, sampling
+from catnat.jax._compat import is_readable
+from catnat.jax._inputs import ParameterizationLike, as_array, check_key, check_scores
+from catnat.jax._noise import at_least_single, check_temperature, gumbel, soften
 
 
 @register_dataclass

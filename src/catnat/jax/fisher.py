@@ -12,12 +12,12 @@ from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
 from catnat.core.errors import check_nonnegative
-from catnat.jax import eager
-from catnat.jax.activations import log_branches, node_fisher
+from catnat.jax import _eager
+from catnat.jax._node import log_branches, node_fisher
 from catnat.jax.distributions import Distribution
-from catnat.jax.inputs import ParameterizationLike, check_number, check_scores, prepare, prepare_mask
-from catnat.jax.masks import live_branches, prune
-from catnat.jax.plan import Plan
+from catnat.jax._inputs import ParameterizationLike, check_number, check_scores, prepare, prepare_mask
+from catnat.jax._masks import live_branches, prune
+from catnat.jax._plan import Plan
 
 # Accelerators multiply float32 matrices in fewer digits unless told otherwise.
 matmul = partial(jnp.matmul, precision=lax.Precision.HIGHEST)

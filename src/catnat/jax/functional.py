@@ -7,9 +7,9 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from catnat.core.errors import REDUCTIONS, check_choice, check_classes, check_share
-from catnat.jax import dispatch, eager
-from catnat.jax.activations import score_of
-from catnat.jax.inputs import (
+from catnat.jax import _dispatch, _eager
+from catnat.jax._node import score_of
+from catnat.jax._inputs import (
     ParameterizationLike,
     as_array,
     check_batch,
@@ -22,7 +22,7 @@ from catnat.jax.inputs import (
     prepare_where,
     to_last,
 )
-from catnat.jax.masks import even_shares
+from catnat.jax._masks import even_shares
 
 
 def log_catnat(

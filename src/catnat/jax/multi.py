@@ -13,7 +13,7 @@ from jax.tree_util import register_pytree_with_keys_class
 
 from catnat.core.errors import check_num_classes, check_width
 from catnat.jax.distributions import CatnatCategorical, Distribution, Shape
-from catnat.jax.inputs import ParameterizationLike, check_integers, check_mask, check_scores
+from catnat.jax._inputs import ParameterizationLike, check_integers, check_mask, check_scores
 
 
 @register_pytree_with_keys_class

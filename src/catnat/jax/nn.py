@@ -13,7 +13,7 @@ from jax.tree_util import register_dataclass, register_static
 from catnat.core.errors import MASK_MODES, REDUCTIONS, check_choice, check_share
 from catnat.core.parameterization import resolve
 from catnat.jax import functional
-from catnat.jax.inputs import ParameterizationLike
+from catnat.jax._inputs import ParameterizationLike
 
 STATIC = {"static": True}  # what JAX reads in the metadata of a field
 

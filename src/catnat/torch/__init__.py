@@ -13,7 +13,7 @@ from catnat.torch.distributions import (
     OneHotCatnatStraightThrough,
     RelaxedOneHotCatnat,
 )
-from catnat.torch.drawing import Draw, draw, mode, sample
+from catnat.torch.sampling import Draw, draw, mode, sample
 from catnat.torch.estimators import (
     LeaveOneOut,
     MovingAverage,

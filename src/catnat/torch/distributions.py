@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, OneHotCategorical, RelaxedOneHotCategorical, constraints
 from torch.distributions.kl import kl_divergence, register_kl
 
-from catnat.torch import drawing, functional
-from catnat.torch.compat import is_plain
-from catnat.torch.dispatch import p_log_ratio
-from catnat.torch.inputs import ParameterizationLike, prepare, prepare_mask
+from catnat.torch import functional, sampling
+from catnat.torch._compat import is_plain
+from catnat.torch._dispatch import p_log_ratio
+from catnat.torch._inputs import ParameterizationLike, prepare, prepare_mask
 
 Shape = Sequence[int] | torch.Size
 

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from catnat.core.errors import check_num_samples, check_positive, too_few_allowed
-from catnat.torch import drawing, functional
-from catnat.torch.compat import assert_on_device, is_plain
-from catnat.torch.inputs import ParameterizationLike
+from catnat.torch import functional, sampling
+from catnat.torch._compat import assert_on_device, is_plain
+from catnat.torch._inputs import ParameterizationLike
 
 
 class MovingAverage(torch.nn.Module):

@@ -11,10 +11,10 @@ from torch.distributions import Distribution
 from torch.func import functional_call, jacrev, vmap
 
 from catnat.core.errors import check_nonnegative
-from catnat.torch import eager
-from catnat.torch.activations import log_branches, node_fisher
-from catnat.torch.inputs import ParameterizationLike, prepare, prepare_mask
-from catnat.torch.masks import live_branches, prune
+from catnat.torch import _eager
+from catnat.torch._node import log_branches, node_fisher
+from catnat.torch._inputs import ParameterizationLike, prepare, prepare_mask
+from catnat.torch._masks import live_branches, prune
 
 
 def fisher_diagonal(

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from catnat.core.errors import REDUCTIONS, check_choice, check_classes, check_share
-from catnat.torch import dispatch, eager, on_gpu
-from catnat.torch.activations import score_of
-from catnat.torch.inputs import (
+from catnat.torch import _dispatch, _eager, _gpu
+from catnat.torch._node import score_of
+from catnat.torch._inputs import (
     ParameterizationLike,
     check_batch,
     check_index,
@@ -19,7 +19,7 @@ from catnat.torch.inputs import (
     to_last,
     widen,
 )
-from catnat.torch.plan import takes_kernels
+from catnat.torch._plan import takes_kernels
 
 
 def log_catnat(

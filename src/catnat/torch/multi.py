@@ -12,7 +12,7 @@ from torch.distributions.kl import register_kl
 
 from catnat.core.errors import check_num_classes, check_width
 from catnat.torch.distributions import CatnatCategorical, Shape
-from catnat.torch.inputs import ParameterizationLike, check_mask, check_scores
+from catnat.torch._inputs import ParameterizationLike, check_mask, check_scores
 
 
 class MultiCatnat(Distribution):

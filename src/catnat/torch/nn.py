@@ -8,7 +8,7 @@ from torch import Tensor
 from catnat.core.errors import MASK_MODES, REDUCTIONS, check_choice, check_share
 from catnat.core.parameterization import resolve
 from catnat.torch import functional
-from catnat.torch.inputs import ParameterizationLike
+from catnat.torch._inputs import ParameterizationLike
 
 
 class Catnat(torch.nn.Module):

@@ -1,0 +1,201 @@
+"""From what a user passes to what the walks take: checks, dtypes, axes and masks, in one place.
+
+Shapes and dtypes are checked always, values only where they are at hand: under a transformation nothing can be raised,
+and on an accelerator a look at the values would wait for it. There an index out of range gives NaN.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from catnat.core.errors import (
+    MASK_MODES,
+    check_choice,
+    check_classes,
+    check_index_range,
+    check_width,
+    empty_mask_row,
+)
+from catnat.core.parameterization import Natural, Parameterization, Sigmoid
+from catnat.jax._node import gate_revival
+from catnat.jax._compat import is_readable
+from catnat.jax._plan import Plan, plan_for
+
+ParameterizationLike = Parameterization | Natural | Sigmoid | str
+
+
+def prepare(scores: Array, parameterization: ParameterizationLike, axis: int = -1) -> tuple[Array, Plan, np.dtype]:
+    """Scores with their classes' axis last and in a dtype to compute in, the plan, and the dtype to answer in."""
+    scores = check_scores(scores)
+    x = to_last(scores, axis, "scores")
+    answer = np.dtype(scores.dtype)
+    if answer.itemsize < 4:
+        x = x.astype(jnp.float32)
+    plan = plan_for(parameterization, x.shape[-1] + 1, np.dtype(x.dtype))
+    if plan.num_nodes != x.shape[-1]:
+        check_width(plan.num_classes, x.shape[-1], scores.shape, axis, called="axis")
+    if plan.revives:
+        x = gate_revival(x, plan)
+    return x, plan, answer
+
+
+def check_scores(scores: Array) -> Array:
+    """``scores`` as an array of JAX's, or raise unless it is a floating-point array of at least one dimension."""
+    scores = as_array(scores, "scores")
+    if not jnp.issubdtype(scores.dtype, jnp.floating):
+        raise TypeError(f"scores must be floating point; got {scores.dtype}")
+    if scores.ndim == 0:
+        raise ValueError("scores must have at least one dimension; got a scalar")
+    return scores
+
+
+def as_array(values: Array, argument: str) -> Array:
+    """An array of JAX's from one, from NumPy's or from what wraps one (flax's parameters); lists are refused."""
+    if not isinstance(values, (jax.Array, np.ndarray, np.generic)) and not hasattr(values, "__jax_array__"):
+        raise TypeError(f"{argument} must be a jax.Array or a numpy.ndarray; got {type(values).__name__}")
+    return jnp.asarray(values)
+
+
+def check_key(key: Array) -> None:
+    """Raise unless ``key`` is one random key of JAX's, typed or raw."""
+    is_key = isinstance(key, jax.Array) and (
+        jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or (key.dtype == jnp.uint32 and key.ndim == 1)
+    )
+    if not is_key or (jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim):
+        came = f"{key.dtype} of shape {key.shape}" if isinstance(key, jax.Array) else type(key).__name__
+        raise TypeError(f"key, the first argument, must be one random key, as jax.random.key(0) makes it; got {came}")
+
+
+def check_shape(argument: str, shape: object) -> tuple[int, ...]:
+    """``shape`` as a tuple, or raise unless it is a sequence of whole numbers."""
+    try:
+        return tuple(operator.index(n) for n in shape)  # type: ignore[attr-defined]
+    except TypeError:
+        raise TypeError(f"{argument} must be a tuple of whole numbers, as (100,); got {shape!r}") from None
+
+
+def check_mask(mask: Array) -> Array:
+    """``mask`` as an array of JAX's, or raise unless it is a boolean array."""
+    if not isinstance(mask, (jax.Array, np.ndarray, np.generic)) or mask.dtype != bool:
+        came = getattr(mask, "dtype", type(mask).__name__)
+        raise TypeError(f"mask must be a boolean array, True where a class is allowed; got {came}")
+    return jnp.asarray(mask)
+
+
+def to_last(array: Array, axis: int, argument: str) -> Array:
+    """``array`` with ``axis`` moved to the end."""
+    if array.ndim == 0:
+        raise ValueError(f"{argument} must have at least one dimension; got a scalar")
+    if not -array.ndim <= axis < array.ndim:
+        raise IndexError(f"axis must lie in [{-array.ndim}, {array.ndim - 1}] for {argument}; got {axis}")
+    return array if axis in (-1, array.ndim - 1) else jnp.moveaxis(array, axis, -1)
+
+
+def prepare_mask(mask: Array | None, mask_mode: str, x: Array, plan: Plan, axis: int = -1) -> Array | None:
+    """The mask with its classes' axis last, checked against prepared scores ``x``."""
+    if mask_mode not in MASK_MODES:
+        check_choice("mask_mode", mask_mode, MASK_MODES)
+    if mask is None:
+        return None
+    mask = check_mask(mask)
+    if mask.ndim not in (1, x.ndim) and axis not in (-1, x.ndim - 1):
+        raise ValueError(
+            f"mask must have as many dimensions as the scores, {x.ndim}, or one, where axis is not the last; "
+            f"got shape {mask.shape}"
+        )
+    moved = mask if mask.ndim == 1 else to_last(mask, axis, "mask")
+    check_classes("mask", plan.num_classes, moved.shape[-1] if moved.ndim else 0, mask.shape)
+    try:
+        np.broadcast_shapes(moved.shape[:-1], x.shape[:-1])
+    except ValueError:
+        raise ValueError(
+            f"mask must broadcast to the scores' batch {x.shape[:-1]} with {plan.num_classes} classes; "
+            f"got shape {mask.shape}"
+        ) from None
+    if is_readable(moved):
+        allowed = np.asarray(moved).any(-1)
+        if not allowed.all():
+            raise empty_mask_row(np.argwhere(~allowed)[0].tolist())
+    return moved
+
+
+def prepare_where(where: Array | None, x: Array, plan: Plan, axis: int) -> tuple[Array | None, Array | None]:
+    """optax's one argument as the classes that are allowed or the rows that count."""
+    if where is None:
+        return None, None
+    where = as_array(where, "where")
+    if where.dtype != bool:
+        raise TypeError(f"where must be a boolean array; got {where.dtype}")
+    if where.ndim == x.ndim:
+        return prepare_mask(where, "renormalize", x, plan, axis), None
+    check_batch("where", where.shape, x.shape[:-1])
+    return None, where
+
+
+def prepare_probs(probs: Array, parameterization: ParameterizationLike, axis: int) -> Array:
+    """Probabilities with their classes' axis last, checked."""
+    probs = as_array(probs, "probs")
+    if not jnp.issubdtype(probs.dtype, jnp.floating):
+        raise TypeError(f"probs must be a floating-point array; got {probs.dtype}")
+    last = to_last(probs, axis, "probs")
+    if last.shape[-1] == 0:
+        raise ValueError(f"probs must hold at least one class along axis {axis}; got shape {probs.shape}")
+    if isinstance(parameterization, Parameterization):
+        check_classes("probs", parameterization.num_classes, last.shape[-1], probs.shape)
+    if is_readable(last) and (np.asarray(last) < 0).any():
+        raise ValueError(f"probs must not be negative; got {float(last.min()):g}")
+    return last
+
+
+def check_index(index: Array, plan: Plan, argument: str = "index") -> Array:
+    """``index`` as an array of JAX's; raise unless it holds integers and, where they are at hand, all in range."""
+    index = check_integers(index, argument)
+    if index.size and is_readable(index):
+        values = np.asarray(index)
+        check_index_range(plan.num_classes, int(values.min()), int(values.max()), argument)
+    return index
+
+
+def check_integers(index: Array, argument: str) -> Array:
+    """``index`` as an array of JAX's, or raise unless it holds integers.
+
+    Of at least 32 bits: in fewer, the number of classes that it is compared with might have another value.
+    """
+    if not isinstance(index, (jax.Array, np.ndarray, np.generic)) or not jnp.issubdtype(index.dtype, jnp.integer):
+        came = getattr(index, "dtype", type(index).__name__)
+        raise TypeError(f"{argument} must be an integer array of class ids; got {came}")
+    return jnp.asarray(index, jnp.int32 if index.dtype.itemsize < 4 else None)
+
+
+def check_number(argument: str, value: Array | float, check: Callable[[str, float], float]) -> Array | float:
+    """``value``, checked where it is at hand: it may be an array, one that changes inside a jitted step too."""
+    if not isinstance(value, (jax.Array, np.ndarray, np.generic)):
+        return check(argument, value)
+    if is_readable(value):
+        for number in np.asarray(value, np.float64).ravel().tolist():
+            check(argument, number)
+    return value
+
+
+def check_batch(argument: str, came: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    """Raise unless a shape is the scores' batch shape."""
+    if came != expected:
+        raise ValueError(f"{argument} must have the scores' batch shape {expected}; got {came}")
+
+
+def check_label_ids(labels: Array, batch: tuple[int, ...]) -> Array:
+    """``labels``, or raise unless they are one class id a row."""
+    labels = check_integers(labels, "labels")
+    if labels.shape != batch:
+        hint = "; where the classes' axis is not the last, say which it is: axis=1" if labels.ndim > 1 else ""
+        raise ValueError(
+            f"labels must hold one class id a row, shape {batch}, or floating-point probabilities; "
+            f"got {labels.dtype} of shape {labels.shape}{hint}"
+        )
+    return labels

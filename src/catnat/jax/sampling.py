@@ -1,0 +1,129 @@
+"""Classes out of scores: drawn, drawn with all that a policy needs, and the likeliest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from catnat.jax import _dispatch
+from catnat.jax.functional import entropy, log_prob
+from catnat.jax._inputs import (
+    ParameterizationLike,
+    check_batch,
+    check_key,
+    check_scores,
+    check_shape,
+    prepare,
+    prepare_mask,
+)
+
+
+def sample(
+    key: Array,
+    scores: Array,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    sample_shape: Sequence[int] = (),
+    mask: Array | None = None,
+    mask_mode: str = "renormalize",
+) -> Array:
+    """Draw classes by walking down the tree, a coin a node: O(log K) work a draw on a balanced tree.
+
+    Args:
+        key: the source of random numbers, as in `jax.random.categorical`.
+        scores: [..., K-1].
+        parameterization: as in `log_catnat`.
+        sample_shape: leading shape of the draws.
+        mask: as in `log_catnat`; a forbidden class is never drawn.
+        mask_mode: as in `log_catnat`.
+
+    Returns:
+        int32 class ids of shape ``sample_shape + batch``.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, catnat.jax as cj
+        >>> cj.sample(jax.random.key(0), jnp.zeros((5, 17)), sample_shape=(2,)).shape
+        (2, 5)
+    """
+    check_key(key)
+    x, plan, _ = prepare(lax.stop_gradient(check_scores(scores)), parameterization)
+    mask = prepare_mask(mask, mask_mode, x, plan)
+    shape = check_shape("sample_shape", sample_shape)
+    count = int(np.prod(shape, dtype=np.int64))
+    drawn = dispatch.draw(key, x, mask, count=count, plan=plan, mask_mode=mask_mode)
+    return jnp.moveaxis(drawn, -1, 0).reshape(*shape, *drawn.shape[:-1])
+
+
+class Draw(NamedTuple):
+    """What a policy needs of a step: class ids, their log-probabilities and the entropy of every row."""
+
+    sample: Array
+    log_prob: Array
+    entropy: Array
+
+
+def draw(
+    key: Array | None,
+    scores: Array,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    index: Array | None = None,
+    mask: Array | None = None,
+    mask_mode: str = "renormalize",
+) -> Draw:
+    """Draw a class a row, with its log p and the entropy of the row; all that a policy needs of a step.
+
+    This is the head of a policy: draw while acting; while learning, pass the actions that were taken as ``index`` and
+    get their log-probabilities and the entropies. Class ids carry no gradient.
+
+    Args:
+        key: the source of random numbers, as in `jax.random.categorical`; None where ``index`` is given.
+        scores: [..., K-1].
+        parameterization: as in `log_catnat`.
+        index: class ids of the batch's shape, where they are not to be drawn.
+        mask: as in `log_catnat`; a forbidden class is never drawn.
+        mask_mode: as in `log_catnat`.
+
+    Returns:
+        ``sample`` (class ids), ``log_prob`` and ``entropy``, each of the batch's shape.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, catnat.jax as cj
+        >>> action, log_prob, entropy = cj.draw(jax.random.key(0), jnp.zeros((5, 3)))
+        >>> jnp.exp(log_prob)
+        Array([0.25, 0.25, 0.25, 0.25, 0.25], dtype=float32)
+    """
+    masking: dict[str, Any] = {"mask": mask, "mask_mode": mask_mode}
+    if index is None:
+        index = sample(key, scores, parameterization, **masking)  # type: ignore[arg-type]
+    else:
+        x, _, _ = prepare(scores, parameterization)
+        batch = x.shape[:-1] if mask is None else jnp.broadcast_shapes(x.shape[:-1], jnp.shape(mask)[:-1])
+        check_batch("index", jnp.shape(index), batch)
+    log_p = log_prob(scores, index, parameterization, **masking)
+    return Draw(index, log_p, entropy(scores, parameterization, **masking))
+
+
+def mode(
+    scores: Array,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    mask: Array | None = None,
+    mask_mode: str = "renormalize",
+) -> Array:
+    """The likeliest class of every row; the first one where several are.
+
+    This looks at all classes: the likelier branch at every node need not lead to the likeliest class.
+
+    Example:
+        >>> import jax.numpy as jnp, catnat.jax as cj
+        >>> cj.mode(cj.scores_from_probs(jnp.array([0.2, 0.5, 0.3])))
+        Array(1, dtype=int32)
+    """
+    x, plan, _ = prepare(lax.stop_gradient(check_scores(scores)), parameterization)
+    mask = prepare_mask(mask, mask_mode, x, plan)
+    return dispatch.log_p(x, mask, plan=plan, mask_mode=mask_mode).argmax(-1).astype(jnp.int32)

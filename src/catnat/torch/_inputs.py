@@ -1,0 +1,164 @@
+"""From what a user passes to what the walks take: checks, dtypes, axes and masks, in one place."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch import Tensor
+
+from catnat.core.errors import (
+    MASK_MODES,
+    check_choice,
+    check_classes,
+    check_index_range,
+    check_width,
+    empty_mask_row,
+)
+from catnat.core.parameterization import Natural, Parameterization, Sigmoid
+from catnat.torch._node import gate_revival
+from catnat.torch._compat import assert_on_device, in_function_transform, is_plain
+from catnat.torch._plan import Plan, plan_for, takes_kernels
+
+INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
+ParameterizationLike = Parameterization | Natural | Sigmoid | str
+
+
+def prepare(
+    scores: Tensor, parameterization: ParameterizationLike, dim: int = -1, *, half: bool = False
+) -> tuple[Tensor, Plan, torch.dtype]:
+    """Scores with their classes' axis last and in a dtype to compute in, the plan, and the dtype to answer in.
+
+    ``half``: 16-bit scores may stay so if the kernels take them, which compute in float32 all the same.
+    """
+    check_scores(scores)
+    x = to_last(scores, dim, "scores")
+    width = operator.index(x.shape[-1])  # a number even where a compiler traces with symbolic shapes
+    answer = scores.dtype
+    sixteen_bits = answer in (torch.float16, torch.bfloat16)
+    if sixteen_bits and torch.is_autocast_enabled(scores.device.type):
+        answer = torch.float32  # as torch.log_softmax on a GPU: losses want the digits
+    plan = plan_for(parameterization, width + 1, torch.float32 if sixteen_bits else x.dtype, x.device)
+    if plan.num_nodes != width:
+        check_width(plan.num_classes, width, scores.shape, dim)
+    if sixteen_bits and not (half and answer == x.dtype and not plan.revives and takes_kernels(x, plan)):
+        x = x.float()
+    if plan.revives:
+        x = gate_revival(x, plan)
+    return x, plan, answer
+
+
+def widen(x: Tensor) -> Tensor:
+    """Prepared scores in a dtype to compute in, where the kernels do not take them after all."""
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
+
+
+def check_scores(scores: Tensor) -> None:
+    """Raise unless ``scores`` is a floating-point tensor of at least one dimension."""
+    if not isinstance(scores, Tensor):
+        raise TypeError(f"scores must be a torch.Tensor; got {type(scores).__name__}")
+    if not scores.is_floating_point():
+        raise TypeError(f"scores must be floating point; got {scores.dtype}")
+    if scores.dim() == 0:
+        raise ValueError("scores must have at least one dimension; got a scalar")
+
+
+def check_mask(mask: Tensor) -> None:
+    """Raise unless ``mask`` is a boolean tensor."""
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        came = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"mask must be a boolean torch.Tensor, True where a class is allowed; got {came}")
+
+
+def to_last(tensor: Tensor, dim: int, argument: str) -> Tensor:
+    """``tensor`` with axis ``dim`` moved to the end."""
+    if tensor.dim() == 0:
+        raise ValueError(f"{argument} must have at least one dimension; got a scalar")
+    if not -tensor.dim() <= dim < tensor.dim():
+        raise IndexError(f"dim must lie in [{-tensor.dim()}, {tensor.dim() - 1}] for {argument}; got {dim}")
+    return tensor if dim in (-1, tensor.dim() - 1) else tensor.movedim(dim, -1)
+
+
+def prepare_mask(mask: Tensor | None, mask_mode: str, x: Tensor, plan: Plan, dim: int = -1) -> Tensor | None:
+    """The mask with its classes' axis last, checked against prepared scores ``x``."""
+    if mask_mode not in MASK_MODES:
+        check_choice("mask_mode", mask_mode, MASK_MODES)
+    if mask is None:
+        return None
+    check_mask(mask)
+    if mask.dim() not in (1, x.dim()) and dim not in (-1, x.dim() - 1):
+        raise ValueError(
+            f"mask must have as many dimensions as the scores, {x.dim()}, or one, where dim is not the last; "
+            f"got shape {tuple(mask.shape)}"
+        )
+    moved = mask if mask.dim() == 1 else to_last(mask, dim, "mask")
+    check_classes("mask", plan.num_classes, int(moved.shape[-1]) if moved.dim() else 0, mask.shape)
+    try:
+        torch.broadcast_shapes(moved.shape[:-1], x.shape[:-1])
+    except RuntimeError:
+        raise ValueError(
+            f"mask must broadcast to the scores' batch {tuple(x.shape[:-1])} with {plan.num_classes} classes; "
+            f"got shape {tuple(mask.shape)}"
+        ) from None
+    if is_plain(moved):
+        allowed = moved.any(-1)
+        if moved.device.type != "cpu":
+            assert_on_device(allowed.all())
+        elif not allowed.all():
+            raise empty_mask_row((~allowed).nonzero()[0].tolist())
+    return moved
+
+
+def prepare_probs(probs: Tensor, parameterization: ParameterizationLike, dim: int) -> Tensor:
+    """Probabilities with their classes' axis last, checked."""
+    if not isinstance(probs, Tensor) or not probs.is_floating_point():
+        raise TypeError(f"probs must be a floating-point torch.Tensor; got {getattr(probs, 'dtype', type(probs))}")
+    last = to_last(probs, dim, "probs")
+    if last.shape[-1] == 0:
+        raise ValueError(f"probs must hold at least one class along dim {dim}; got shape {tuple(probs.shape)}")
+    if isinstance(parameterization, Parameterization):
+        check_classes("probs", parameterization.num_classes, last.shape[-1], probs.shape)
+    if is_plain(last) and last.device.type == "cpu" and (last < 0).any():
+        raise ValueError(f"probs must not be negative; got {last.min().item():g}")
+    return last
+
+
+def check_index(index: Tensor, plan: Plan, argument: str = "index", looked_up: bool = False) -> None:
+    """Raise, or assert on the device, unless every class id is in range.
+
+    An index that is about to be ``looked_up`` in a table, or by a kernel, will be checked there.
+    """
+    check_integers(index, argument)
+    if looked_up:
+        return
+    if index.numel() == 0:
+        return
+    if is_plain(index) and index.device.type == "cpu":
+        low, high = torch.aminmax(index)
+        check_index_range(plan.num_classes, int(low), int(high), argument)
+    elif not in_function_transform():
+        assert_on_device(((index >= 0) & (index < plan.num_classes)).all())
+
+
+def check_integers(index: Tensor, argument: str) -> None:
+    """Raise unless ``index`` is a tensor of integers."""
+    if not isinstance(index, Tensor) or index.dtype not in INTEGERS:
+        came = index.dtype if isinstance(index, Tensor) else type(index).__name__
+        raise TypeError(f"{argument} must be an integer torch.Tensor of class ids; got {came}")
+
+
+def check_batch(argument: str, came: torch.Size, expected: torch.Size) -> None:
+    """Raise unless a shape is the scores' batch shape."""
+    if came != expected:
+        raise ValueError(f"{argument} must have the scores' batch shape {tuple(expected)}; got {tuple(came)}")
+
+
+def check_target_ids(target: Tensor, batch: torch.Size) -> None:
+    """Raise unless ``target`` holds one class id a row."""
+    check_integers(target, "target")
+    if target.shape != batch:
+        hint = "; where the classes' axis is not the last, say which it is: dim=1" if target.dim() > 1 else ""
+        raise ValueError(
+            f"target must hold one class id a row, shape {tuple(batch)}, or floating-point probabilities; "
+            f"got {target.dtype} of shape {tuple(target.shape)}{hint}"
+        )

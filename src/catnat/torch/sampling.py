@@ -1,0 +1,139 @@
+"""Classes out of scores: drawn, drawn with all that a policy needs, and the likeliest."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from catnat.torch import _dispatch, _eager, _gpu
+from catnat.torch.functional import entropy, log_prob
+from catnat.torch._inputs import ParameterizationLike, check_batch, check_index, prepare, prepare_mask
+from catnat.torch._masks import PrunedCoins, coins_of_masses
+from catnat.torch._plan import takes_kernels
+
+
+def sample(
+    scores: Tensor,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    sample_shape: tuple[int, ...] | torch.Size = (),
+    mask: Tensor | None = None,
+    mask_mode: str = "renormalize",
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Draw classes by walking down the tree, a coin a node: O(log K) work a draw on a balanced tree.
+
+    Args:
+        scores: [..., K-1].
+        parameterization: as in `log_catnat`.
+        sample_shape: leading shape of the draws.
+        mask: as in `log_catnat`; a forbidden class is never drawn.
+        mask_mode: as in `log_catnat`.
+        generator: the source of random numbers; None is torch's own.
+
+    Returns:
+        int64 class ids of shape ``sample_shape + batch``.
+
+    Example:
+        >>> import torch, catnat.torch as ct
+        >>> ct.sample(torch.zeros(5, 17), sample_shape=(2,)).shape
+        torch.Size([2, 5])
+    """
+    with torch.no_grad():
+        x, plan, _ = prepare(scores, parameterization, half=mask is None)
+        mask = prepare_mask(mask, mask_mode, x, plan)
+        sample_shape = torch.Size(sample_shape)
+        if mask is None and takes_kernels(x, plan):
+            return on_gpu.sample(x, sample_shape.numel(), plan, generator).reshape((*sample_shape, *x.shape[:-1]))
+        if mask is not None:
+            batch = torch.broadcast_shapes(x.shape[:-1], mask.shape[:-1])
+            x, mask = x.expand((*batch, -1)), mask.expand((*batch, -1))
+        if mask is None:
+            coins = eager.coins_of(x, plan)
+        elif mask_mode == "prune":
+            coins = PrunedCoins(x, mask, plan)
+        else:
+            coins = coins_of_masses(dispatch.log_p(x, plan, mask, mask_mode).exp(), plan)
+        drawn = eager.draw(coins, (*x.shape[:-1], sample_shape.numel()), plan, x, generator)
+        return drawn.movedim(-1, 0).reshape((*sample_shape, *x.shape[:-1]))
+
+
+class Draw(NamedTuple):
+    """What a policy needs of a step: class ids, their log-probabilities and the entropy of every row."""
+
+    sample: Tensor
+    log_prob: Tensor
+    entropy: Tensor
+
+
+def draw(
+    scores: Tensor,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    index: Tensor | None = None,
+    mask: Tensor | None = None,
+    mask_mode: str = "renormalize",
+    generator: torch.Generator | None = None,
+) -> Draw:
+    """Draw a class a row, with its log p and the entropy of the row; on a GPU in one kernel, and so is its gradient.
+
+    This is the head of a policy: draw while acting; while learning, pass the actions that were taken as ``index`` and
+    get their log-probabilities and the entropies. Class ids carry no gradient.
+
+    Args:
+        scores: [..., K-1].
+        parameterization: as in `log_catnat`.
+        index: class ids of the batch's shape, where they are not to be drawn.
+        mask: as in `log_catnat`; a forbidden class is never drawn.
+        mask_mode: as in `log_catnat`.
+        generator: the source of random numbers; None is torch's own.
+
+    Returns:
+        ``sample`` (int64 class ids, or ``index`` as it came), ``log_prob`` and ``entropy``, each of the batch's shape.
+
+    Example:
+        >>> import torch, catnat.torch as ct
+        >>> action, log_prob, entropy = ct.draw(torch.zeros(5, 3))
+        >>> log_prob.exp()
+        tensor([0.2500, 0.2500, 0.2500, 0.2500, 0.2500])
+    """
+    x, plan, dtype = prepare(scores, parameterization, half=mask is None)
+    prepare_mask(mask, mask_mode, x, plan)  # for its checks
+    if index is not None:
+        check_index(index, plan, looked_up=mask is None and on_gpu.has_head(x, plan))
+        batch = x.shape[:-1] if mask is None else torch.broadcast_shapes(x.shape[:-1], mask.shape[:-1])
+        check_batch("index", index.shape, batch)
+    if mask is None and on_gpu.has_head(x, plan):
+        if index is None:
+            log_p, found, index = on_gpu.draw(x, plan, generator)
+        else:
+            log_p, found = on_gpu.judge(x, index, plan)
+        return Draw(index, log_p.to(dtype), found.to(dtype))
+    masking: dict[str, Any] = {"mask": mask, "mask_mode": mask_mode}
+    if index is None:
+        index = sample(scores, parameterization, generator=generator, **masking)
+    log_p = log_prob(scores, index, parameterization, **masking)
+    return Draw(index, log_p, entropy(scores, parameterization, **masking))
+
+
+def mode(
+    scores: Tensor,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    mask: Tensor | None = None,
+    mask_mode: str = "renormalize",
+) -> Tensor:
+    """The likeliest class of every row; the first one where several are.
+
+    This looks at all classes: the likelier branch at every node need not lead to the likeliest class.
+
+    Example:
+        >>> import torch, catnat.torch as ct
+        >>> ct.mode(ct.scores_from_probs(torch.tensor([0.2, 0.5, 0.3])))
+        tensor(1)
+    """
+    x, plan, _ = prepare(scores.detach() if isinstance(scores, Tensor) else scores, parameterization)
+    mask = prepare_mask(mask, mask_mode, x, plan)
+    return dispatch.log_p(x, plan, mask, mask_mode).argmax(-1)

@@ -196,7 +196,7 @@ class TorchPlainWalk(Torch):
 
     def _walk(self, x, pi):
         x, plan, _ = prepare(x, pi)
-        return eager.log_classes(x, plan)
+        return _eager.log_classes(x, plan)
 
     def log_catnat(self, scores, pi, mask=None, mode="renormalize"):
         assert mask is None, "masks are judged through the public functions"

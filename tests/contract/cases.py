@@ -1,4 +1,8 @@
-"""The grid that the contract runs over: trees, activations, centres and scores."""
+"""The grid that the contract runs over: trees, activations, centres and scores.
+
+`make test` asks about a part of it, every activation on every tree and at every size but not all three at once; the slow
+tests ask about all of it.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,20 @@ from functools import lru_cache
 
 import numpy as np
 
-from catnat import Natural, Parameterization, Sigmoid
+from catnat import Activation, Natural, Parameterization, Sigmoid
 from catnat.core.errors import SATURATIONS
-from catnat.core.parameterization import DEFAULT_FLOOR
+from catnat.core.parameterization import DEFAULT_FLOOR, DEFAULT_TAIL
 from tests.core.trees import KINDS, make_tree
 
 SIZES = (1, 2, 3, 5, 6, 8, 18, 33, 100, 1000, 4096)
-ACTIVATIONS: dict[str, Sigmoid | Natural] = {
+TAILS = (0.5, 0.1, DEFAULT_TAIL, 0.01, 1e-3)
+ACTIVATIONS: dict[str, Activation] = {
     "sigmoid": Sigmoid(),
-    **{f"{s}-floor{f:g}": Natural(saturation=s, floor=f) for s in SATURATIONS for f in (0.0, DEFAULT_FLOOR)},
+    **{f"tail{t:g}": Natural(tail=t) for t in TAILS},
+    **{f"{s}-floor{f:g}": Natural(tail=0.0, saturation=s, floor=f) for s in SATURATIONS for f in (0.0, DEFAULT_FLOOR)},
 }
+WHOLE_GRID = False  # set by conftest.py where the slow tests are wanted
+PART = 5  # `make test` asks about one case in so many; no divisor of the number of activations or of trees
 # Distances from the ends of a node's range, where the natural activation is hard to get right.
 DISTANCES = 10.0 ** -np.arange(1, 7)
 # Where e^-|z| rounds away beside 1, and where it leaves the dtype: in float32 and in float64.
@@ -56,7 +64,8 @@ def grid(*sizes: int) -> tuple[Case, ...]:
         (100, "balanced", 0.0),
         (100, "huffman", 0.3),
     ]
-    return (*cases, *(_case(n, kind, a, c) for n, kind, c in others if n in sizes for a in ACTIVATIONS))
+    cases += [_case(n, kind, a, c) for n, kind, c in others if n in sizes for a in ACTIVATIONS]
+    return tuple(case for case in cases if WHOLE_GRID or case.turn % PART == 0)
 
 
 def batches(size: int) -> Iterator[tuple[str, int]]:
@@ -76,9 +85,14 @@ def scores_for(pi: Parameterization, score_set: str, rows: int, dtype: type = np
     if score_set.startswith("scale"):
         return (rng.normal(size=shape) * float(score_set.split()[1])).astype(dtype)
     assert score_set == "near the ends"
-    if isinstance(pi.activation, Sigmoid):
+    natural = pi.activation
+    if not isinstance(natural, Natural):
         return (pi.centers + rng.choice(SIGMOID_ENDS, shape) * rng.choice([-1, 1], shape)).astype(dtype)
-    lower, _, upper, _ = pi.activation.edges(pi.centers)
+    if natural.tail > 0:  # around the joints, and far out on the straight lines
+        steps = np.concatenate((DISTANCES, -DISTANCES, SIGMOID_ENDS))
+        joint = natural.joint / natural.gain + rng.choice(steps, shape)
+        return (pi.centers + joint * rng.choice([-1, 1], shape)).astype(dtype)
+    lower, _, upper, _ = natural.edges(pi.centers)
     outside = rng.integers(2, size=shape) * (np.arange(rows) % 2)[:, None]  # every other row stays inside
     inward = rng.choice(DISTANCES, shape) * (1 - 2 * outside)
     return np.where(rng.integers(2, size=shape), lower + inward, upper - inward).astype(dtype)
@@ -86,7 +100,8 @@ def scores_for(pi: Parameterization, score_set: str, rows: int, dtype: type = np
 
 def inside_scores(pi: Parameterization, rows: int, dtype: type = np.float64, seed: int = 0) -> np.ndarray:
     """Scores well inside of every node's range."""
-    half = pi.activation.amplitude / 2 if isinstance(pi.activation, Natural) else 4.0
+    natural = pi.activation if isinstance(pi.activation, Natural) and pi.activation.tail == 0 else None
+    half = 4.0 if natural is None else natural.amplitude / 2
     rng = np.random.default_rng([seed, rows, pi.num_classes])
     return (pi.centers + rng.uniform(-0.7 * half, 0.7 * half, (rows, pi.num_nodes))).astype(dtype)
 

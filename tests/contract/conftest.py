@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.contract import jax_backend
+from tests.contract import cases, jax_backend
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    jax_backend.WHOLE_GRID = "not slow" not in config.option.markexpr
+    jax_backend.WHOLE_GRID = cases.WHOLE_GRID = "not slow" not in config.option.markexpr
 
 
 @pytest.fixture(scope="module", autouse=True)

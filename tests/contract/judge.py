@@ -45,7 +45,7 @@ def expected_gradient(scores: np.ndarray, upstream: np.ndarray, pi: Parameteriza
     slopes = reference.activation(scores, pi)[2:]
     clipped = reference.log_catnat_gradient(scores, upstream, pi)
     natural = pi.activation
-    if not isinstance(natural, Natural) or natural.saturation != "revive" or natural.floor == 0:
+    if not isinstance(natural, Natural) or natural.saturation != "revive" or not natural.floor:
         return clipped, condition(slopes, upstream, pi)
 
     # `revive` is `clip` inside. Outside, the gradient is the one at the edge of the range if a descent step along it

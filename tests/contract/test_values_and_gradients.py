@@ -37,7 +37,7 @@ def test_values_and_gradients(dtype: type, case: Case) -> None:
 def test_revive_passes_only_gradients_that_lead_back_inside(backend: Backend, case: Case) -> None:
     natural = case.pi.activation
     clip = Parameterization(
-        case.pi.num_classes, Natural(natural.amplitude, "clip", natural.floor), case.pi.tree, case.pi.center
+        case.pi.num_classes, Natural(natural.amplitude, 0.0, "clip", natural.floor), case.pi.tree, case.pi.center
     )
     scores = scores_for(case.pi, "scale 10", 40, backend.dtype)
     upstream = np.random.default_rng(0).normal(size=(40, case.pi.num_classes)).astype(backend.dtype)

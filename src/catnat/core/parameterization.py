@@ -92,11 +92,20 @@ class Natural(Activation):
     tail: float = DEFAULT_TAIL
     saturation: str | None = None
     floor: float | None = None
+    # Worked out once. Plain fields, because compilers can read the fields of a constant but not call its methods.
+    gain: float = field(init=False, repr=False, compare=False)  # dz/dx at the centre: y = gain (x - C)
+    joint: float = field(init=False, repr=False, compare=False)  # y where the straight line begins; pi for tail=0
+    joint_logit: float = field(init=False, repr=False, compare=False)  # and z there; infinite for tail=0
+    steepest: float = field(init=False, repr=False, compare=False)  # dz/dy on the line; infinite for tail=0
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__  # the dataclass is frozen; this is its one moment of making
         set_field(self, "amplitude", check_between("amplitude", self.amplitude, *AMPLITUDES))
         set_field(self, "tail", check_between("tail", self.tail, LEAST_TAIL, 0.5, also=0.0))
+        set_field(self, "gain", 2 * math.pi / self.amplitude)
+        set_field(self, "joint_logit", math.log1p(-self.tail) - math.log(self.tail) if self.tail else math.inf)
+        set_field(self, "joint", 4 * math.atan(math.tanh(self.joint_logit / 4)))
+        set_field(self, "steepest", 0.5 / math.sqrt(self.tail * (1 - self.tail)) if self.tail else math.inf)
         if self.tail > 0:
             for name in ("saturation", "floor"):
                 if getattr(self, name) is not None:
@@ -111,33 +120,12 @@ class Natural(Activation):
         if self.floor >= 0.5:  # type: ignore[operator]
             raise ValueError(f"floor must lie in [0, 0.5): it is the least probability of a branch; got {self.floor!r}")
 
-    # -- the family ----------------------------------------------------------------------------------------------
-
-    @property
-    def gain(self) -> float:
-        """dz/dx at the centre: y = gain (x - C)."""
-        return 2 * math.pi / self.amplitude
-
-    @property
-    def joint_logit(self) -> float:
-        """z where the straight line begins; infinite for ``tail=0``."""
-        return math.log1p(-self.tail) - math.log(self.tail) if self.tail else math.inf
-
-    @property
-    def joint(self) -> float:
-        """y where the straight line begins; pi for ``tail=0``."""
-        return 4 * math.atan(math.tanh(self.joint_logit / 4))
-
-    @property
-    def steepest(self) -> float:
-        """dz/dy on the straight line; infinite for ``tail=0``."""
-        return 0.5 / math.sqrt(self.tail * (1 - self.tail)) if self.tail else math.inf
-
     def logit(self, offset: Any, xp: Any) -> Any:
         """2 asinh(tan(y/2)), and straight lines beyond the joints; for ``tail=0`` the backends know more of the ends."""
         y = offset * self.gain
         inside = xp.clip(y, -self.joint, self.joint)
-        return 2 * xp.arcsinh(xp.tan(inside / 2)) + self.steepest * (y - inside)
+        z = 2 * xp.arcsinh(xp.tan(inside / 2))
+        return z if self.tail == 0 else z + self.steepest * (y - inside)
 
     def slope(self, offset: Any, xp: Any) -> Any:
         """gain / cos(y/2), which no longer grows beyond the joints."""

@@ -30,7 +30,7 @@ Array = TypeVar("Array", bound=npt.NDArray[np.integer])
 class Tree:
     """A binary tree over classes 0..K-1. Immutable, hashable and picklable.
 
-    Build one with :meth:`balanced`, :meth:`chain`, :meth:`huffman` or :meth:`from_nested`.
+    Build one with :meth:`balanced`, :meth:`chain`, :meth:`huffman`, :meth:`cluster` or :meth:`from_nested`.
 
     Example:
         >>> import catnat
@@ -39,8 +39,8 @@ class Tree:
         (5, 4, 3)
     """
 
-    def __init__(self, class_places: Sequence[int]) -> None:
-        places = _frozen(np.array(class_places, dtype=np.int64))
+    def __init__(self, class_places: Sequence[int] | npt.NDArray[np.integer]) -> None:
+        places = _frozen(_whole_numbers(class_places))
         self.class_places: Ints = places  # [K] the place of every class
         self._key = places.tobytes()  # bytes cache their hash: equality and hashing stay cheap for large K
         self._check()
@@ -84,6 +84,31 @@ class Tree:
         return _from_nested(heap[0][3])
 
     @staticmethod
+    def cluster(vectors: npt.ArrayLike) -> Tree:
+        r"""The heap's shape with another order of classes: classes whose vectors are alike share a subtree.
+
+        Every node must tell one union of classes from another, which is easier where the classes of a union are alike.
+        So the set S of classes below a node is cut across its first principal direction,
+
+        .. math:: u = \arg\max_{|u|=1} \sum_{k \in S} (u \cdot (v_k - \bar v_S))^2,
+
+        with the classes of the least :math:`u \cdot v_k` on the left, as many as the heap has there; then each part in
+        turn. The depth stays ceil(log2 K), and where all vectors are equal the tree is the heap. u comes from a fixed
+        number of power iterations in float64 from a fixed start: the same vectors give the same tree.
+
+        Args:
+            vectors: [K, d] one vector a class: the rows of an embedding or of a trained head's weights, or averages of
+                what the classes look like. Only their differences count; entries on a larger scale count more.
+
+        Example:
+            >>> import catnat
+            >>> tree = catnat.Tree.cluster([[0.0], [5.0], [0.1], [5.1]])  # 0 is like 2, and 1 like 3
+            >>> tree == catnat.Tree.from_nested([[0, 2], [1, 3]])
+            True
+        """
+        return _cluster(_vectors(vectors))
+
+    @staticmethod
     def from_nested(nested: Nested) -> Tree:
         """A tree written as nested pairs of class ids: ``[[0, 1], 2]`` has class 2 right of the root."""
         return _from_nested(nested)
@@ -104,6 +129,16 @@ class Tree:
     def is_heap(self) -> bool:
         """Whether this is the balanced heap, whose levels are contiguous slices."""
         return bool(np.array_equal(self.class_places, np.arange(self.num_classes) + self.num_classes))
+
+    @cached_property
+    def heap_order(self) -> Ints | None:
+        """[K] which class of the heap sits where class k sits, in a tree of the heap's shape; None in any other.
+
+        So the heap's walk serves this tree: its log p of class ``heap_order[k]`` is log p of class k here.
+        """
+        if self.class_places.min() < self.num_classes:  # the heap's classes are at the last K places
+            return None
+        return _frozen(self.class_places - self.num_classes)
 
     @cached_property
     def node_places(self) -> Ints:
@@ -192,8 +227,6 @@ class Tree:
 
     def _check(self) -> None:
         places, size = self.class_places, self.num_classes
-        if places.ndim != 1 or size == 0:
-            raise ValueError(f"class_places must be a non-empty sequence; got shape {places.shape}")
         if np.unique(places).size != size or places.min() < 1 or places.max() >= 2 * size:
             raise ValueError(
                 f"class_places must be {size} different places in [1, {2 * size - 1}]; got {places.tolist()}"
@@ -208,6 +241,24 @@ def _frozen(array: Array) -> Array:
     """Trees are shared through caches: a stray write must not change them all."""
     array.flags.writeable = False
     return array
+
+
+def _whole_numbers(given: object) -> Ints:
+    """``class_places`` as int64, or raise: a float would be cut off and a bool counted as 0 or 1."""
+    if isinstance(given, range):  # NumPy would read it number by number
+        given = np.arange(given.start, given.stop, given.step, dtype=np.int64)
+    try:
+        places = np.array(given)
+    except ValueError:  # rows of different lengths
+        raise ValueError(f"class_places must be a sequence of whole numbers; got {given!r}") from None
+    if places.ndim != 1 or places.size == 0:
+        raise ValueError(f"class_places must be a non-empty sequence; got shape {places.shape}")
+    mixed = () if isinstance(given, np.ndarray) else given  # NumPy makes one kind of all
+    wrong = next((p for p in mixed if not hasattr(p, "__index__") or isinstance(p, (bool, np.bool_))), None)  # type: ignore[attr-defined]
+    if places.dtype.kind not in "iu" or wrong is not None:
+        shown = f"dtype {places.dtype}" if wrong is None else f"{wrong!r} in it"
+        raise TypeError(f"class_places must be a sequence of whole numbers; got {shown}")
+    return places.astype(np.int64, copy=False)
 
 
 @lru_cache(maxsize=256)
@@ -248,3 +299,66 @@ def _pair(item: object) -> Iterator[Nested]:
     if isinstance(item, Sequence) and not isinstance(item, (str, bytes)) and len(item) == 2:
         return iter(item)
     raise ValueError(f"nested must be a class id or a pair of subtrees everywhere; got {item!r}")
+
+
+# -- clusters ----------------------------------------------------------------------------------------------------
+
+POWER_ITERATIONS = 40  # the variance along u is then within a few hundredths of the greatest, however near the second
+AT_ONCE = 2**22  # numbers in one batch of sets, so that they stay near the processor
+
+
+def _vectors(given: npt.ArrayLike) -> Floats:
+    """``vectors`` as [K, d] in float64, with entries of at most 1, or raise."""
+    expected = "vectors must be an array of numbers of shape [num_classes, dimension]"
+    try:
+        vectors = np.asarray(given)
+    except (TypeError, ValueError) as error:  # rows of different lengths, or a tensor that is not on the CPU
+        raise ValueError(f"{expected}; got a {type(given).__name__}: {error}") from None
+    if not np.can_cast(vectors.dtype, np.float64, "same_kind"):
+        raise TypeError(f"{expected}; got dtype {vectors.dtype}")
+    if vectors.ndim != 2 or vectors.size == 0:
+        raise ValueError(f"{expected}, neither of them 0; got shape {vectors.shape}")
+    vectors = vectors.astype(np.float64)
+    bad = np.argwhere(~np.isfinite(vectors))
+    if bad.size:
+        k, i = bad[0].tolist()
+        raise ValueError(f"vectors must be finite; vectors[{k}, {i}] is {vectors[k, i]}")
+    return vectors / (np.abs(vectors).max() or 1.0)  # so that no difference overflows
+
+
+def _cluster(vectors: Floats) -> Tree:
+    """Sort the classes of every node by their projection, level by level; the cut falls where the heap has it."""
+    size = len(vectors)
+    heap = _balanced(size)
+    last = 1 << heap.depth  # the first place of the last level
+    places = np.concatenate([np.arange(last, 2 * size), np.arange(size, last)])  # of the classes, from left to right
+    order = places - size  # the class at each of them: at first the heap's own
+    for low, high in heap.levels:
+        counts = heap.leaf_counts[heap.node_places[low:high]]
+        begin = 0
+        # whole subtrees on the left, half as large ones on the right, one between: at most three sizes a level
+        for count in dict.fromkeys(counts.tolist()):
+            sets = order[begin : begin + count * np.count_nonzero(counts == count)].reshape(-1, count)
+            step = max(1, AT_ONCE // (count * vectors.shape[1]))
+            for first in range(0, len(sets), step):
+                some = sets[first : first + step]
+                ranks = np.argsort(_projections(vectors[some]), axis=-1, kind="stable")
+                sets[first : first + step] = np.take_along_axis(some, ranks, -1)
+            begin += sets.size
+    class_places = np.empty(size, dtype=np.int64)
+    class_places[order] = places
+    return Tree(class_places)
+
+
+def _projections(sets: Floats) -> Floats:
+    """[sets, n] every vector of [sets, n, d] along the first principal direction of its set."""
+    centred = sets - sets[:, :1]  # first, so that equal vectors leave no roundings behind
+    centred -= centred.mean(1, keepdims=True)
+    centred /= np.maximum(np.abs(centred).max((1, 2), keepdims=True), np.finfo(np.float64).tiny)
+    # a start that is orthogonal to no data but by accident, and the same everywhere
+    direction = np.broadcast_to(np.cos(np.arange(1.0, sets.shape[2] + 1)), (len(sets), sets.shape[2]))[..., None]
+    for _ in range(POWER_ITERATIONS):
+        direction = centred.swapaxes(1, 2) @ (centred @ direction)
+        length = np.linalg.norm(direction, axis=1, keepdims=True)
+        direction = direction / np.where(length > 0, length, 1.0)  # 0 for a set of equal vectors: any order will do
+    return (centred @ direction)[..., 0]

@@ -9,11 +9,11 @@ except ModuleNotFoundError as missing:
 
 from catnat.torch.distributions import (
     CatnatCategorical,
+    MultiCatnat,
     OneHotCatnat,
     OneHotCatnatStraightThrough,
     RelaxedOneHotCatnat,
 )
-from catnat.torch.sampling import Draw, draw, mode, sample
 from catnat.torch.estimators import (
     LeaveOneOut,
     MovingAverage,
@@ -40,10 +40,11 @@ from catnat.torch.functional import (
     log_catnat,
     log_prob,
     reach,
+    saturation,
     scores_from_probs,
 )
-from catnat.torch.multi import MultiCatnat
 from catnat.torch.nn import Catnat, CatnatCrossEntropyLoss, LogCatnat
+from catnat.torch.sampling import Draw, draw, mode, sample
 
 __all__ = [
     "Catnat",
@@ -76,6 +77,7 @@ __all__ = [
     "relaxed_sample",
     "sample",
     "sample_without_replacement",
+    "saturation",
     "score_function",
     "scores_from_probs",
     "softmax_fisher",

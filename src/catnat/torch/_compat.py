@@ -5,10 +5,9 @@ Each is about the moment, not about a tensor: is anything watching that plain ea
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from functools import lru_cache
-from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,24 +17,17 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.utils._python_dispatch import _disable_current_modes
 
-try:
-    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-except ImportError:  # older releases
-    temporarily_clear_interpreter_stack = nullcontext  # type: ignore[assignment]
-
 __all__ = [
-    "PLAIN_TENSORS",
     "assert_on_device",
     "in_forward_mode",
     "in_function_transform",
     "is_plain",
-    "kernels_for",
     "must_be_plain",
+    "plain_backward",
     "plainly",
     "unwrap_if_dead",
 ]
 
-OLDEST_TRITON = (3, 5)  # whose language has what the kernels use; it comes with PyTorch 2.9
 PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
 
 
@@ -55,6 +47,11 @@ def in_forward_mode() -> bool:
     return forward_ad._current_level >= 0
 
 
+def in_function_transform() -> bool:
+    """Whether a torch.func transform is running."""
+    return bool(_are_functorch_transforms_active())
+
+
 def must_be_plain(gradient: Tensor) -> bool:
     """Whether a backward pass is itself differentiated, or run for many gradients at once, or transformed."""
     return (
@@ -63,14 +60,20 @@ def must_be_plain(gradient: Tensor) -> bool:
         or type(gradient) not in PLAIN_TENSORS
         or gradient._is_zerotensor()  # it has no memory
         or in_forward_mode()
-        or bool(_are_functorch_transforms_active())
+        or in_function_transform()
     )
 
 
-@torch.compiler.assume_constant_result  # a compiler asks it while it traces the transform
-def in_function_transform() -> bool:
-    """Whether a torch.func transform is running."""
-    return bool(_are_functorch_transforms_active())
+def plain_backward(function: Callable[[Tensor], Any], x: Tensor, gradient: Any) -> Tensor:
+    """The backward pass of plain tensor code at ``x``, open to differentiation and to transforms.
+
+    ``function`` returns a tensor or several, and so is ``gradient``.
+    """
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        # a view of our own: the user's hooks on x must see this gradient once, not twice
+        x = x.view_as(x) if again else x.detach().requires_grad_()
+        return torch.autograd.grad(function(x), x, gradient, create_graph=again)[0]
 
 
 def assert_on_device(condition: Tensor) -> None:
@@ -80,26 +83,16 @@ def assert_on_device(condition: Tensor) -> None:
 
 def plainly() -> AbstractContextManager[object]:
     """A context in which new tensors are ordinary ones, whatever is being traced or transformed around it."""
+    try:
+        from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+    except ImportError:  # older releases
+        temporarily_clear_interpreter_stack = nullcontext  # type: ignore[assignment]
     stack = ExitStack()
     stack.callback(torch._C._set_tracing_state, torch._C._get_tracing_state())  # type: ignore[attr-defined]
     torch._C._set_tracing_state(None)  # type: ignore[attr-defined]
     if torch.is_inference_mode_enabled():
         stack.enter_context(torch.inference_mode(False))
     stack.enter_context(_disable_current_modes())
-    stack.enter_context(temporarily_clear_interpreter_stack())
+    if in_function_transform():
+        stack.enter_context(temporarily_clear_interpreter_stack())
     return stack
-
-
-@lru_cache(maxsize=64)
-def kernels_for(device: torch.device) -> ModuleType | None:
-    """`catnat.torch._gpu.launch` where there are a GPU and a Triton that it was written for, else None."""
-    if device.type != "cuda" or torch.version.cuda is None or torch.cuda.get_device_capability(device) < (8, 0):
-        return None
-    try:
-        triton = importlib.import_module("triton")
-    except ImportError:
-        return None
-    if tuple(map(int, triton.__version__.split(".")[:2])) < OLDEST_TRITON:
-        return None
-    importlib.import_module("catnat.torch._gpu.operators")
-    return importlib.import_module("catnat.torch._gpu.launch")

@@ -1,71 +1,126 @@
-"""What the public functions share: each picks the walk that fits, with masks applied.
+"""The one door: which walk runs is asked here and nowhere else.
 
-This is the one door through which faster walks come in: kernels on a GPU; compiled loops or hand-written passes on a
-CPU in eager mode; plain tensor code anywhere else. Everything here takes prepared scores [..., K-1] and a plan.
+There are three. The GPU's kernels (`_gpu`) and the CPU's compiled walk (`_cpu`) serve plain eager calls, and the former
+compilers too; `_eager` serves everything else, and the derivatives of higher order of all. The fast ones are loaded when
+first needed. Everything here takes scores [..., K-1] from `_inputs.prepare` and a plan.
 """
 
 from __future__ import annotations
 
+from types import ModuleType
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
-from catnat.torch import _eager, _gpu, compiled, fused, fused_path
-from catnat.torch._node import log_branches
-from catnat.torch._inputs import check_index
-from catnat.torch._masks import prune, renormalize
-from catnat.torch._plan import Plan, takes_kernels
+from catnat.core.parameterization import Activation, Parameterization
+from catnat.torch import _eager, _masks, _plan
+from catnat.torch._compat import in_forward_mode, in_function_transform, is_plain
+from catnat.torch._plan import UNASKED, Plan
 
-
-def _log_classes(x: Tensor, plan: Plan) -> Tensor:
-    if takes_kernels(x, plan):
-        return on_gpu.log_classes(x, plan)
-    if compiled.applies(x, plan):
-        return compiled.log_classes(x, plan)
-    return fused.log_classes(x, plan) if fused.applies(x, plan) else eager.log_classes(x, plan)
+Tensors = tuple[Tensor, ...]
 
 
-def log_p(x: Tensor, plan: Plan, mask: Tensor | None, mask_mode: str) -> Tensor:
+class Walk(NamedTuple):
+    """A fast walk, and what it can do beside rows of float32."""
+
+    functions: ModuleType
+    compiles: bool  # a compiler can see it
+    takes_half: bool  # it reads scores of 16 bits
+    takes_masks: bool
+    takes_order: bool  # it knows trees of the heap's shape whose classes stand in another order
+    max_head: int  # classes up to which it has `entropy`, `draw` and `judge`
+
+
+def plan_for(
+    parameterization: Parameterization | Activation | str, num_classes: int, dtype: torch.dtype, device: torch.device
+) -> Plan:
+    """The plan of a parameterization, or of an activation on the balanced tree, with its fast walk found."""
+    if is_compiling():
+        from catnat.torch._constant import constant
+
+        return constant(_find, parameterization, num_classes, dtype, device)
+    return _find(parameterization, num_classes, dtype, device)
+
+
+def _find(
+    parameterization: Parameterization | Activation | str, num_classes: int, dtype: torch.dtype, device: torch.device
+) -> Plan:
+    plan = _plan.find_plan(parameterization, num_classes, dtype, device)
+    if plan.fast is UNASKED:
+        plan.fast = _fast_walk(plan, dtype, device)
+    return plan
+
+
+def _fast_walk(plan: Plan, dtype: torch.dtype, device: torch.device) -> Walk | None:
+    """The walk for a plan, with its settings in the plan; None where only the plain one will do."""
+    if device.type == "cuda" and dtype == torch.float32:
+        from catnat.torch._gpu import autograd
+
+        plan.gpu = autograd.settings_for(plan.pi, device)
+        return None if plan.gpu is None else Walk(autograd, True, True, False, False, 4096)
+    if device.type == "cpu":
+        try:
+            from catnat.torch import _cpu
+            _cpu.settings_for
+        except (ImportError, AttributeError):
+            return None
+
+        plan.cpu = _cpu.settings_for(plan.pi, dtype)
+        return None if plan.cpu is None else Walk(_cpu, False, False, True, True, 1 << 62)
+    return None
+
+
+def _walk(x: Tensor, plan: Plan, masked: bool = False, head: bool = False) -> tuple[Walk | None, Tensor]:
+    """The walk that may serve these scores now, None for the plain one; and the scores as it takes them."""
+    walk: Walk | None = plan.fast
+    if walk is not None and (
+        in_forward_mode()
+        or (masked and not walk.takes_masks)
+        or (head and plan.num_classes > walk.max_head)
+        or not (walk.compiles and not in_function_transform() if is_compiling() else is_plain(x))
+    ):
+        walk = None
+    if x.dtype in (torch.float16, torch.bfloat16) and not (walk is not None and walk.takes_half):
+        x = x.float()
+    return walk, x
+
+
+# -- every class -------------------------------------------------------------------------------------------------
+
+
+def log_p(x: Tensor, plan: Plan, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
     """log p of every class: [..., K]."""
+    walk, x = _walk(x, plan, mask is not None)
+    if walk is not None:
+        if mask is not None:
+            return walk.functions.log_classes(x, plan, mask, mask_mode)
+        return _classes_in_order(walk.functions.log_classes(x, plan), walk, plan)
     if mask is None:
-        return _log_classes(x, plan)
-    if mask_mode == "renormalize":
-        return renormalize(_log_classes(x, plan), mask)
-    classes, _ = eager.descend(*prune(*log_branches(x, plan), mask, plan), plan)
+        return _eager.log_classes(x, plan)
+    classes, _ = _eager.descend(*_masks.branches(x, plan, mask, mask_mode), plan)
     return torch.where(mask, classes, -torch.inf)
 
 
-def p(x: Tensor, plan: Plan, mask: Tensor | None, mask_mode: str) -> Tensor:
+def p(x: Tensor, plan: Plan, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
     """p of every class: [..., K]."""
-    if mask is None and takes_kernels(x, plan):
-        return on_gpu.classes(x, plan)
+    walk, ready = _walk(x, plan, mask is not None)
+    if walk is not None and walk.takes_half and mask is None:
+        return _classes_in_order(walk.functions.classes(ready, plan), walk, plan)
     return log_p(x, plan, mask, mask_mode).exp()
 
 
-def looks_up(x: Tensor, plan: Plan) -> bool:
-    """Whether `log_prob` without a mask will itself refuse a class id that is out of range: by a table, or a kernel."""
-    return takes_kernels(x, plan) or (plan.short_paths and x.device.type == "cpu")
+# -- one class per row -------------------------------------------------------------------------------------------
 
 
-def log_prob(x: Tensor, index: Tensor, plan: Plan, mask: Tensor | None, mask_mode: str) -> Tensor:
+def log_prob(x: Tensor, index: Tensor, plan: Plan, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
     """log p of ``index``, whose shape broadcasts with the batch of ``x``."""
-    if torch.compiler.is_compiling():
-        return _log_prob_unchecked(x, index, plan, mask, mask_mode)
-    try:
-        return _log_prob_unchecked(x, index, plan, mask, mask_mode)
-    except IndexError:  # from the table of paths: say which one it was
-        check_index(index, plan)
-        raise
-
-
-def _log_prob_unchecked(x: Tensor, index: Tensor, plan: Plan, mask: Tensor | None, mask_mode: str) -> Tensor:
-    if index.dtype != torch.int64:
-        index = index.long()
+    index = index.long()
     # a mask needs the whole row; so does a tree too large for a table of its paths
-    whole = mask is not None or not (plan.is_heap or plan.path_nodes is not None)
+    whole = mask is not None or not plan.has_paths
     if whole:
         x = log_p(x, plan, mask, mask_mode)  # [..., K] from here on
-    if index.dim() == 1 and x.dim() == 2 and index.shape[0] == x.shape[0]:  # one class a row: nothing to arrange
-        return _pick(x, index, plan, whole)
     batch, extra = x.shape[:-1], index.dim() - (x.dim() - 1)
     if extra < 0 or index.shape[extra:] != batch:
         try:
@@ -84,35 +139,94 @@ def _log_prob_unchecked(x: Tensor, index: Tensor, plan: Plan, mask: Tensor | Non
 
 
 def _pick(rows: Tensor, columns: Tensor, plan: Plan, whole: bool) -> Tensor:
-    """log p of one class a row [R], or of several [R, M], from all log-probabilities or from the scores."""
+    """log p of one class per row [R], or of several [R, M], from all log-probabilities or from the scores."""
     if whole:
         return torch.gather(rows, 1, columns if columns.dim() == 2 else columns.unsqueeze(1)).view(columns.shape)
-    if takes_kernels(rows, plan):
-        return on_gpu.log_path(rows, columns, plan)
-    if fused_path.applies(rows, columns, plan):
-        return fused_path.log_path(rows, columns, plan)
-    return eager.log_path(rows, columns, plan)
+    walk, rows = _walk(rows, plan)
+    if walk is not None:
+        return walk.functions.log_path(rows, _ids_in_heap(columns, walk, plan), plan)
+    return _eager.log_path(rows, columns, plan)
 
 
-def branches(x: Tensor, plan: Plan, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """log(1-a), log(a) and the log-probability of being reached, for every node, in the pruned tree."""
-    left, right = log_branches(x, plan)
+def cross_entropy(
+    x: Tensor, target: Tensor, plan: Plan, ignore_index: int, weight: Tensor | None, reduction: str
+) -> Tensor | None:
+    """- log p of a class per row, reduced, in one piece; None where no walk has it so."""
+    walk, x = _walk(x, plan)
+    if walk is None or not (walk.takes_order or plan.order is None):
+        return None
+    return walk.functions.cross_entropy(x, target, plan, ignore_index, weight, reduction)
+
+
+# -- a policy's head ---------------------------------------------------------------------------------------------
+
+
+def entropy(x: Tensor, plan: Plan, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
+    """Entropy in nats: [...]."""
+    walk, x = _walk(x, plan, mask is not None, head=True)
+    if walk is not None:
+        return walk.functions.entropy(x, plan) if mask is None else walk.functions.entropy(x, plan, mask, mask_mode)
+    return _eager.entropy(*_masks.branches(x, plan, mask, mask_mode), plan)
+
+
+def kl_divergence(p: Tensor, q: Tensor, plan: Plan, q_plan: Plan, mask: Tensor | None, mask_mode: str) -> Tensor:
+    """KL(p || q) in nats: [...]."""
+    (_, p), (_, q) = _walk(p, plan, head=True), _walk(q, q_plan, head=True)
+    p, q = (t.float() if t.element_size() < 4 else t for t in (p, q))
+    sides = _masks.branches(p, plan, mask, mask_mode), _masks.branches(q, q_plan, mask, mask_mode)
+    return _eager.kl_divergence(*sides, plan)
+
+
+def sample(
+    x: Tensor, count: int, plan: Plan, mask: Tensor | None, mask_mode: str, generator: torch.Generator | None
+) -> Tensor:
+    """[count, ...] draws."""
     if mask is not None:
-        left, right = prune(left, right, mask, plan)
-    return left, right, eager.descend(left, right, plan)[1]
+        batch = torch.broadcast_shapes(x.shape[:-1], mask.shape[:-1])
+        x, mask = x.expand((*batch, -1)), mask.expand((*batch, -1))
+    walk, x = _walk(x, plan, mask is not None)
+    if walk is not None:
+        if mask is not None:
+            return walk.functions.sample(x, count, plan, generator, mask, mask_mode)
+        return _ids_from_heap(walk.functions.sample(x, count, plan, generator), walk, plan)
+    if mask is None:
+        logits_at = _eager.logits_of_scores(x, plan)
+    else:
+        logits_at = _eager.logits_of_branches(*_masks.branches(x, plan, mask, mask_mode))
+    return _eager.draw(logits_at, (*x.shape[:-1], count), plan, x, generator).movedim(-1, 0)
 
 
-def minus_p_log_p(log_p: Tensor) -> Tensor:
-    """- p log p with value and gradient 0 at p = 0."""
-    return -times_log(log_p.exp(), log_p)
+def head(
+    x: Tensor,
+    index: Tensor | None,
+    plan: Plan,
+    mask: Tensor | None,
+    mask_mode: str,
+    generator: torch.Generator | None,
+) -> Tensors:
+    """A class per row, drawn or given, its log p and the row's entropy."""
+    walk, ready = _walk(x, plan, mask is not None, head=True)
+    if walk is not None and mask is None:
+        if index is None:
+            log_prob_, found, index = walk.functions.draw(ready, plan, generator)
+            return _ids_from_heap(index, walk, plan), log_prob_, found
+        return index, *walk.functions.judge(ready, _ids_in_heap(index.long(), walk, plan), plan)
+    if index is None:
+        with torch.no_grad():
+            index = sample(x, 1, plan, mask, mask_mode, generator).squeeze(0)
+    return index, log_prob(x, index, plan, mask, mask_mode), entropy(x, plan, mask, mask_mode)
 
 
-def times_log(weight: Tensor, log_p: Tensor) -> Tensor:
-    """weight * log p, 0 where the weight is 0 whatever log p is."""
-    return weight * torch.where(weight == 0, 0.0, log_p)
+# -- classes in another order than the heap's --------------------------------------------------------------------
 
 
-def p_log_ratio(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """p log(p / q) with value and gradient 0 at p = 0."""
-    dead = log_p == -torch.inf
-    return torch.where(dead, 0.0, log_p).exp() * torch.where(dead, 0.0, torch.where(dead, 0.0, log_p) - log_q)
+def _classes_in_order(classes: Tensor, walk: Walk, plan: Plan) -> Tensor:
+    return classes if plan.order is None or walk.takes_order else classes.index_select(-1, plan.order)
+
+
+def _ids_in_heap(index: Tensor, walk: Walk, plan: Plan) -> Tensor:
+    return index if plan.order is None or walk.takes_order else plan.order[index]
+
+
+def _ids_from_heap(index: Tensor, walk: Walk, plan: Plan) -> Tensor:
+    return index if plan.class_of is None or walk.takes_order else plan.class_of[index]

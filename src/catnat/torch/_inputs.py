@@ -15,50 +15,48 @@ from catnat.core.errors import (
     check_width,
     empty_mask_row,
 )
-from catnat.core.parameterization import Natural, Parameterization, Sigmoid
-from catnat.torch._node import gate_revival
+from catnat.core.parameterization import Activation, Parameterization
 from catnat.torch._compat import assert_on_device, in_function_transform, is_plain
-from catnat.torch._plan import Plan, plan_for, takes_kernels
+from catnat.torch._dispatch import plan_for
+from catnat.torch._node import gate_revival
+from catnat.torch._plan import Plan
 
 INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
-ParameterizationLike = Parameterization | Natural | Sigmoid | str
+ParameterizationLike = Parameterization | Activation | str
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def prepare(
-    scores: Tensor, parameterization: ParameterizationLike, dim: int = -1, *, half: bool = False
+    scores: Tensor, parameterization: ParameterizationLike, dim: int = -1
 ) -> tuple[Tensor, Plan, torch.dtype]:
-    """Scores with their classes' axis last and in a dtype to compute in, the plan, and the dtype to answer in.
+    """Scores with their classes' axis last, the plan to compute with, and the dtype to answer in.
 
-    ``half``: 16-bit scores may stay so if the kernels take them, which compute in float32 all the same.
+    Scores of 16 bits may stay so: the walks compute in float32 all the same.
     """
     check_scores(scores)
     x = to_last(scores, dim, "scores")
     width = operator.index(x.shape[-1])  # a number even where a compiler traces with symbolic shapes
     answer = scores.dtype
     sixteen_bits = answer in (torch.float16, torch.bfloat16)
-    if sixteen_bits and torch.is_autocast_enabled(scores.device.type):
-        answer = torch.float32  # as torch.log_softmax on a GPU: losses want the digits
-    plan = plan_for(parameterization, width + 1, torch.float32 if sixteen_bits else x.dtype, x.device)
+    plan = plan_for(parameterization, width + 1, torch.float32 if sixteen_bits else answer, x.device)
     if plan.num_nodes != width:
         check_width(plan.num_classes, width, scores.shape, dim)
-    if sixteen_bits and not (half and answer == x.dtype and not plan.revives and takes_kernels(x, plan)):
+    if sixteen_bits and torch.is_autocast_enabled(scores.device.type):
+        answer = torch.float32  # as torch.log_softmax on a GPU: losses want the digits
+    if sixteen_bits and (answer != scores.dtype or plan.revives):
         x = x.float()
     if plan.revives:
         x = gate_revival(x, plan)
     return x, plan, answer
 
 
-def widen(x: Tensor) -> Tensor:
-    """Prepared scores in a dtype to compute in, where the kernels do not take them after all."""
-    return x if x.dtype in (torch.float32, torch.float64) else x.float()
-
-
 def check_scores(scores: Tensor) -> None:
     """Raise unless ``scores`` is a floating-point tensor of at least one dimension."""
     if not isinstance(scores, Tensor):
         raise TypeError(f"scores must be a torch.Tensor; got {type(scores).__name__}")
-    if not scores.is_floating_point():
-        raise TypeError(f"scores must be floating point; got {scores.dtype}")
+    if scores.dtype not in FLOATS:
+        names = ", ".join(str(kind).removeprefix("torch.") for kind in FLOATS)
+        raise TypeError(f"scores must be floating point, one of {names}; got {scores.dtype}")
     if scores.dim() == 0:
         raise ValueError("scores must have at least one dimension; got a scalar")
 
@@ -123,14 +121,9 @@ def prepare_probs(probs: Tensor, parameterization: ParameterizationLike, dim: in
     return last
 
 
-def check_index(index: Tensor, plan: Plan, argument: str = "index", looked_up: bool = False) -> None:
-    """Raise, or assert on the device, unless every class id is in range.
-
-    An index that is about to be ``looked_up`` in a table, or by a kernel, will be checked there.
-    """
+def check_index(index: Tensor, plan: Plan, argument: str = "index") -> None:
+    """Raise, or assert on the device, unless every class id is in range."""
     check_integers(index, argument)
-    if looked_up:
-        return
     if index.numel() == 0:
         return
     if is_plain(index) and index.device.type == "cpu":

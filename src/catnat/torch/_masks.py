@@ -1,8 +1,9 @@
-"""Classes that are not allowed: renormalise what is left, or prune the tree.
+"""Classes that are not allowed: renormalise what is left, or prune the tree. A mask acts on the nodes, along the tree.
 
-Renormalising divides by the mass of the allowed classes. Pruning sends a node's mass to its live side: each node then
-still has its own coin, so paths stay short and the Fisher matrix stays diagonal; the two differ in where the forbidden
-mass goes.
+Pruning sends a node's mass to its live side: each node then still has its own coin, so paths stay short and the Fisher
+matrix stays diagonal. Renormalising gives every node the coin that it has given that an allowed class comes up: with M
+the mass of the allowed classes below a place, log(1-a) + log M(left) - log M(node) and the same on the right. Either
+way the result is a tree like any other, and digits survive where all allowed classes are improbable.
 """
 
 from __future__ import annotations
@@ -11,56 +12,53 @@ import torch
 from torch import Tensor
 
 from catnat.torch import _eager
+from catnat.torch._node import log_branches, logit
 from catnat.torch._plan import Plan
 
 
-def renormalize(log_p: Tensor, mask: Tensor) -> Tensor:
-    """log p of the allowed classes given that one of them comes up; -inf elsewhere, never NaN."""
-    # A row with nothing allowed is all -inf in the end; until then it is treated as if all were.
-    usable = mask | ~mask.any(-1, keepdim=True)
-    allowed = torch.where(usable, log_p, -torch.inf)
-    # Allowed classes without any mass (floor=0) share it evenly.
-    massless = (allowed == -torch.inf).all(-1, keepdim=True)
-    allowed = torch.where(massless, torch.where(usable, 0.0, -torch.inf), allowed)
-    return torch.where(mask, allowed - allowed.logsumexp(-1, keepdim=True), -torch.inf)
-
-
-def live_branches(mask: Tensor, plan: Plan, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Whether the left and the right branch of every node leads to an allowed class: [..., K-1] each."""
-    left, right = eager.ascend(mask.to(dtype), plan)
-    return left > 0, right > 0
-
-
-def prune(log_left: Tensor, log_right: Tensor, mask: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
-    """Branch log-probabilities with the whole mass of every half-dead node on its live side."""
-    left_lives, right_lives = live_branches(mask, plan, log_left.dtype)
-    only_left, only_right = left_lives & ~right_lives, right_lives & ~left_lives
+def branches(x: Tensor, plan: Plan, mask: Tensor | None = None, mask_mode: str = "prune") -> tuple[Tensor, Tensor]:
+    """log(1-a) and log(a) of every node of the masked tree: [..., K-1] each."""
+    left, right = log_branches(logit(x, plan))
+    if mask is None:
+        return left, right
+    if plan.num_classes == 1:
+        return left, right
+    count_left, count_right = _eager.ascend(mask.to(left.dtype), plan)
+    if mask_mode == "renormalize":
+        left, right = _given_allowed(left, right, count_left, count_right, mask, plan)
+    dead_left, dead_right = count_left == 0, count_right == 0
     return (
-        torch.where(only_left, 0.0, torch.where(only_right, -torch.inf, log_left)),
-        torch.where(only_right, 0.0, torch.where(only_left, -torch.inf, log_right)),
+        torch.where(dead_left, -torch.inf, torch.where(dead_right, 0.0, left)),
+        torch.where(dead_right, -torch.inf, torch.where(dead_left, 0.0, right)),
     )
 
 
-class PrunedCoins(eager.Coins):
-    """Coins of the pruned tree: a dead branch is never taken, a lone one always."""
-
-    def __init__(self, x: Tensor, mask: Tensor, plan: Plan) -> None:
-        super().__init__(x)
-        self.free = eager.coins_of(x, plan)
-        self.left_lives, self.right_lives = live_branches(mask, plan, x.dtype)
-
-    def mint(self, uniforms: Tensor) -> Tensor:
-        """As for free coins."""
-        return self.free.mint(uniforms)
-
-    def toss(self, minted: Tensor, nodes: Tensor | None) -> Tensor:
-        """Right where only that lives, or where both do and the free coin says so."""
-        left, right = eager.row_values(self.left_lives, nodes), eager.row_values(self.right_lives, nodes)
-        return right & (~left | self.free.toss(minted, nodes))
+def both_live(mask: Tensor, plan: Plan, dtype: torch.dtype) -> Tensor:
+    """[..., K-1] which nodes have an allowed class on either side."""
+    left, right = _eager.ascend(mask.to(dtype), plan)
+    return (left > 0) & (right > 0)
 
 
-def coins_of_masses(probabilities: Tensor, plan: Plan) -> eager.Coins:
-    """Coins that give the classes these probabilities: the mass on the right of a node by all its mass."""
-    left, right = eager.ascend(probabilities, plan)
-    # a side without mass is never taken, not even by rounding
-    return eager.Coins(torch.where(left > 0, right / torch.where(left > 0, left + right, 1.0), (right > 0).to(right)))
+def _given_allowed(
+    left: Tensor, right: Tensor, count_left: Tensor, count_right: Tensor, mask: Tensor, plan: Plan
+) -> tuple[Tensor, Tensor]:
+    """Every node's branches given that an allowed class comes up; dead branches may be anything."""
+    batch = torch.broadcast_shapes(left.shape[:-1], mask.shape[:-1])
+    classes = torch.where(mask, 0.0, -torch.inf).to(left.dtype).expand((*batch, -1))
+    below: list[tuple[Tensor, Tensor, Tensor]] = []
+    totals = classes[..., :0]  # of the level below
+    for (low, high), sources in zip(reversed(plan.levels), reversed(plan.sources), strict=True):
+        masses = torch.cat((classes, totals), -1)[..., sources]
+        own = slice(low - 1, high - 1)
+        on_left, on_right = left[..., own] + masses[..., 0::2], right[..., own] + masses[..., 1::2]
+        massless = torch.maximum(on_left, on_right) == -torch.inf
+        totals = torch.logaddexp(torch.where(massless, 0.0, on_left), torch.where(massless, 0.0, on_right))
+        totals = torch.where(massless, -torch.inf, totals)
+        below.append((on_left, on_right, totals))
+    on_left, on_right, totals = (torch.cat(parts[::-1], -1) for parts in zip(*below, strict=True))
+    # allowed classes without any mass (a coin that is certain of the other side) share it evenly
+    massless, count = totals == -torch.inf, (count_left + count_right).clamp(min=1)
+    return (
+        torch.where(massless, (count_left / count).log(), on_left - totals),
+        torch.where(massless, (count_right / count).log(), on_right - totals),
+    )

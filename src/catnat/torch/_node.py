@@ -1,9 +1,9 @@
-"""log a, log(1-a) and their slopes for a tensor of scores, exact to the last digits at both ends of the range.
+"""A node in plain differentiable tensor code: the log-odds of its right branch, and what follows from them.
 
-Everything here is plain differentiable tensor code. With z the logit of a, log a = min(z, 0) - log(1 + e^-|z|) and
-log(1-a) = min(-z, 0) - log(1 + e^-|z|). For the natural activation, with u the angle between the score and the nearer
-end of its range, e^-|z| is tan(u)^2; and since only the distance to that end matters, the end is kept as the sum of two
-numbers.
+An activation gives the logit z of a score and its slope. Everything else is derived here, for all activations alike:
+log a = log sigmoid(z), log(1-a) = log sigmoid(-z), the Fisher information a (1-a) (dz/dx)^2, and the way back from two
+masses to a score. Only the paper's natural activation (``tail=0``) needs more than its formula: near the ends of its
+range the distance to the end is all that matters, so the ends are kept as sums of two numbers.
 """
 
 from __future__ import annotations
@@ -14,112 +14,88 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from catnat.torch._plan import Plan, at_nodes
+from catnat.torch._plan import KINDS, Paper, Plan, at_nodes
 
 
-def log_branches(x: Tensor, plan: Plan, nodes: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """log(1-a) and log(a) of scores ``x``: all of them along the last axis, or those of the given zero-based nodes."""
-    if plan.natural is None:
-        z = _centered(x, plan, nodes)
-        return F.logsigmoid(-z), F.logsigmoid(z)
-    tangent, is_upper = _natural_tangent(x, plan, nodes)
-    log_big, log_small = _natural_logs(tangent)
-    return torch.where(is_upper, log_small, log_big), torch.where(is_upper, log_big, log_small)
+def logit(x: Tensor, plan: Plan, nodes: Tensor | None = None) -> Tensor:
+    """z of scores ``x``: all of them along the last axis, or those of the given zero-based nodes."""
+    if plan.paper is None:
+        return KINDS[plan.kind].logit(plan.activation, _offset(x, plan, nodes), torch)
+    distance, is_upper = _distance(x, plan.paper, nodes)
+    if plan.revives:
+        distance = _StraightThroughClamp.apply(distance, plan.paper.margin)
+    else:
+        distance = distance.clamp(min=plan.paper.margin)
+    inside = distance != 0  # also NaN
+    tangent = torch.tan(torch.where(inside, distance, 1.0) * plan.paper.angle)
+    z = torch.where(inside, -2 * torch.log(tangent), torch.inf)
+    return torch.where(is_upper, z, -z)
 
 
-def log_branch(x: Tensor, turns_right: Tensor, plan: Plan, nodes: Tensor | None = None) -> Tensor:
-    """log(a) where ``turns_right``, else log(1-a)."""
-    if plan.natural is None:
-        z = _centered(x, plan, nodes)
-        return F.logsigmoid(torch.where(turns_right, z, -z))
-    tangent, is_upper = _natural_tangent(x, plan, nodes)
-    log_big, log_small = _natural_logs(tangent)
-    return torch.where(is_upper == turns_right, log_big, log_small)
+def slope(x: Tensor, plan: Plan) -> Tensor:
+    """dz/dx; 0 where the paper's activation sits on its floor."""
+    if plan.paper is None:
+        return KINDS[plan.kind].slope(plan.activation, _offset(x, plan, None), torch)
+    distance, _ = _distance(x, plan.paper, None)
+    alive = (distance > plan.paper.margin) | distance.isnan()
+    u = torch.where(alive, distance, 1.0) * plan.paper.angle
+    return torch.where(alive, 4 * plan.paper.angle / torch.sin(2 * u), 0.0)
 
 
-def probability(x: Tensor, plan: Plan, nodes: Tensor | None = None) -> Tensor:
-    """a: the probability of the right turn."""
-    if plan.natural is None:
-        return torch.sigmoid(_centered(x, plan, nodes))
-    tangent, is_upper = _natural_tangent(x, plan, nodes)
-    square = tangent * tangent
-    return torch.where(is_upper, 1.0, square) / (1 + square)
+def log_branches(z: Tensor) -> tuple[Tensor, Tensor]:
+    """log(1-a) and log(a)."""
+    return F.logsigmoid(-z), F.logsigmoid(z)
 
 
-def node_fisher(x: Tensor, plan: Plan) -> Tensor:
-    """a'^2 / (a (1-a)): the Fisher information of every node's own coin."""
-    if plan.natural is None:
-        z = _centered(x, plan, None)
-        return torch.sigmoid(z) * torch.sigmoid(-z)
-    distance, _ = _natural_distance(x, plan, None)
-    alive = (distance > plan.margin) | distance.isnan()
-    return torch.where(alive, (2 * plan.angle) ** 2 + 0 * distance, 0.0)
+def information(x: Tensor, plan: Plan) -> Tensor:
+    """a'^2 / (a (1-a)) = a (1-a) (dz/dx)^2: the Fisher information of every node's own coin."""
+    z = logit(x, plan)
+    return torch.sigmoid(z) * torch.sigmoid(-z) * slope(x, plan) ** 2
 
 
 def score_of(left: Tensor, right: Tensor, plan: Plan) -> Tensor:
     """The score at which a : 1-a is ``right : left``, two masses that need not sum to one; 0 where both are 0."""
     empty = (left == 0) & (right == 0)
     left, right = torch.where(empty, 1.0, left), torch.where(empty, 1.0, right)
-    if plan.natural is None:
-        x = torch.log(right) - torch.log(left)
-    else:
-        x = (torch.atan2(right.sqrt(), left.sqrt()) - torch.pi / 4) / plan.angle
-    return torch.where(empty, 0.0, x + plan.center)
+    return torch.where(empty, 0.0, KINDS[plan.kind].inverse(plan.activation, right.log() - left.log(), torch) + plan.center)
 
 
-def _centered(x: Tensor, plan: Plan, nodes: Tensor | None) -> Tensor:
+def beyond(x: Tensor, plan: Plan) -> Tensor:
+    """Which scores lie beyond the natural range: on the straight lines or, for the paper's activation, on the floor."""
+    if plan.paper is not None:
+        return _distance(x, plan.paper, None)[0] <= plan.paper.margin
+    return _offset(x, plan, None).abs() > plan.range
+
+
+def _offset(x: Tensor, plan: Plan, nodes: Tensor | None) -> Tensor:
     return x - at_nodes(plan.center, nodes) if plan.centered else x
 
 
-# -- natural -----------------------------------------------------------------------------------------------------
+# -- the paper's natural activation ------------------------------------------------------------------------------
 
 
-def _natural_distance(x: Tensor, plan: Plan, nodes: Tensor | None) -> tuple[Tensor, Tensor]:
+def _distance(x: Tensor, paper: Paper, nodes: Tensor | None) -> tuple[Tensor, Tensor]:
     """How far every score is from the nearer end of its range, and whether that is the upper end.
 
     Outside the range the distance is negative, or, where the activation reflects, that of the mirrored score.
     """
-    assert plan.natural is not None
-    reflects = plan.natural.saturation == "reflect"
     turned: Tensor | float = 0.0
-    if reflects:
+    if paper.reflects:
         # Take whole periods off. The remainder is exact; what the last step rounds away, and what the rounded period
         # lacks, is paid back below.
-        remainder = torch.fmod(x, plan.period)
-        step = plan.period * torch.round((remainder - at_nodes(plan.near_center, nodes)) / plan.period)
+        remainder = torch.fmod(x, paper.period)
+        step = paper.period * torch.round((remainder - at_nodes(paper.near_center, nodes)) / paper.period)
         y = remainder - step
         rounded = (remainder - y) - step
-        turned = torch.round((x - y) / plan.period) * plan.period_rest - rounded
+        turned = torch.round((x - y) / paper.period) * paper.period_rest - rounded
         x = y
-    to_upper = (at_nodes(plan.upper, nodes) - x) + (at_nodes(plan.upper_rest, nodes) + turned)
-    to_lower = (x - at_nodes(plan.lower, nodes)) - (at_nodes(plan.lower_rest, nodes) + turned)
+    to_upper = (at_nodes(paper.upper, nodes) - x) + (at_nodes(paper.upper_rest, nodes) + turned)
+    to_lower = (x - at_nodes(paper.lower, nodes)) - (at_nodes(paper.lower_rest, nodes) + turned)
     is_upper = to_upper < to_lower
     distance = torch.where(is_upper, to_upper, to_lower)
-    if reflects:
+    if paper.reflects:
         distance = torch.where(distance < 0, -distance, distance)
     return distance, is_upper
-
-
-def _natural_tangent(x: Tensor, plan: Plan, nodes: Tensor | None) -> tuple[Tensor, Tensor]:
-    """tan(u), u in [0, pi/4] the angle to the nearer end, and whether that is the upper end, where a = 1."""
-    assert plan.natural is not None
-    distance, is_upper = _natural_distance(x, plan, nodes)
-    if plan.revives:
-        distance = _StraightThroughClamp.apply(distance, plan.margin)
-    else:
-        distance = distance.clamp(min=plan.margin)
-    return torch.tan(distance * plan.angle), is_upper
-
-
-def _natural_logs(tangent: Tensor) -> tuple[Tensor, Tensor]:
-    """log cos(u)^2 and log sin(u)^2 from tan(u)."""
-    log_big = -torch.log1p(tangent * tangent)
-    inside = tangent != 0  # also NaN
-    log_tangent = torch.where(inside, torch.log(torch.where(inside, tangent, 1.0)), -torch.inf)
-    return log_big, log_big + 2 * log_tangent
-
-
-# -- revival -----------------------------------------------------------------------------------------------------
 
 
 def gate_revival(x: Tensor, plan: Plan) -> Tensor:
@@ -128,9 +104,10 @@ def gate_revival(x: Tensor, plan: Plan) -> Tensor:
     The gate looks at the whole gradient of a score, so it stands where the scores come in; behind it, the clamp passes
     everything.
     """
-    distance, is_upper = _natural_distance(x.detach(), plan, None)
+    assert plan.paper is not None
+    distance, is_upper = _distance(x.detach(), plan.paper, None)
     side = torch.where(is_upper, 1.0, -1.0).to(x.dtype)
-    outside = torch.where(distance < plan.margin, side, 0.0)
+    outside = torch.where(distance < plan.paper.margin, side, 0.0)
     return _Gate.apply(x, outside)
 
 

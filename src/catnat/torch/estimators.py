@@ -119,7 +119,7 @@ def straight_through(
     """
     masking = {"mask": mask, "mask_mode": mask_mode}
     probs = functional.catnat(scores, parameterization, **masking)  # type: ignore[arg-type]
-    drawn = drawing.sample(scores, parameterization, generator=generator, **masking)  # type: ignore[arg-type]
+    drawn = sampling.sample(scores, parameterization, generator=generator, **masking)  # type: ignore[arg-type]
     return F.one_hot(drawn, probs.shape[-1]).to(probs.dtype) + (probs - probs.detach())
 
 

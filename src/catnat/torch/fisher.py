@@ -11,10 +11,8 @@ from torch.distributions import Distribution
 from torch.func import functional_call, jacrev, vmap
 
 from catnat.core.errors import check_nonnegative
-from catnat.torch import _eager
-from catnat.torch._node import log_branches, node_fisher
+from catnat.torch import _eager, _masks, _node
 from catnat.torch._inputs import ParameterizationLike, prepare, prepare_mask
-from catnat.torch._masks import live_branches, prune
 
 
 def fisher_diagonal(
@@ -22,8 +20,8 @@ def fisher_diagonal(
 ) -> Tensor:
     """The Fisher matrix of a catnat in its scores, which is diagonal: P(a_i) a'(s_i)^2 / (a (1-a)). O(K).
 
-    This is Theorem 1 of the paper; with the natural activation the second factor is (pi/A)^2 wherever the score is
-    inside its range (Corollary 1) and 0 outside, where the branch sits on its floor.
+    This is Theorem 1 of the paper. With the natural activation the second factor is (pi/A)^2 wherever the score is inside
+    its natural range (Corollary 1). Beyond, it is a (1-a) s^2, s the slope of the straight line; with ``tail=0`` it is 0.
 
     Args:
         scores: K-1 wide along ``dim``.
@@ -38,13 +36,12 @@ def fisher_diagonal(
     """
     x, plan, dtype = prepare(scores, parameterization, dim)
     mask = prepare_mask(mask, "prune", x, plan, dim)
-    left, right = log_branches(x, plan)
-    information = node_fisher(x, plan)
+    x = x.to(plan.center.dtype)
+    information = _node.information(x, plan)
     if mask is not None:
-        left, right = prune(left, right, mask, plan)
-        left_lives, right_lives = live_branches(mask, plan, x.dtype)
-        information = torch.where(left_lives & right_lives, information, 0.0)
-    diagonal = (eager.descend(left, right, plan)[1].exp() * information).to(dtype)
+        information = torch.where(_masks.both_live(mask, plan, x.dtype), information, 0.0)
+    reached = _eager.descend(*_masks.branches(x, plan, mask), plan)[1]
+    diagonal = (reached.exp() * information).to(dtype)
     return diagonal if dim in (-1, scores.dim() - 1) else diagonal.movedim(-1, dim)
 
 

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from catnat.core.errors import REDUCTIONS, check_choice, check_classes, check_share
-from catnat.torch import _dispatch, _eager, _gpu
-from catnat.torch._node import score_of
+from catnat.torch import _dispatch, _eager, _masks, _node
 from catnat.torch._inputs import (
     ParameterizationLike,
     check_batch,
@@ -17,9 +16,7 @@ from catnat.torch._inputs import (
     prepare_mask,
     prepare_probs,
     to_last,
-    widen,
 )
-from catnat.torch._plan import takes_kernels
 
 
 def log_catnat(
@@ -51,9 +48,9 @@ def log_catnat(
         >>> ct.log_catnat(torch.zeros(3)).exp()
         tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
-    x, plan, dtype = prepare(scores, parameterization, dim, half=mask is None)
+    x, plan, dtype = prepare(scores, parameterization, dim)
     mask = prepare_mask(mask, mask_mode, x, plan, dim)
-    return _answer(dispatch.log_p(x, plan, mask, mask_mode), dtype, scores, dim)
+    return _answer(_dispatch.log_p(x, plan, mask, mask_mode), dtype, scores, dim)
 
 
 def catnat(
@@ -74,9 +71,9 @@ def catnat(
         >>> ct.catnat(torch.zeros(2, 5), "sigmoid").shape
         torch.Size([2, 6])
     """
-    x, plan, dtype = prepare(scores, parameterization, dim, half=mask is None)
+    x, plan, dtype = prepare(scores, parameterization, dim)
     mask = prepare_mask(mask, mask_mode, x, plan, dim)
-    return _answer(dispatch.p(x, plan, mask, mask_mode), dtype, scores, dim)
+    return _answer(_dispatch.p(x, plan, mask, mask_mode), dtype, scores, dim)
 
 
 def log_prob(
@@ -101,11 +98,10 @@ def log_prob(
         >>> ct.log_prob(torch.zeros(5, 7), torch.tensor([0, 1, 2, 3, 7])).exp()
         tensor([0.1250, 0.1250, 0.1250, 0.1250, 0.1250])
     """
-    x, plan, dtype = prepare(scores, parameterization, half=mask is None)
+    x, plan, dtype = prepare(scores, parameterization)
     mask = prepare_mask(mask, mask_mode, x, plan)
-    check_index(index, plan, looked_up=mask is None and dispatch.looks_up(x, plan))
-    found = dispatch.log_prob(x, index, plan, mask, mask_mode)
-    return found if found.dtype == dtype else found.to(dtype)
+    check_index(index, plan)
+    return _dispatch.log_prob(x, index, plan, mask, mask_mode).to(dtype)
 
 
 def entropy(
@@ -124,16 +120,9 @@ def entropy(
         >>> ct.entropy(torch.zeros(3))  # log 4
         tensor(1.3863)
     """
-    x, plan, dtype = prepare(scores, parameterization, half=mask is None)
+    x, plan, dtype = prepare(scores, parameterization)
     mask = prepare_mask(mask, mask_mode, x, plan)
-    if mask is None and on_gpu.has_head(x, plan):
-        return on_gpu.entropy(x, plan).to(dtype)
-    x = widen(x)
-    if mask is not None and mask_mode == "renormalize":
-        log_p = dispatch.log_p(x, plan, mask, mask_mode)
-        return dispatch.minus_p_log_p(log_p).sum(-1).to(dtype)
-    left, right, reached = dispatch.branches(x, plan, mask)
-    return (reached.exp() * (dispatch.minus_p_log_p(left) + dispatch.minus_p_log_p(right))).sum(-1).to(dtype)
+    return _dispatch.entropy(x, plan, mask, mask_mode).to(dtype)
 
 
 def kl_divergence(
@@ -161,18 +150,7 @@ def kl_divergence(
             f"p_scores and q_scores must be equally wide; got {tuple(p_scores.shape)} and {tuple(q_scores.shape)}"
         )
     mask = prepare_mask(mask, mask_mode, p, plan)
-    dtype = torch.promote_types(dtype, q_dtype)
-    if mask is not None and mask_mode == "renormalize":
-        log_p, log_q = dispatch.log_p(p, plan, mask, mask_mode), dispatch.log_p(q, q_plan, mask, mask_mode)
-        return dispatch.p_log_ratio(log_p, log_q).sum(-1).to(dtype)
-    p_left, p_right, reached = dispatch.branches(p, plan, mask)
-    q_left, q_right, _ = dispatch.branches(q, q_plan, mask)
-    # a coin that is never tossed counts for nothing, be it infinitely off
-    never = reached == -torch.inf
-    p_left, p_right, q_left, q_right = (torch.where(never, 0.0, b) for b in (p_left, p_right, q_left, q_right))
-    coins = dispatch.p_log_ratio(p_left, q_left) + dispatch.p_log_ratio(p_right, q_right)
-    # a coin that is infinitely off makes the sum so, however rarely it is tossed
-    return torch.where(coins == torch.inf, coins, reached.exp() * coins).sum(-1).to(dtype)
+    return _dispatch.kl_divergence(p, q, plan, q_plan, mask, mask_mode).to(torch.promote_types(dtype, q_dtype))
 
 
 def cross_entropy(
@@ -209,49 +187,48 @@ def cross_entropy(
     check_share("label_smoothing", label_smoothing)
     if not isinstance(target, Tensor):
         raise TypeError(f"target must be a torch.Tensor of class ids or of probabilities; got {type(target).__name__}")
-    by_path = not target.is_floating_point() and label_smoothing == 0
-    x, plan, dtype = prepare(scores, parameterization, dim, half=by_path)
-    number = torch.float64 if x.dtype == torch.float64 else torch.float32
+    x, plan, dtype = prepare(scores, parameterization, dim)
+    number = plan.center.dtype
     if weight is not None:
+        if not isinstance(weight, Tensor):
+            raise TypeError(f"weight must be a torch.Tensor, one number per class; got {type(weight).__name__}")
         check_classes("weight", plan.num_classes, weight.shape[0] if weight.dim() == 1 else 0, weight.shape)
         weight = weight.to(number)
     if target.is_floating_point():
         if target.shape == x.shape[:-1]:
             raise TypeError(f"target must hold integers if it holds class ids; got {target.dtype}")
-        probs = to_last(target, dim, "target").to(x.dtype)
+        probs = to_last(target, dim, "target").to(number)
         check_classes("target", plan.num_classes, probs.shape[-1], target.shape)
         check_batch("target", probs.shape[:-1], x.shape[:-1])
         probs = probs * (1 - label_smoothing) + label_smoothing / plan.num_classes
-        log_p = dispatch.log_p(x, plan, None, "renormalize")
-        loss = -dispatch.times_log(probs if weight is None else probs * weight, log_p).sum(-1)
-        counted = torch.ones_like(loss)
+        log_p = _dispatch.log_p(x, plan).to(number)
+        loss = -_eager.times_log(probs if weight is None else probs * weight, log_p).sum(-1)
+        return _reduced(loss, torch.ones_like(loss), reduction, dtype)
+    check_target_ids(target, x.shape[:-1])
+    if label_smoothing == 0:
+        found = _dispatch.cross_entropy(x, target, plan, ignore_index, weight, reduction)
+        if found is not None:
+            return found.to(dtype)
+    keep = target != ignore_index
+    ids = torch.where(keep, target, 0)
+    check_index(ids, plan, "target")
+    counted = keep.to(number) if weight is None else torch.where(keep, weight[ids], 0.0)
+    if label_smoothing == 0:
+        loss = -_dispatch.log_prob(x, ids, plan)
+        loss = loss if weight is None else loss * weight[ids]
     else:
-        check_target_ids(target, x.shape[:-1])
-        keep = target != ignore_index
-        if by_path and weight is None and takes_kernels(x, plan):
-            rows = x.reshape(target.numel(), plan.num_nodes)
-            loss = on_gpu.path_loss(rows, target.reshape(-1), ignore_index, plan).reshape(target.shape)
-            return _reduced(loss, keep, reduction, dtype)
-        ids = torch.where(keep, target, 0)
-        check_index(ids, plan, "target", looked_up=by_path and takes_kernels(x, plan))
-        counted = keep.to(number) if weight is None else torch.where(keep, weight[ids], 0.0)
-        if by_path:
-            loss = -dispatch.log_prob(x, ids, plan, None, "renormalize")
-            loss = loss if weight is None else loss * weight[ids]
-        else:
-            log_p = dispatch.log_p(x, plan, None, "renormalize")
-            own = torch.gather(log_p, -1, ids.unsqueeze(-1)).squeeze(-1) * (1.0 if weight is None else weight[ids])
-            every = (log_p if weight is None else log_p * weight).mean(-1)
-            loss = -(1 - label_smoothing) * own - label_smoothing * every
-        loss = torch.where(keep, loss, 0.0)
-    return _reduced(loss, counted, reduction, dtype)
+        log_p = _dispatch.log_p(x, plan).to(number)
+        own = torch.gather(log_p, -1, ids.unsqueeze(-1)).squeeze(-1) * (1.0 if weight is None else weight[ids])
+        every = (log_p if weight is None else log_p * weight).mean(-1)
+        loss = -(1 - label_smoothing) * own - label_smoothing * every
+    return _reduced(torch.where(keep, loss, 0.0), counted, reduction, dtype)
 
 
 def scores_from_probs(probs: Tensor, parameterization: ParameterizationLike = "natural", *, dim: int = -1) -> Tensor:
     """Scores whose catnat is ``probs``: the inverse map.
 
     The probabilities need not sum to one. A node that is never reached gets the score 0. With the sigmoid a certain
-    turn has an infinite score; with the natural activation every score is finite.
+    turn has an infinite score, as with every tail above 0; with ``tail=0`` every score is finite.
 
     Example:
         >>> import torch, catnat.torch as ct
@@ -261,8 +238,8 @@ def scores_from_probs(probs: Tensor, parameterization: ParameterizationLike = "n
     last = prepare_probs(probs, parameterization, dim)
     # the plan for as many scores as these classes need
     x, plan, dtype = prepare(last[..., 1:], parameterization)
-    left, right = eager.ascend(last.to(x.dtype), plan)
-    return _answer(score_of(left, right, plan), dtype, probs, dim)
+    left, right = _eager.ascend(last.to(plan.center.dtype), plan)
+    return _answer(_node.score_of(left, right, plan), dtype, probs, dim)
 
 
 def reach(
@@ -279,7 +256,23 @@ def reach(
     """
     x, plan, dtype = prepare(scores, parameterization, dim)
     mask = prepare_mask(mask, "prune", x, plan, dim)
-    return _answer(dispatch.branches(x, plan, mask)[2].exp(), dtype, scores, dim)
+    branches = _masks.branches(x.to(plan.center.dtype), plan, mask)
+    return _answer(_eager.descend(*branches, plan)[1].exp(), dtype, scores, dim)
+
+
+def saturation(scores: Tensor, parameterization: ParameterizationLike = "natural", *, dim: int = -1) -> Tensor:
+    """The share of nodes beyond the natural range, where the Fisher information falls off: a number in [0, 1].
+
+    With a tail these nodes are on the straight lines, where they learn as the sigmoid does. With ``tail=0`` they sit on
+    the floor and have no gradient. The sigmoid has no natural range, and no share beyond it.
+
+    Example:
+        >>> import torch, catnat.torch as ct
+        >>> ct.saturation(torch.tensor([0.0, 1.0, 5.0, -9.0]))
+        tensor(0.5000)
+    """
+    x, plan, dtype = prepare(scores.detach() if isinstance(scores, Tensor) else scores, parameterization, dim)
+    return _node.beyond(x.to(plan.center.dtype), plan).to(dtype).mean()
 
 
 # -- shared parts ------------------------------------------------------------------------------------------------

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from catnat.torch import _dispatch, _eager, _gpu
-from catnat.torch.functional import entropy, log_prob
+from catnat.torch import _dispatch
 from catnat.torch._inputs import ParameterizationLike, check_batch, check_index, prepare, prepare_mask
-from catnat.torch._masks import PrunedCoins, coins_of_masses
-from catnat.torch._plan import takes_kernels
 
 
 def sample(
@@ -42,22 +39,11 @@ def sample(
         torch.Size([2, 5])
     """
     with torch.no_grad():
-        x, plan, _ = prepare(scores, parameterization, half=mask is None)
+        x, plan, _ = prepare(scores, parameterization)
         mask = prepare_mask(mask, mask_mode, x, plan)
         sample_shape = torch.Size(sample_shape)
-        if mask is None and takes_kernels(x, plan):
-            return on_gpu.sample(x, sample_shape.numel(), plan, generator).reshape((*sample_shape, *x.shape[:-1]))
-        if mask is not None:
-            batch = torch.broadcast_shapes(x.shape[:-1], mask.shape[:-1])
-            x, mask = x.expand((*batch, -1)), mask.expand((*batch, -1))
-        if mask is None:
-            coins = eager.coins_of(x, plan)
-        elif mask_mode == "prune":
-            coins = PrunedCoins(x, mask, plan)
-        else:
-            coins = coins_of_masses(dispatch.log_p(x, plan, mask, mask_mode).exp(), plan)
-        drawn = eager.draw(coins, (*x.shape[:-1], sample_shape.numel()), plan, x, generator)
-        return drawn.movedim(-1, 0).reshape((*sample_shape, *x.shape[:-1]))
+        drawn = _dispatch.sample(x, sample_shape.numel(), plan, mask, mask_mode, generator)
+        return drawn.reshape((*sample_shape, *drawn.shape[1:]))
 
 
 class Draw(NamedTuple):
@@ -77,7 +63,7 @@ def draw(
     mask_mode: str = "renormalize",
     generator: torch.Generator | None = None,
 ) -> Draw:
-    """Draw a class a row, with its log p and the entropy of the row; on a GPU in one kernel, and so is its gradient.
+    """Draw a class a row, with its log p and the entropy of the row; all in one walk.
 
     This is the head of a policy: draw while acting; while learning, pass the actions that were taken as ``index`` and
     get their log-probabilities and the entropies. Class ids carry no gradient.
@@ -99,23 +85,14 @@ def draw(
         >>> log_prob.exp()
         tensor([0.2500, 0.2500, 0.2500, 0.2500, 0.2500])
     """
-    x, plan, dtype = prepare(scores, parameterization, half=mask is None)
-    prepare_mask(mask, mask_mode, x, plan)  # for its checks
+    x, plan, dtype = prepare(scores, parameterization)
+    mask = prepare_mask(mask, mask_mode, x, plan)
     if index is not None:
-        check_index(index, plan, looked_up=mask is None and on_gpu.has_head(x, plan))
+        check_index(index, plan)
         batch = x.shape[:-1] if mask is None else torch.broadcast_shapes(x.shape[:-1], mask.shape[:-1])
         check_batch("index", index.shape, batch)
-    if mask is None and on_gpu.has_head(x, plan):
-        if index is None:
-            log_p, found, index = on_gpu.draw(x, plan, generator)
-        else:
-            log_p, found = on_gpu.judge(x, index, plan)
-        return Draw(index, log_p.to(dtype), found.to(dtype))
-    masking: dict[str, Any] = {"mask": mask, "mask_mode": mask_mode}
-    if index is None:
-        index = sample(scores, parameterization, generator=generator, **masking)
-    log_p = log_prob(scores, index, parameterization, **masking)
-    return Draw(index, log_p, entropy(scores, parameterization, **masking))
+    index, log_p, found = _dispatch.head(x, index, plan, mask, mask_mode, generator)
+    return Draw(index, log_p.to(dtype), found.to(dtype))
 
 
 def mode(
@@ -136,4 +113,4 @@ def mode(
     """
     x, plan, _ = prepare(scores.detach() if isinstance(scores, Tensor) else scores, parameterization)
     mask = prepare_mask(mask, mask_mode, x, plan)
-    return dispatch.log_p(x, plan, mask, mask_mode).argmax(-1)
+    return _dispatch.log_p(x, plan, mask, mask_mode).argmax(-1)

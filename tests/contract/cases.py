@@ -1,7 +1,7 @@
 """The grid that the contract runs over: trees, activations, centres and scores.
 
-`make test` asks about a part of it, every activation on every tree and at every size but not all three at once; the slow
-tests ask about all of it.
+`make test` asks about a part of it: every activation on every tree and at every size, but not all three at once. The
+slow tests ask about all of it.
 """
 
 from __future__ import annotations

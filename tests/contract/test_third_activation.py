@@ -48,9 +48,7 @@ def test_values_gradients_and_the_way_back(backend: Backend, kind: str) -> None:
     scale = condition(slopes, upstream, pi)
     assert_close(backend.gradient(scores, upstream, pi), expected, backend.tolerance, backend.name, scale)
     assert_close(backend.entropy(scores, pi), ORACLE.entropy(wide, pi), backend.tolerance, backend.name)
-    assert_close(
-        backend.fisher_diagonal(scores, pi), ORACLE.fisher_diagonal(wide, pi), backend.tolerance, backend.name
-    )
+    assert_close(backend.fisher_diagonal(scores, pi), ORACLE.fisher_diagonal(wide, pi), backend.tolerance, backend.name)
     p = rng.dirichlet(np.ones(6), 20).astype(backend.dtype)
     back = np.exp(backend.log_catnat(backend.scores_from_probs(p, pi), pi))
     np.testing.assert_allclose(back, p, atol=30 * backend.tolerance)

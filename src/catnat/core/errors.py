@@ -10,6 +10,11 @@ import math
 from collections.abc import Sequence
 from difflib import get_close_matches
 
+
+class CatnatWarning(UserWarning):
+    """Something that trains, but perhaps not as it could."""
+
+
 REDUCTIONS = ("none", "mean", "sum")
 MASK_MODES = ("renormalize", "prune")
 SATURATIONS = ("clip", "reflect", "revive")

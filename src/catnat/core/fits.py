@@ -26,9 +26,7 @@ class Fit(NamedTuple):
 
 
 # exp(r) = 1 + r + r^2 P(r), what is left when whole powers of two are taken off
-EXP = Fit(
-    (0.5, 0.16666665, 0.04166580, 0.00833345, 0.00139820, 0.00019876), (-math.log(2) / 2, math.log(2) / 2), 3e-9
-)
+EXP = Fit((0.5, 0.16666665, 0.04166580, 0.00833345, 0.00139820, 0.00019876), (-math.log(2) / 2, math.log(2) / 2), 3e-9)
 # log(1+t) = t + t^2 P(t), with t = e^-|z|
 LOG_ONE_PLUS = Fit(
     (
@@ -57,7 +55,7 @@ MAX_LOGIT_COEFFICIENTS = 20
 
 @lru_cache(maxsize=256)
 def natural_logit(tail: float) -> Fit | None:
-    """z = y + y^3 P(y^2) for 2 asinh(tan(y/2)), y up to the joint; None where that is too near to the end of the range."""
+    """z = y + y^3 P(y^2) for 2 asinh(tan(y/2)), y up to the joint; None where that is too near to the range's end."""
     natural = Natural(tail=tail)
     most = natural.joint**2
     if tail == 0.5:

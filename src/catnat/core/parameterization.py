@@ -66,11 +66,11 @@ class Sigmoid(Activation):
 class Natural(Activation):
     """The family between the sigmoid and the paper's natural activation.
 
-    The natural activation is a(x) = (1 + sin(pi (x - C) / A)) / 2: its Fisher information is (pi/A)^2 at every score. Its
-    log-odds are z = 2 asinh(tan(y/2)) with y = 2 pi (x - C) / A. They end at y = -pi and y = pi, and their slope grows
-    without bound on the way there. Here the slope stops growing where a reaches ``tail`` or 1 - ``tail``; beyond, z goes on
-    in a straight line. So a is smooth and strictly increasing on all reals, and no score is dead. ``tail=0.5`` is the
-    sigmoid, ``tail=0`` the paper's formula.
+    The natural activation is a(x) = (1 + sin(pi (x - C) / A)) / 2. Its Fisher information is (pi/A)^2 at every score.
+    Its log-odds are z = 2 asinh(tan(y/2)) with y = 2 pi (x - C) / A. They end at y = -pi and y = pi, and their slope
+    grows without bound on the way there. Here the slope stops growing where a reaches ``tail`` or 1 - ``tail``; beyond,
+    z goes on in a straight line. So a is smooth and strictly increasing on all reals, and no score is dead.
+    ``tail=0.5`` is the sigmoid, ``tail=0`` the paper's formula.
 
     Args:
         amplitude: A. The default 2 pi gives the slope of the sigmoid at the centre; half of it gives twice the slope.
@@ -83,9 +83,9 @@ class Natural(Activation):
               is a rule, not a derivative: an estimator that is unbiased elsewhere is not so outside the range.
             - ``"reflect"``: the sine goes on. The Fisher information is then constant everywhere but on the floor, and
               nothing dies, but a is no longer monotone.
-        floor: for ``tail=0`` only: the least probability that either branch may take, 0 <= floor < 1/2 (default 1e-8). It
-            bounds log a from below and its gradient by (pi/A) / sqrt(floor). 0 is the paper's formula to the letter, with
-            log a = -inf at the ends; a floor below the smallest number of a dtype counts as 0 there.
+        floor: for ``tail=0`` only: the least probability that either branch may take, 0 <= floor < 1/2 (default 1e-8).
+            It bounds log a from below and its gradient by (pi/A) / sqrt(floor). 0 is the paper's formula to the letter,
+            with log a = -inf at the ends; a floor below the smallest number of a dtype counts as 0 there.
     """
 
     amplitude: float = 2 * math.pi
@@ -121,7 +121,7 @@ class Natural(Activation):
             raise ValueError(f"floor must lie in [0, 0.5): it is the least probability of a branch; got {self.floor!r}")
 
     def logit(self, offset: Any, xp: Any) -> Any:
-        """2 asinh(tan(y/2)), and straight lines beyond the joints; for ``tail=0`` the backends know more of the ends."""
+        """2 asinh(tan(y/2)), and straight lines beyond the joints. Of the ends for ``tail=0`` backends know more."""
         y = offset * self.gain
         inside = xp.clip(y, -self.joint, self.joint)
         z = 2 * xp.arcsinh(xp.tan(inside / 2))

@@ -35,8 +35,8 @@ def logit(x: Floats, of: Activation | str) -> tuple[Floats, Floats]:
         return x, np.ones_like(x)
     if not isinstance(of, Natural):  # one of the user's own: its formula in float64 is all that we know
         return of.logit(x, np), of.slope(x, np)
-    # With u the angle to the nearer end of the natural range, the odds are tan(u)^2. At the joint the less likely branch,
-    # sin(u)^2, has the probability ``tail``; from there on the line is straight.
+    # With u the angle to the nearer end of the natural range, the odds are tan(u)^2. At the joint the less likely
+    # branch, sin(u)^2, has the probability ``tail``; from there on the line is straight.
     y = x * 2 * math.pi / of.amplitude
     least = math.asin(math.sqrt(of.tail))
     u = np.maximum((math.pi - np.abs(y)) / 4, least)
@@ -200,7 +200,11 @@ def scores_from_probs(probs: Floats, pi: Parameterization) -> Floats:
         if isinstance(pi.activation, Natural):
             limit = np.log(pi.activation.tail) - np.log1p(-pi.activation.tail)
             inside = np.clip(z, limit, -limit)
-            y = 4 * np.arctan(np.exp(inside / 2)) - math.pi + np.where(z == inside, 0.0, (z - inside) / pi.activation.steepest)
+            y = (
+                4 * np.arctan(np.exp(inside / 2))
+                - math.pi
+                + np.where(z == inside, 0.0, (z - inside) / pi.activation.steepest)
+            )
             x = y * pi.activation.amplitude / (2 * math.pi)
     return np.where(left + right > 0, x + pi.centers, 0.0)
 

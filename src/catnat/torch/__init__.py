@@ -1,12 +1,16 @@
 """catnat for PyTorch: functions, modules, distributions, estimators and Fisher matrices."""
 
 try:
-    import torch as _torch  # noqa: F401
+    import torch as _torch
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
         "catnat.torch needs PyTorch 2.6 or newer; it comes with catnat's extra 'torch'"
     ) from missing
 
+from catnat.core.parameterization import Natural as _Natural
+from catnat.core.parameterization import Parameterization as _Parameterization
+from catnat.core.parameterization import Sigmoid as _Sigmoid
+from catnat.core.tree import Tree as _Tree
 from catnat.torch.distributions import (
     CatnatCategorical,
     MultiCatnat,
@@ -43,13 +47,17 @@ from catnat.torch.functional import (
     saturation,
     scores_from_probs,
 )
-from catnat.torch.nn import Catnat, CatnatCrossEntropyLoss, LogCatnat
+from catnat.torch.nn import Catnat, CatnatCrossEntropyLoss, CatnatLinear, LogCatnat
 from catnat.torch.sampling import Draw, draw, mode, sample
+
+# what a checkpoint may hold beside tensors: `torch.load` refuses classes that nobody has vouched for
+_torch.serialization.add_safe_globals([_Natural, _Parameterization, _Sigmoid, _Tree])
 
 __all__ = [
     "Catnat",
     "CatnatCategorical",
     "CatnatCrossEntropyLoss",
+    "CatnatLinear",
     "Draw",
     "LeaveOneOut",
     "LogCatnat",

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = [
     "assert_on_device",
+    "fake_mode_of",
     "in_forward_mode",
     "in_function_transform",
     "is_plain",
@@ -40,6 +41,11 @@ def is_plain(tensor: Tensor) -> bool:
         and not _len_torch_dispatch_stack()
         and not _is_tracing()
     )
+
+
+def fake_mode_of(tensor: Tensor) -> AbstractContextManager[object] | None:
+    """The mode that a tensor without values belongs to; None for one that has values."""
+    return getattr(tensor, "fake_mode", None)
 
 
 def in_forward_mode() -> bool:

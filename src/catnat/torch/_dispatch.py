@@ -1,8 +1,8 @@
 """The one door: which walk runs is asked here and nowhere else.
 
 There are three. The GPU's kernels (`_gpu`) and the CPU's compiled walk (`_cpu`) serve plain eager calls, and the former
-compilers too; `_eager` serves everything else, and the derivatives of higher order of all. The fast ones are loaded when
-first needed. Everything here takes scores [..., K-1] from `_inputs.prepare` and a plan.
+compilers too; `_eager` serves everything else, and the derivatives of higher order of all. The fast ones are loaded
+when first needed. Everything here takes scores [..., K-1] from `_inputs.prepare` and a plan.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from catnat.core.parameterization import Activation, Parameterization
+from catnat.core.parameterization import Activation, Parameterization, resolve
 from catnat.torch import _eager, _masks, _plan
-from catnat.torch._compat import in_forward_mode, in_function_transform, is_plain
+from catnat.torch._compat import fake_mode_of, in_forward_mode, in_function_transform, is_plain
 from catnat.torch._plan import UNASKED, Plan
 
 Tensors = tuple[Tensor, ...]
@@ -34,14 +34,18 @@ class Walk(NamedTuple):
 
 
 def plan_for(
-    parameterization: Parameterization | Activation | str, num_classes: int, dtype: torch.dtype, device: torch.device
+    parameterization: Parameterization | Activation | str, num_classes: int, dtype: torch.dtype, like: Tensor
 ) -> Plan:
-    """The plan of a parameterization, or of an activation on the balanced tree, with its fast walk found."""
+    """The plan of a parameterization, or of an activation on the balanced tree, for tensors like this one."""
     if is_compiling():
         from catnat.torch._constant import constant
 
-        return constant(_find, parameterization, num_classes, dtype, device)
-    return _find(parameterization, num_classes, dtype, device)
+        return constant(_find, parameterization, num_classes, dtype, like.device)
+    faking = fake_mode_of(like)
+    if faking is not None:  # tensors without values want constants without values
+        with faking:
+            return Plan(resolve(parameterization, num_classes), dtype, like.device)
+    return _find(parameterization, num_classes, dtype, like.device)
 
 
 def _find(
@@ -63,6 +67,7 @@ def _fast_walk(plan: Plan, dtype: torch.dtype, device: torch.device) -> Walk | N
     if device.type == "cpu":
         try:
             from catnat.torch import _cpu
+
             _cpu.settings_for
         except (ImportError, AttributeError):
             return None
@@ -74,7 +79,7 @@ def _fast_walk(plan: Plan, dtype: torch.dtype, device: torch.device) -> Walk | N
 
 def _walk(x: Tensor, plan: Plan, masked: bool = False, head: bool = False) -> tuple[Walk | None, Tensor]:
     """The walk that may serve these scores now, None for the plain one; and the scores as it takes them."""
-    walk: Walk | None = plan.fast
+    walk: Walk | None = None if plan.fast is UNASKED else plan.fast
     if walk is not None and (
         in_forward_mode()
         or (masked and not walk.takes_masks)
@@ -114,7 +119,9 @@ def p(x: Tensor, plan: Plan, mask: Tensor | None = None, mask_mode: str = "renor
 # -- one class per row -------------------------------------------------------------------------------------------
 
 
-def log_prob(x: Tensor, index: Tensor, plan: Plan, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
+def log_prob(
+    x: Tensor, index: Tensor, plan: Plan, mask: Tensor | None = None, mask_mode: str = "renormalize"
+) -> Tensor:
     """log p of ``index``, whose shape broadcasts with the batch of ``x``."""
     index = index.long()
     # a mask needs the whole row; so does a tree too large for a table of its paths

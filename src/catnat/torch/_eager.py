@@ -188,7 +188,7 @@ def row_values(values: Tensor, nodes: Tensor | None) -> Tensor:
 def draw(
     logits_at: LogitsAt, shape: Sequence[int], plan: Plan, like: Tensor, generator: torch.Generator | None
 ) -> Tensor:
-    """Draw classes of the given shape [..., M], a coin per node of one path: right where z exceeds a uniform's logit."""
+    """Draw classes [..., M], a coin per node of one path: it falls right where z exceeds a uniform's logit."""
     if plan.num_classes == 1:
         return torch.zeros(tuple(shape), dtype=torch.int64, device=like.device)
     if plan.depth > MAX_STEPS:

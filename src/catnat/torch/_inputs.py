@@ -26,9 +26,7 @@ ParameterizationLike = Parameterization | Activation | str
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
-def prepare(
-    scores: Tensor, parameterization: ParameterizationLike, dim: int = -1
-) -> tuple[Tensor, Plan, torch.dtype]:
+def prepare(scores: Tensor, parameterization: ParameterizationLike, dim: int = -1) -> tuple[Tensor, Plan, torch.dtype]:
     """Scores with their classes' axis last, the plan to compute with, and the dtype to answer in.
 
     Scores of 16 bits may stay so: the walks compute in float32 all the same.
@@ -38,7 +36,7 @@ def prepare(
     width = operator.index(x.shape[-1])  # a number even where a compiler traces with symbolic shapes
     answer = scores.dtype
     sixteen_bits = answer in (torch.float16, torch.bfloat16)
-    plan = plan_for(parameterization, width + 1, torch.float32 if sixteen_bits else answer, x.device)
+    plan = plan_for(parameterization, width + 1, torch.float32 if sixteen_bits else answer, x)
     if plan.num_nodes != width:
         check_width(plan.num_classes, width, scores.shape, dim)
     if sixteen_bits and torch.is_autocast_enabled(scores.device.type):

@@ -23,8 +23,8 @@ MAX_PATH_TABLE = 1 << 21
 
 
 UNASKED = "unasked"
-# The classes of all activations that have a plan, by name. To a compiler a plan is a constant, whose fields it can read but
-# whose methods it cannot call; a class that it finds here, it can.
+# The classes of all activations that have a plan, by name. To a compiler a plan is a constant, whose fields it can read
+# but whose methods it cannot call; a class that it finds here, it can.
 KINDS: dict[str, type[Activation]] = {}
 
 
@@ -62,10 +62,10 @@ class Plan:
 
     def _number(self, values: Floats) -> Tensor:
         kind = np.float32 if self._dtype == torch.float32 else np.float64
-        return torch.from_numpy(np.array(values, dtype=kind, order="C")).to(self._device)
+        return torch.tensor(np.array(values, dtype=kind), device=self._device)
 
     def _table(self, values: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.array(values, dtype=np.int64)).to(self._device)
+        return torch.tensor(np.array(values, dtype=np.int64), device=self._device)
 
     def _plan_activation(self, pi: Parameterization) -> None:
         """Per-node constants: [K-1] vectors, or [1] where every node has the same."""

@@ -7,8 +7,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Categorical, Distribution, OneHotCategorical, RelaxedOneHotCategorical, constraints
+from torch.compiler import is_compiling
+from torch.distributions import (
+    Categorical,
+    Distribution,
+    ExpTransform,
+    OneHotCategorical,
+    RelaxedOneHotCategorical,
+    TransformedDistribution,
+    constraints,
+)
 from torch.distributions.kl import kl_divergence, register_kl
+from torch.distributions.relaxed_categorical import ExpRelaxedCategorical
 
 from catnat.core.errors import check_num_classes, check_width
 from catnat.torch import functional, sampling
@@ -17,6 +27,56 @@ from catnat.torch._eager import p_log_ratio
 from catnat.torch._inputs import ParameterizationLike, check_mask, check_scores, prepare, prepare_mask
 
 Shape = Sequence[int] | torch.Size
+
+
+class _Scores(constraints.Constraint):
+    """Rows of numbers; unlike torch's `real_vector` it knows an empty batch."""
+
+    event_dim = 1
+
+    def check(self, value: Tensor) -> Tensor:
+        return (value == value).all(-1)  # false for NaN
+
+
+class _WideSimplex(constraints.Constraint):
+    """The simplex, to within what rounding does to a sum of so many terms: torch's own allows 1e-6 for any number."""
+
+    event_dim = 1
+
+    def check(self, value: Tensor) -> Tensor:
+        tolerance = 1e-6 + value.shape[-1] * torch.finfo(value.dtype).eps
+        return (value >= 0).all(-1) & ((value.sum(-1) - 1).abs() < tolerance)
+
+
+class _ClassIds(constraints.Constraint):
+    """One class id per part."""
+
+    is_discrete = True
+    event_dim = 1
+
+    def __init__(self, nvec: Sequence[int]) -> None:
+        self.nvec = tuple(nvec)
+
+    def check(self, value: Tensor) -> Tensor:
+        return ((value >= 0) & (value < value.new_tensor(self.nvec)) & (value % 1 == 0)).all(-1)
+
+    def __repr__(self) -> str:
+        return f"class ids below {self.nvec}"
+
+
+def _given_scores(
+    scores: Tensor | None, probs: Tensor | None, logits: Tensor | None, parameterization: ParameterizationLike
+) -> Tensor:
+    """The scores that came, or those whose distribution has the given probabilities or logits."""
+    given = [name for name, value in (("scores", scores), ("probs", probs), ("logits", logits)) if value is not None]
+    if len(given) != 1:
+        raise ValueError(f"exactly one of scores, probs and logits must be given; got {' and '.join(given) or 'none'}")
+    if scores is not None:
+        return scores
+    if logits is not None:
+        probs = torch.softmax(logits, -1)
+    assert probs is not None
+    return functional.scores_from_probs(probs, parameterization)
 
 
 class CatnatCategorical(Categorical):
@@ -28,6 +88,8 @@ class CatnatCategorical(Categorical):
     Args:
         scores: [..., K-1].
         parameterization: a `catnat.Parameterization`, or the name (or value) of an activation on the balanced tree.
+        probs: [..., K] probabilities in place of scores; converted by `catnat.torch.scores_from_probs`.
+        logits: [..., K] log-probabilities, normalised or not, in place of scores; likewise.
         mask: [..., K] boolean, True where a class is allowed.
         mask_mode: ``"renormalize"`` or ``"prune"``, as in `catnat.torch.log_catnat`.
         validate_args: as in torch.
@@ -40,18 +102,25 @@ class CatnatCategorical(Categorical):
         (torch.Size([5]), torch.Size([5]))
     """
 
-    arg_constraints = {"scores": constraints.real_vector}  # noqa: RUF012 (torch's own form)
+    arg_constraints = {"scores": _Scores()}  # noqa: RUF012 (torch's own form)
     has_enumerate_support = True
 
     def __init__(
         self,
-        scores: Tensor,
+        scores: Tensor | None = None,
         parameterization: ParameterizationLike = "natural",
         *,
+        probs: Tensor | None = None,
+        logits: Tensor | None = None,
         mask: Tensor | None = None,
         mask_mode: str = "renormalize",
         validate_args: bool | None = None,
     ) -> None:
+        if is_compiling():
+            from catnat.torch._constant import constant
+
+            constant(_remember_kl)
+        scores = _given_scores(scores, probs, logits, parameterization)
         x, plan, _ = prepare(scores, parameterization)
         mask = prepare_mask(mask, mask_mode, x, plan)
         batch = scores.shape[:-1]
@@ -73,6 +142,8 @@ class CatnatCategorical(Categorical):
     @property
     def logits(self) -> Tensor:
         """[..., K] normalised log-probabilities, computed once."""
+        if is_compiling():  # a compiler reads twice what it computes once
+            return functional.log_catnat(self.scores, self.parameterization, **self._masking)
         # not torch's lazy_property: what it keeps from inference mode would have no gradient ever after
         if self._logits is None or (self._logits.is_inference() and not torch.is_inference_mode_enabled()):
             with torch.enable_grad():
@@ -173,20 +244,28 @@ class OneHotCatnat(OneHotCategorical):
         torch.Size([5, 4])
     """
 
-    arg_constraints = {"scores": constraints.real_vector}  # noqa: RUF012
+    arg_constraints = {"scores": _Scores()}  # noqa: RUF012
     _categorical: CatnatCategorical
 
     def __init__(
         self,
-        scores: Tensor,
+        scores: Tensor | None = None,
         parameterization: ParameterizationLike = "natural",
         *,
+        probs: Tensor | None = None,
+        logits: Tensor | None = None,
         mask: Tensor | None = None,
         mask_mode: str = "renormalize",
         validate_args: bool | None = None,
     ) -> None:
         self._categorical = CatnatCategorical(
-            scores, parameterization, mask=mask, mask_mode=mask_mode, validate_args=validate_args
+            scores,
+            parameterization,
+            probs=probs,
+            logits=logits,
+            mask=mask,
+            mask_mode=mask_mode,
+            validate_args=validate_args,
         )
         event = self._categorical.param_shape[-1:]
         Distribution.__init__(self, self._categorical.batch_shape, event, validate_args=validate_args)
@@ -250,6 +329,9 @@ class RelaxedOneHotCatnat(RelaxedOneHotCategorical):
         torch.Size([4])
     """
 
+    arg_constraints = {"scores": _Scores()}  # noqa: RUF012
+    support = _WideSimplex()
+
     def __init__(
         self,
         temperature: Tensor | float,
@@ -264,7 +346,9 @@ class RelaxedOneHotCatnat(RelaxedOneHotCategorical):
             raise ValueError(f"temperature must be above 0; got {temperature}")
         self.scores = scores
         self.parameterization = parameterization
-        super().__init__(value, logits=logits, validate_args=validate_args)
+        # what it would check is checked above, and its own check of probabilities fails for many classes
+        base = ExpRelaxedCategorical(value, logits=logits, validate_args=False)
+        TransformedDistribution.__init__(self, base, ExpTransform(), validate_args=validate_args)
 
     def expand(self, batch_shape: Shape, _instance: Any = None) -> RelaxedOneHotCatnat:
         """The same distribution over a larger batch."""
@@ -292,7 +376,8 @@ class MultiCatnat(Distribution):
         torch.Size([7, 2])
     """
 
-    arg_constraints = {"scores": constraints.real_vector}  # noqa: RUF012
+    arg_constraints = {"scores": _Scores()}  # noqa: RUF012
+    has_enumerate_support = True
 
     def __init__(
         self,
@@ -331,8 +416,13 @@ class MultiCatnat(Distribution):
     @property
     def support(self) -> constraints.Constraint:
         """Class ids, part by part."""
-        parts = [constraints.integer_interval(0, n - 1) for n in self.nvec]
-        return constraints.independent(constraints.cat(parts, -1, [1] * len(parts)), 1)
+        return _ClassIds(self.nvec)
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """Every combination of class ids: [product of nvec, ..., parts]."""
+        ids = [torch.arange(n, device=self.scores.device) for n in self.nvec]
+        values = torch.cartesian_prod(*ids).reshape(-1, *[1] * len(self._batch_shape), len(self.nvec))
+        return values.expand((-1, *self._batch_shape, -1)) if expand else values
 
     @property
     def mode(self) -> Tensor:
@@ -375,3 +465,21 @@ def _kl_multi_multi(p: MultiCatnat, q: MultiCatnat) -> Tensor:
         raise ValueError(f"KL needs the same nvec on both sides; got {p.nvec} and {q.nvec}")
     parts = [torch.distributions.kl_divergence(a, b) for a, b in zip(p.parts, q.parts, strict=True)]
     return torch.stack(parts, -1).sum(-1)
+
+
+_remembered: list[bool] = []
+
+
+def _remember_kl() -> None:
+    """Ask for the KL of every pair: how PyTorch chooses among them for the first time, its compiler cannot trace."""
+    if _remembered:
+        return
+    _remembered.append(True)
+    scores = torch.zeros(1, device="meta")
+    settings: dict[str, Any] = {"validate_args": False}
+    ids = CatnatCategorical(scores, **settings), Categorical(logits=torch.zeros(2, device="meta"), **settings)
+    one_hot = OneHotCatnat(scores, **settings), OneHotCategorical(logits=torch.zeros(2, device="meta"), **settings)
+    for ours, theirs in (ids, one_hot):
+        for p, q in ((ours, ours), (ours, theirs), (theirs, ours)):
+            kl_divergence(p, q)
+    kl_divergence(MultiCatnat(scores, [2], **settings), MultiCatnat(scores, [2], **settings))

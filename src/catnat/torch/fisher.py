@@ -20,8 +20,9 @@ def fisher_diagonal(
 ) -> Tensor:
     """The Fisher matrix of a catnat in its scores, which is diagonal: P(a_i) a'(s_i)^2 / (a (1-a)). O(K).
 
-    This is Theorem 1 of the paper. With the natural activation the second factor is (pi/A)^2 wherever the score is inside
-    its natural range (Corollary 1). Beyond, it is a (1-a) s^2, s the slope of the straight line; with ``tail=0`` it is 0.
+    This is Theorem 1 of the paper. With the natural activation the second factor is (pi/A)^2 wherever the score is
+    inside its natural range (Corollary 1). Beyond, it is a (1-a) s^2, s the slope of the straight line; with ``tail=0``
+    it is 0.
 
     Args:
         scores: K-1 wide along ``dim``.

@@ -237,7 +237,7 @@ def scores_from_probs(probs: Tensor, parameterization: ParameterizationLike = "n
     """
     last = prepare_probs(probs, parameterization, dim)
     # the plan for as many scores as these classes need
-    x, plan, dtype = prepare(last[..., 1:], parameterization)
+    _, plan, dtype = prepare(last[..., 1:], parameterization)
     left, right = _eager.ascend(last.to(plan.center.dtype), plan)
     return _answer(_node.score_of(left, right, plan), dtype, probs, dim)
 

@@ -1,18 +1,57 @@
-"""Modules: the functions with their settings kept. No logic of their own, and nothing in their state_dict."""
+"""Modules: the functions with their settings kept, and a linear head of the right width."""
 
 from __future__ import annotations
+
+import warnings
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from catnat.core.errors import MASK_MODES, REDUCTIONS, check_choice, check_share
+from catnat.core.errors import MASK_MODES, REDUCTIONS, CatnatWarning, check_choice, check_num_classes, check_share
 from catnat.core.parameterization import resolve
-from catnat.torch import functional
+from catnat.torch import functional, sampling
+from catnat.torch._compat import is_plain
 from catnat.torch._inputs import ParameterizationLike
+from catnat.torch.distributions import CatnatCategorical
+from catnat.torch.functional import catnat, cross_entropy, log_catnat
+
+# to torch.fx each of these is one operation: what it traces is not a tensor
+for _name in ("catnat", "cross_entropy", "log_catnat"):
+    torch.fx.wrap(_name)
 
 
-class Catnat(torch.nn.Module):
+class _Watching(torch.nn.Module):
+    """A module that can look after its scores."""
+
+    parameterization: ParameterizationLike
+
+    def __init__(self, warn: bool) -> None:
+        super().__init__()
+        self.warn = warn
+
+    def _look_at(self, scores: Tensor) -> None:
+        """Warn once, if asked to, where more than half of the nodes are beyond the natural range."""
+        if self.warn and isinstance(scores, Tensor) and is_plain(scores):
+            share = float(functional.saturation(scores, self.parameterization))
+            if share > 0.5:
+                self.warn = False
+                warnings.warn(
+                    f"{share:.0%} of the nodes are beyond their natural range, where the Fisher information falls off: "
+                    "a smaller learning rate, a smaller initial scale or a larger tail keeps them inside",
+                    CatnatWarning,
+                    stacklevel=3,
+                )
+
+
+class Catnat(_Watching):
     """Probabilities of K classes from K-1 scores; in place of `torch.nn.Softmax`.
+
+    Args:
+        parameterization: a `catnat.Parameterization`, or the name (or value) of an activation on the balanced tree.
+        dim: the axis of the scores, and of the classes in the result.
+        mask_mode: as in `catnat.torch.log_catnat`.
+        warn: give one `catnat.CatnatWarning` when more than half of the nodes are beyond their natural range.
 
     Example:
         >>> import torch, catnat.torch as ct
@@ -22,9 +61,14 @@ class Catnat(torch.nn.Module):
     """
 
     def __init__(
-        self, parameterization: ParameterizationLike = "natural", dim: int = -1, *, mask_mode: str = "renormalize"
+        self,
+        parameterization: ParameterizationLike = "natural",
+        dim: int = -1,
+        *,
+        mask_mode: str = "renormalize",
+        warn: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(warn)
         check_choice("mask_mode", mask_mode, MASK_MODES)
         resolve(parameterization, 1)  # a wrong one is refused here, not at the first call
         self.parameterization = parameterization
@@ -33,7 +77,8 @@ class Catnat(torch.nn.Module):
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """[..., K-1] scores to [..., K] probabilities."""
-        return functional.catnat(scores, self.parameterization, mask=mask, mask_mode=self.mask_mode, dim=self.dim)
+        self._look_at(scores)
+        return catnat(scores, self.parameterization, mask=mask, mask_mode=self.mask_mode, dim=self.dim)
 
     def extra_repr(self) -> str:
         """Settings for print()."""
@@ -45,10 +90,11 @@ class LogCatnat(Catnat):
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """[..., K-1] scores to [..., K] log-probabilities."""
-        return functional.log_catnat(scores, self.parameterization, mask=mask, mask_mode=self.mask_mode, dim=self.dim)
+        self._look_at(scores)
+        return log_catnat(scores, self.parameterization, mask=mask, mask_mode=self.mask_mode, dim=self.dim)
 
 
-class CatnatCrossEntropyLoss(torch.nn.Module):
+class CatnatCrossEntropyLoss(_Watching):
     """- log p of the target; in place of `torch.nn.CrossEntropyLoss`. Arguments as in `catnat.torch.cross_entropy`.
 
     Example:
@@ -69,8 +115,9 @@ class CatnatCrossEntropyLoss(torch.nn.Module):
         reduction: str = "mean",
         label_smoothing: float = 0.0,
         dim: int = -1,
+        warn: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(warn)
         check_choice("reduction", reduction, REDUCTIONS)
         check_share("label_smoothing", label_smoothing)
         resolve(parameterization, 1)
@@ -83,7 +130,8 @@ class CatnatCrossEntropyLoss(torch.nn.Module):
 
     def forward(self, scores: Tensor, target: Tensor) -> Tensor:
         """Loss of [..., K-1] scores against class ids or probabilities."""
-        return functional.cross_entropy(
+        self._look_at(scores)
+        return cross_entropy(
             scores,
             target,
             self.parameterization,
@@ -97,3 +145,94 @@ class CatnatCrossEntropyLoss(torch.nn.Module):
     def extra_repr(self) -> str:
         """Settings for print()."""
         return f"{self.parameterization!r}, reduction={self.reduction!r}"
+
+
+class CatnatLinear(_Watching):
+    """A linear layer and a catnat: from features to K classes, with K-1 outputs inside, so the width cannot be wrong.
+
+    It starts uniform, up to the small random weights that `torch.nn.Linear` has too, or at given class frequencies.
+
+    Args:
+        in_features: size of the last axis of the inputs.
+        num_classes: K.
+        parameterization: a `catnat.Parameterization` of K classes, or the name (or value) of an activation.
+        class_frequencies: [K] what the classes' probabilities are at the start, for a zero input; None is uniform.
+        bias: whether the scores have one.
+        warn: give one `catnat.CatnatWarning` when more than half of the nodes are beyond their natural range.
+        device: as in `torch.nn.Linear`.
+        dtype: as in `torch.nn.Linear`.
+
+    Example:
+        >>> import torch, catnat.torch as ct
+        >>> head = ct.CatnatLinear(16, 10)
+        >>> x, target = torch.zeros(2, 16), torch.tensor([3, 9])
+        >>> head(x).shape, head.loss(x, target).shape, head.mode(x).shape
+        (torch.Size([2, 10]), torch.Size([]), torch.Size([2]))
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        parameterization: ParameterizationLike = "natural",
+        *,
+        class_frequencies: Tensor | None = None,
+        bias: bool = True,
+        warn: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(warn)
+        self.num_classes = check_num_classes(num_classes)
+        self.parameterization = resolve(parameterization, self.num_classes)
+        if self.parameterization.num_classes != self.num_classes:
+            raise ValueError(
+                f"parameterization must have num_classes = {self.num_classes} classes; "
+                f"it has {self.parameterization.num_classes}"
+            )
+        self.linear = torch.nn.Linear(in_features, self.num_classes - 1, bias=bias, device=device, dtype=dtype)
+        if not bias:
+            if class_frequencies is not None:
+                raise ValueError("class_frequencies need a bias to start from; got bias=False")
+            return
+        with torch.no_grad():
+            self.linear.bias.zero_()
+            if class_frequencies is not None:
+                frequencies = torch.as_tensor(class_frequencies, dtype=torch.float64)
+                if not bool((frequencies > 0).all()):
+                    raise ValueError("class_frequencies must be above 0: a class that never comes has no finite score")
+                self.linear.bias.copy_(functional.scores_from_probs(frequencies, self.parameterization))
+
+    def scores(self, x: Tensor) -> Tensor:
+        """[..., in_features] to [..., K-1]."""
+        scores = self.linear(x)
+        self._look_at(scores)
+        return scores
+
+    def log_probs(self, x: Tensor) -> Tensor:
+        """[..., in_features] to [..., K] log-probabilities."""
+        return log_catnat(self.scores(x), self.parameterization)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same as `log_probs`."""
+        return self.log_probs(x)
+
+    def loss(self, x: Tensor, target: Tensor, **settings: Any) -> Tensor:
+        """- log p of the targets; settings as in `catnat.torch.cross_entropy`."""
+        return cross_entropy(self.scores(x), target, self.parameterization, **settings)
+
+    def sample(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """A class per row."""
+        return sampling.sample(self.scores(x), self.parameterization, generator=generator)
+
+    def mode(self, x: Tensor) -> Tensor:
+        """The likeliest class of every row, about which the largest score says nothing."""
+        return sampling.mode(self.scores(x), self.parameterization)
+
+    def distribution(self, x: Tensor, *, mask: Tensor | None = None) -> CatnatCategorical:
+        """A `CatnatCategorical` per row."""
+        return CatnatCategorical(self.scores(x), self.parameterization, mask=mask)
+
+    def extra_repr(self) -> str:
+        """Settings for print()."""
+        return f"num_classes={self.num_classes}, {self.parameterization!r}"

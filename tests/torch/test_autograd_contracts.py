@@ -14,7 +14,7 @@ SHAPES = [(4, 7), (1000, 7), (1000, 99)]  # one for every way down on a CPU
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("activation", ["sigmoid", "natural", Natural(saturation="revive")], ids=str)
+@pytest.mark.parametrize("activation", ["sigmoid", "natural", Natural(tail=0.0, saturation="revive")], ids=str)
 def test_a_hook_sees_one_gradient_once_also_when_the_graph_is_kept(shape, activation):
     x = torch.randn(shape, requires_grad=True)
     seen = []
@@ -51,7 +51,7 @@ def test_revival_gates_the_whole_gradient_of_a_score(read_first):
     # steep slope; only their sum may decide whether the gradient leads back inside (positive: descent goes down).
     for pull, passes in ((2.0, False), (-2.0, True)):
         scores = torch.tensor([4.0, 0.1, 0.2], requires_grad=True)
-        policy = ct.CatnatCategorical(scores, Parameterization(4, Natural(saturation="revive", floor=1e-4)))
+        policy = ct.CatnatCategorical(scores, Parameterization(4, Natural(tail=0.0, saturation="revive", floor=1e-4)))
         if read_first:
             assert policy.probs.sum() > 0
         value = policy.log_prob(torch.tensor([0, 1])) * torch.tensor([1.0 + pull, -1.0])
@@ -66,13 +66,13 @@ def test_a_floor_below_the_number_range_makes_no_nan(shape, floor):
     x = torch.full(shape, 0.3)
     x[:, 0] = 4.0
     x.requires_grad_()
-    p = ct.catnat(x, Parameterization(shape[1] + 1, Natural(floor=floor)))
+    p = ct.catnat(x, Parameterization(shape[1] + 1, Natural(tail=0.0, floor=floor)))
     (gradient,) = torch.autograd.grad(p[:, 0].sum(), x)
     assert not p.isnan().any() and not gradient.isnan().any()
 
 
 def test_kl_has_a_finite_gradient_where_p_never_comes_by():
-    pi = Parameterization(4, Natural(floor=0.0))
+    pi = Parameterization(4, Natural(tail=0.0, floor=0.0))
     p = torch.tensor([math.pi + 1, 0.2, 0.1], requires_grad=True)
     q = torch.tensor([0.5, math.pi + 1, 0.1], requires_grad=True)
     value = ct.kl_divergence(p, q, pi)
@@ -82,7 +82,7 @@ def test_kl_has_a_finite_gradient_where_p_never_comes_by():
 
 @pytest.mark.parametrize("score", [-math.inf, -1e30, 1e30, math.inf])
 def test_an_infinite_natural_score_is_drawn_at_its_floor(score):
-    pi = Parameterization(2, Natural(floor=0.1))
+    pi = Parameterization(2, Natural(tail=0.0, floor=0.1))
     scores = torch.tensor([score])
     share = ct.sample(scores, pi, sample_shape=(100_000,), generator=torch.Generator().manual_seed(0)).float().mean()
     assert abs(share - ct.catnat(scores, pi)[1]) < 0.01
@@ -96,7 +96,7 @@ def test_shapes_come_without_values_on_the_meta_device(activation):
 @pytest.mark.parametrize("width", [7, 99])
 @pytest.mark.parametrize("activation", ["sigmoid", "natural"])
 def test_a_jit_trace_is_the_plain_walk(width, activation):
-    plan._cached.cache_clear()  # the constants made on the way must not become part of the trace
+    _plan._cached.cache_clear()  # the constants made on the way must not become part of the trace
     traced = torch.jit.trace(ct.LogCatnat(activation), torch.randn(4, width))
     fresh = torch.randn(4, width)
     fresh[0, 0] = math.inf
@@ -105,7 +105,7 @@ def test_a_jit_trace_is_the_plain_walk(width, activation):
 
 @pytest.mark.parametrize("saturation", ["clip", "revive"])
 def test_an_index_out_of_range_is_refused_under_vmap_too(saturation):
-    pi = Parameterization(8, Natural(saturation=saturation))
+    pi = Parameterization(8, Natural(tail=0.0, saturation=saturation))
     with pytest.raises((IndexError, RuntimeError), match=r"index|range"):
         torch.func.vmap(lambda s, k: ct.log_prob(s, k, pi))(torch.zeros(2, 7), torch.tensor([-1, 3]))
 

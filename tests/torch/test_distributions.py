@@ -17,8 +17,8 @@ K = 6
 PARAMETERIZATIONS = {
     "natural": catnat.Parameterization(K, "natural"),
     "sigmoid": catnat.Parameterization(K, "sigmoid", make_tree("nested", K)),
-    "reflect": catnat.Parameterization(K, catnat.Natural(saturation="reflect"), make_tree("chain", K)),
-    "revive": catnat.Parameterization(K, catnat.Natural(5.0, "revive"), make_tree("huffman", K), center=0.3),
+    "reflect": catnat.Parameterization(K, catnat.Natural(tail=0.0, saturation="reflect"), make_tree("chain", K)),
+    "revive": catnat.Parameterization(K, catnat.Natural(5.0, 0.0, "revive"), make_tree("huffman", K), center=0.3),
 }
 EACH = pytest.mark.parametrize("pi", PARAMETERIZATIONS.values(), ids=PARAMETERIZATIONS)
 PAIRS = list(itertools.product(PARAMETERIZATIONS, repeat=2))
@@ -189,7 +189,7 @@ def test_kl_between_different_numbers_of_classes_is_an_error():
 
 @pytest.mark.parametrize("kind", [ct.CatnatCategorical, ct.OneHotCatnat])
 def test_values_and_gradients_stay_finite_where_a_probability_is_zero(kind):
-    pi = catnat.Parameterization(4, catnat.Natural(floor=0.0))
+    pi = catnat.Parameterization(4, catnat.Natural(tail=0.0, floor=0.0))
     p_scores, q_scores = (torch.tensor(s, requires_grad=True) for s in ([0.3, 4.0, 0.1], [0.2, 4.0, 0.3]))
     p, q = kind(p_scores, pi), kind(q_scores, pi)
     assert p.probs[0] == q.probs[0] == 0
@@ -314,5 +314,5 @@ def test_relaxed_is_torchs_relaxed(pi, temperature):
         assert_same_gradient(mine, theirs, scores)
         value = theirs.detach()
         assert_same_gradient(a.log_prob(value), b.log_prob(value), scores)
-        assert (a.batch_shape, a.event_shape, a.support) == (b.batch_shape, b.event_shape, b.support)
+        assert (a.batch_shape, a.event_shape, a.support.event_dim) == (b.batch_shape, b.event_shape, 1)
     assert isinstance(ours.expand((2, 3)), ct.RelaxedOneHotCatnat) and ours.expand((2, 3)).scores.shape == (2, 3, K - 1)

@@ -28,8 +28,8 @@ CASES = {
     "sigmoid-100": (100, "sigmoid", "balanced", None),
     "natural-100": (100, "natural", "balanced", None),
     "chain-18": (18, "sigmoid", "chain", None),
-    "reflect-8": (8, catnat.Natural(saturation="reflect"), "balanced", None),
-    "revive-18": (18, catnat.Natural(saturation="revive"), "nested", None),
+    "reflect-8": (8, catnat.Natural(tail=0.0, saturation="reflect"), "balanced", None),
+    "revive-18": (18, catnat.Natural(tail=0.0, saturation="revive"), "nested", None),
     "renormalize-18": (18, "natural", "huffman", "renormalize"),
     "prune-5": (5, "sigmoid", "balanced", "prune"),
 }
@@ -84,7 +84,7 @@ def with_gradient(function, scores, create_graph=False):
 def fresh():
     """No plan, no compiled code."""
     torch._dynamo.reset()
-    plan._cached.cache_clear()
+    _plan._cached.cache_clear()
 
 
 # -- torch.compile -----------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ ORDERS = [*itertools.permutations(VISITORS, 2), tuple(VISITORS), tuple(reversed(
 def assert_plan_is_plain(case):
     """Nothing of an inference mode, a tracer or a function transform may be kept."""
     pi, _ = make_case(case)
-    kept = vars(plan.plan_for(pi, pi.num_classes, torch.float64, torch.device("cpu"))).values()
+    kept = vars(_plan.find_plan(pi, pi.num_classes, torch.float64, torch.device("cpu"))).values()
     for tensor in (t for t in tree_leaves(list(kept)) if isinstance(t, torch.Tensor)):
         assert type(tensor) is torch.Tensor and not tensor.is_inference() and not tensor.requires_grad
         assert not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
@@ -321,7 +321,7 @@ def test_who_comes_first_leaves_nothing_behind(fresh, order, case):
         visited = VISITORS[name](function, scores)
         assert_plan_is_plain(case)
         results.append((visited, with_gradient(function, scores)))
-    plan._cached.cache_clear()
+    _plan._cached.cache_clear()
     eager = with_gradient(function, scores)
     for visited, afterwards in results:
         assert_close(visited, eager[0])

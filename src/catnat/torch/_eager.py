@@ -121,9 +121,8 @@ def _paths(index: Tensor, plan: Plan) -> tuple[Tensor, Tensor, Tensor | None]:
         assert plan.path_nodes is not None and plan.path_signs is not None
         nodes, signs = plan.path_nodes[index], plan.path_signs[index]
         return nodes, signs > 0, signs != 0
-    if plan.order is not None:
-        index = plan.order[index]
-    places = (index + plan.num_classes).unsqueeze(-1)
+    # looked up, not added: a table refuses what is out of range, under transforms too
+    places = plan.class_places.index_select(0, index.reshape(-1)).view(index.shape).unsqueeze(-1)
     nodes = places >> plan.shifts
     turns_right = ((places >> (plan.shifts - 1)) & 1).bool()
     return (nodes - 1).clamp(min=0), turns_right, None if plan.even else nodes > 0

@@ -43,17 +43,17 @@ def _given_allowed(
     left: Tensor, right: Tensor, count_left: Tensor, count_right: Tensor, mask: Tensor, plan: Plan
 ) -> tuple[Tensor, Tensor]:
     """Every node's branches given that an allowed class comes up; dead branches may be anything."""
-    batch = torch.broadcast_shapes(left.shape[:-1], mask.shape[:-1])
-    classes = torch.where(mask, 0.0, -torch.inf).to(left.dtype).expand((*batch, -1))
+    classes = torch.zeros_like(left[..., :1]) + torch.where(mask, 0.0, -torch.inf).to(left.dtype)  # [..., K]
     below: list[tuple[Tensor, Tensor, Tensor]] = []
     totals = classes[..., :0]  # of the level below
     for (low, high), sources in zip(reversed(plan.levels), reversed(plan.sources), strict=True):
-        masses = torch.cat((classes, totals), -1)[..., sources]
-        own = slice(low - 1, high - 1)
-        on_left, on_right = left[..., own] + masses[..., 0::2], right[..., own] + masses[..., 1::2]
-        massless = torch.maximum(on_left, on_right) == -torch.inf
-        totals = torch.logaddexp(torch.where(massless, 0.0, on_left), torch.where(massless, 0.0, on_right))
-        totals = torch.where(massless, -torch.inf, totals)
+        here = torch.cat((classes, totals), -1).index_select(-1, sources)
+        own, pairs = slice(low - 1, high - 1), here.unflatten(-1, (high - low, 2))
+        on_left, on_right = left[..., own] + pairs[..., 0], right[..., own] + pairs[..., 1]
+        # where one is -inf the other is the sum; logaddexp's own derivatives of that are NaN
+        both = torch.minimum(on_left, on_right) > -torch.inf
+        sums = torch.logaddexp(torch.where(both, on_left, 0.0), torch.where(both, on_right, 0.0))
+        totals = torch.where(both, sums, torch.maximum(on_left, on_right))
         below.append((on_left, on_right, totals))
     on_left, on_right, totals = (torch.cat(parts[::-1], -1) for parts in zip(*below, strict=True))
     # allowed classes without any mass (a coin that is certain of the other side) share it evenly

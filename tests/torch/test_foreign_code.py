@@ -1,0 +1,140 @@
+"""What other libraries' code does with ours: each of these once failed."""
+
+from __future__ import annotations
+
+import io
+from functools import partial
+
+import pytest
+import torch
+from torch import distributions as D
+from torch.distributions import kl_divergence
+
+import catnat
+import catnat.torch as ct
+
+SCORES = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
+Policy = partial(ct.CatnatCategorical, validate_args=False)
+
+
+def compiled(function):
+    torch.compiler.reset()
+    return torch.compile(function, fullgraph=True, backend="eager")
+
+
+def second_reads(scores):
+    policy = Policy(scores)
+    return policy.probs + policy.probs + policy.logits + policy.logits + policy.mode.unsqueeze(-1)
+
+
+def mixture(scores):
+    parts = D.Normal(torch.zeros(4, 6), torch.ones(4, 6), validate_args=False)
+    return D.MixtureSameFamily(Policy(scores), parts, validate_args=False).log_prob(torch.zeros(4))
+
+
+CALLS = {
+    "second reads": second_reads,
+    "hasattr": lambda s: Policy(s).probs if hasattr(Policy(s), "mode") else s,
+    "a first KL": lambda s: kl_divergence(Policy(s), Policy(2 * s)),
+    "a first KL to torch's": lambda s: kl_divergence(Policy(s), D.Categorical(logits=torch.zeros(4, 6))),
+    "mixture": mixture,
+    "validated": lambda s: ct.CatnatCategorical(s).log_prob(torch.zeros(4, dtype=torch.long)),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_compiled_in_one_graph(name):
+    torch.testing.assert_close(compiled(CALLS[name])(SCORES), CALLS[name](SCORES))
+
+
+def test_straight_through_samples_compile():
+    drawn = compiled(lambda s: ct.OneHotCatnatStraightThrough(s, validate_args=False).rsample())(SCORES)
+    torch.testing.assert_close(drawn.sum(-1), torch.ones(4))
+
+
+def test_a_first_kl_in_a_fresh_process(tmp_path):
+    # in this one somebody may have asked before
+    import subprocess
+    import sys
+
+    code = (
+        "import torch, catnat.torch as ct\n"
+        "kl = lambda s: torch.distributions.kl_divergence(ct.CatnatCategorical(s, validate_args=False),"
+        " ct.CatnatCategorical(2 * s, validate_args=False))\n"
+        "print(torch.compile(kl, fullgraph=True, backend='eager')(torch.ones(2, 3)).shape)\n"
+    )
+    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert outcome.stdout.strip() == "torch.Size([2])", outcome.stderr[-2000:]
+
+
+def test_fx_sees_one_operation():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 5), ct.LogCatnat("sigmoid"))
+    traced, x = torch.fx.symbolic_trace(model), torch.randn(2, 3)
+    torch.testing.assert_close(traced(x), model(x))
+    assert "log_catnat" in traced.code
+
+
+@pytest.mark.parametrize("tree", [None, catnat.Tree.chain(6)], ids=["heap", "chain"])
+def test_tensors_without_values(tree):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    pi = catnat.Parameterization(6, "natural", tree)
+    with FakeTensorMode() as mode:
+        inside = ct.LogCatnat(pi)(torch.randn(4, 5))
+        x = mode.from_tensor(SCORES)
+    outside = ct.entropy(x, pi)
+    assert (inside.shape, outside.shape) == ((4, 6), (4,))
+    assert ct.log_catnat(SCORES, pi).shape == (4, 6)  # nothing of it was kept
+
+
+def test_checkpoints_may_hold_parameterizations():
+    kept = {
+        "a": catnat.Parameterization(5, "paper", catnat.Tree.chain(5), 0.1),
+        "b": catnat.Parameterization(3, catnat.Natural(tail=0.2)),
+        "c": catnat.Parameterization(4, "sigmoid"),
+    }
+    file = io.BytesIO()
+    torch.save(kept, file)
+    file.seek(0)
+    assert torch.load(file, weights_only=True) == kept
+
+
+@pytest.mark.parametrize("kind", [ct.CatnatCategorical, ct.OneHotCatnat])
+def test_distributions_are_rebuilt_from_probs_or_logits(kind):
+    probs = torch.tensor([[0.1, 0.2, 0.7], [0.5, 0.25, 0.25]])
+    torch.testing.assert_close(kind(probs=probs).probs, probs)
+    torch.testing.assert_close(kind(logits=probs.log() + 3, parameterization="sigmoid").probs, probs)
+    with pytest.raises(ValueError, match="exactly one of scores, probs and logits must be given; got none"):
+        kind()
+    with pytest.raises(ValueError, match="got scores and probs"):
+        kind(torch.zeros(2), probs=probs)
+
+
+def test_an_empty_batch_passes_validation():
+    assert ct.CatnatCategorical(torch.zeros(0, 3), validate_args=True).sample().shape == (0,)
+    assert ct.OneHotCatnat(torch.zeros(0, 3), validate_args=True).log_prob(torch.zeros(0, 4)).shape == (0,)
+    assert ct.MultiCatnat(torch.zeros(0, 5), [3, 4], validate_args=True).sample().shape == (0, 2)
+    assert ct.RelaxedOneHotCatnat(0.5, torch.zeros(0, 3), validate_args=True).rsample().shape == (0, 4)
+
+
+def test_many_classes_pass_validation():
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        relaxed = ct.RelaxedOneHotCatnat(0.5, 2 * torch.randn(9999, generator=generator), validate_args=True)
+        assert relaxed.log_prob(relaxed.rsample()).isfinite()
+
+
+def test_several_parts_can_be_enumerated():
+    several = ct.MultiCatnat(torch.randn(2, 6), [3, 5])
+    values = several.enumerate_support()
+    assert values.shape == (15, 2, 2)
+    torch.testing.assert_close(several.log_prob(values).exp().sum(0), torch.ones(2))
+    assert several.enumerate_support(expand=False).shape == (15, 1, 2)
+    assert not several.support.check(torch.tensor([0, 5])) and several.support.check(torch.tensor([2, 4]))
+
+
+def test_eight_bits_and_lists_get_a_clear_error():
+    with pytest.raises(TypeError, match=r"one of float32, float64, float16, bfloat16; got torch.float8_e4m3fn"):
+        ct.log_catnat(SCORES.to(torch.float8_e4m3fn))
+    with pytest.raises(TypeError, match="weight must be a torch.Tensor, one number per class; got list"):
+        ct.cross_entropy(SCORES, torch.zeros(4, dtype=torch.long), weight=[1.0] * 6)

@@ -1,0 +1,91 @@
+"""`CatnatLinear`, the share of nodes beyond the natural range, and the warning about it."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+import catnat
+import catnat.torch as ct
+
+X = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    "parameterization", ["natural", "sigmoid", catnat.Parameterization(6, tree=catnat.Tree.chain(6))]
+)
+def test_a_linear_head_is_a_linear_layer_and_a_catnat(parameterization):
+    torch.manual_seed(0)
+    head = ct.CatnatLinear(8, 6, parameterization)
+    scores, target = head.linear(X), torch.arange(64) % 6
+    assert head.linear.out_features == 5
+    torch.testing.assert_close(head(X), ct.log_catnat(scores, parameterization))
+    torch.testing.assert_close(head.log_probs(X), head(X))
+    torch.testing.assert_close(
+        head.loss(X, target, label_smoothing=0.1),
+        ct.cross_entropy(scores, target, parameterization, label_smoothing=0.1),
+    )
+    assert (head.mode(X) == head(X).argmax(-1)).all()
+    mask = torch.arange(6) != 2
+    torch.testing.assert_close(head.distribution(X, mask=mask).probs.sum(-1), torch.ones(64))
+    drawn = head.sample(X, generator=torch.Generator().manual_seed(3))
+    assert (drawn == ct.sample(scores, parameterization, generator=torch.Generator().manual_seed(3))).all()
+
+
+def test_it_starts_uniform_or_at_given_frequencies():
+    frequencies = torch.tensor([0.05, 0.3, 0.1, 0.25, 0.2, 0.1])
+    torch.testing.assert_close(ct.CatnatLinear(8, 6)(torch.zeros(8)).exp(), torch.full((6,), 1 / 6))
+    head = ct.CatnatLinear(8, 6, class_frequencies=frequencies)
+    torch.testing.assert_close(head(torch.zeros(8)).exp(), frequencies)
+
+
+def test_it_trains_and_is_saved():
+    torch.manual_seed(0)
+    target = (X[:, 0] > 0).long() * 2 + (X[:, 1] > 0).long()
+    head = ct.CatnatLinear(8, 4)
+    optimizer = torch.optim.SGD(head.parameters(), 0.5)
+    for _ in range(200):
+        optimizer.zero_grad()
+        head.loss(X, target).backward()
+        optimizer.step()
+    assert (head.mode(X) == target).float().mean() > 0.95
+    again = ct.CatnatLinear(8, 4)
+    again.load_state_dict(head.state_dict())
+    torch.testing.assert_close(again(X), head(X))
+
+
+def test_bad_settings():
+    with pytest.raises(ValueError, match="num_classes = 6 classes; it has 5"):
+        ct.CatnatLinear(8, 6, catnat.Parameterization(5))
+    with pytest.raises(ValueError, match="class_frequencies must be above 0"):
+        ct.CatnatLinear(8, 2, class_frequencies=torch.tensor([0.0, 1.0]))
+    with pytest.raises(ValueError, match="class_frequencies need a bias"):
+        ct.CatnatLinear(8, 2, class_frequencies=torch.ones(2), bias=False)
+
+
+def test_saturation_is_the_share_beyond_the_natural_range():
+    joint = catnat.Natural().joint
+    x = torch.tensor([[0.0, joint - 0.01, joint + 0.01], [-9.0, 9.0, 1.0]])
+    pi = catnat.Parameterization(4)  # every centre is 0
+    torch.testing.assert_close(ct.saturation(x, pi), torch.tensor(0.5))
+    assert ct.saturation(x, catnat.Natural(tail=0.0)) == pytest.approx(2 / 6)  # the range ends at pi
+    assert ct.saturation(x, "sigmoid") == 0
+    assert ct.saturation(2 * x, catnat.Natural(2 * catnat.Natural().amplitude)) == 0.5
+    shifted = catnat.Parameterization(3)
+    assert ct.saturation(torch.from_numpy(shifted.centers).float(), shifted) == 0
+
+
+def test_one_warning_when_more_than_half_are_beyond():
+    far, near = torch.full((2, 5), 8.0), torch.zeros(2, 5)
+    for module in (ct.Catnat(warn=True), ct.LogCatnat(warn=True)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            module(near)
+        with pytest.warns(catnat.CatnatWarning, match="100% of the nodes are beyond their natural range"):
+            module(far)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            module(far)  # once is enough
+            ct.LogCatnat()(far)  # and nobody is warned who has not asked

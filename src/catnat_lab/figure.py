@@ -51,10 +51,13 @@ class Head:
 
 def heads() -> list[Head]:
     """Softmax twice, as it is used and as a slice with as many scores as catnat; catnat twice."""
-    centers = torch.tensor(catnat.Parameterization(3, "natural").centers, dtype=torch.float32)
+    paper = catnat.Parameterization(3, catnat.Natural(tail=0.0))
+    centers = torch.tensor(paper.centers, dtype=torch.float32)
 
-    def on_tree(name: str, note: str, window: float, box: tuple[Tensor, Tensor] | None = None) -> Head:
-        log_probs, scores_of = lambda s: ct.log_catnat(s, name), lambda p: ct.scores_from_probs(p, name)
+    def on_tree(
+        name: str, pi: catnat.Parameterization, note: str, window: float, box: tuple[Tensor, Tensor] | None = None
+    ) -> Head:
+        log_probs, scores_of = lambda s: ct.log_catnat(s, pi), lambda p: ct.scores_from_probs(p, pi)
         return Head(f"catnat {name}", note, axes, log_probs, scores_of, window, box=box)
 
     axes = ("$s_1$ (+: class 0, −: the others)", "$s_2$ (+: class 2, −: class 1)")
@@ -77,8 +80,8 @@ def heads() -> list[Head]:
             lambda p: p[..., :2].log() - p[..., 2:].log(),
             window=4.6,
         ),
-        on_tree("sigmoid", "both its scores", 4.6),
-        on_tree("natural", beyond, 3.7, (centers - math.pi, centers + math.pi)),
+        on_tree("sigmoid", catnat.Parameterization(3, "sigmoid"), "both its scores", 4.6),
+        on_tree("natural", paper, beyond, 3.7, (centers - math.pi, centers + math.pi)),
     ]
 
 

@@ -19,13 +19,15 @@ from catnat_lab.errors import UserError
 # The paper's four, in its order.
 PAPER_HEADS = ("sparsemax", "softmax", "catnat-sigmoid", "catnat-natural")
 
-_ACTIVATIONS: dict[str, catnat.Natural | catnat.Sigmoid] = {
+# What `catnat-natural` means in every published table is the paper's activation, with a floor; so it is spelt out here.
+_ACTIVATIONS: dict[str, catnat.Activation] = {
+    "catnat": catnat.Natural(),  # the library's default
     "catnat-sigmoid": catnat.Sigmoid(),
-    "catnat-natural": catnat.Natural(),
-    "catnat-natural-exact": catnat.Natural(floor=0.0),  # the paper's formula to the letter
-    "catnat-natural-reflect": catnat.Natural(saturation="reflect"),
-    "catnat-natural-revive": catnat.Natural(saturation="revive", floor=1e-4),
-    "catnat-natural-revive-fine": catnat.Natural(saturation="revive", floor=1e-6),
+    "catnat-natural": catnat.Natural(tail=0.0, saturation="clip", floor=1e-8),
+    "catnat-natural-exact": catnat.Natural(tail=0.0, saturation="clip", floor=0.0),  # the paper's to the letter
+    "catnat-natural-reflect": catnat.Natural(tail=0.0, saturation="reflect", floor=1e-8),
+    "catnat-natural-revive": catnat.Natural(tail=0.0, saturation="revive", floor=1e-4),
+    "catnat-natural-revive-fine": catnat.Natural(tail=0.0, saturation="revive", floor=1e-6),
 }
 FORBIDDEN = 1e4  # how far below the others a forbidden class's score is put: e to the minus that is 0
 HEAD_NAMES = ("softmax", "sparsemax", *_ACTIVATIONS)
@@ -125,10 +127,25 @@ def head(name: str, num_classes: int) -> Head:
     return _Catnat(name, num_classes, num_classes - 1, catnat.Parameterization(num_classes, _ACTIVATIONS[name]))
 
 
-def activation_of(name: str) -> catnat.Natural | catnat.Sigmoid | None:
+def activation_of(name: str) -> catnat.Activation | None:
     """A catnat head's; None of any other."""
     check_head(name)
     return _ACTIVATIONS.get(name)
+
+
+def is_natural(name: str) -> bool:
+    """Whether a head's nodes have a natural range, and so a share of them that is outside it."""
+    return isinstance(activation_of(name), catnat.Natural)
+
+
+def natural_reach(activation: catnat.Activation | None) -> float | None:
+    """How far from its centre a node's score can be and stay inside the natural range; None where nothing is outside.
+
+    Outside, the paper's activation has no slope at all, and the default's no longer grows.
+    """
+    if not isinstance(activation, catnat.Natural) or activation.saturation == "reflect":
+        return None
+    return activation.joint / activation.gain
 
 
 def check_head(name: str) -> None:

@@ -15,18 +15,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catnat import Natural, Parameterization, Sigmoid, Tree
+from catnat import Activation, Natural, Parameterization, Sigmoid, Tree
 from catnat.core import reference
-from catnat.core.parameterization import resolve
+from catnat.core.parameterization import ACTIVATIONS as NAMED
+from catnat.core.parameterization import DEFAULT_TAIL, resolve
+from tests.core.arsinh import Arsinh
 from tests.core.trees import KINDS, make_tree, trees
 
-ACTIVATIONS = [
+ACTIVATIONS: list[Activation] = [
     Sigmoid(),
     Natural(),
-    Natural(floor=0.0),
-    Natural(amplitude=0.7),
-    Natural(amplitude=100.0, saturation="reflect"),
-    Natural(saturation="revive"),
+    Natural(tail=0.5),
+    Natural(amplitude=0.7, tail=0.2),
+    Natural(amplitude=100.0, tail=1e-6),
+    Natural(tail=0.0),
+    Natural(tail=0.0, floor=0.0),
+    Natural(amplitude=0.7, tail=0.0),
+    Natural(amplitude=100.0, tail=0.0, saturation="reflect"),
+    Natural(tail=0.0, saturation="revive"),
+    Arsinh(),
 ]
 
 
@@ -35,7 +42,7 @@ ACTIVATIONS = [
 
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
 @pytest.mark.parametrize("kind", KINDS)
-def test_uniform_centre_makes_zero_scores_uniform(kind: str, activation: Sigmoid | Natural) -> None:
+def test_uniform_centre_makes_zero_scores_uniform(kind: str, activation: Activation) -> None:
     for size in range(1, 71):
         pi = Parameterization(size, activation, make_tree(kind, size, seed=size))
         probabilities = reference.catnat(np.zeros(size - 1), pi)
@@ -46,7 +53,7 @@ def test_uniform_centre_makes_zero_scores_uniform(kind: str, activation: Sigmoid
 def test_uniform_centre_is_zero_exactly_where_both_sides_are_alike(tree: Tree) -> None:
     nodes = np.arange(1, tree.num_classes)
     alike = tree.leaf_counts[2 * nodes] == tree.leaf_counts[2 * nodes + 1]
-    for activation in ("natural", "sigmoid"):
+    for activation in NAMED:
         centers = Parameterization(tree.num_classes, activation, tree).centers
         assert ((centers == 0) == alike).all()
 
@@ -67,7 +74,7 @@ def test_a_sequence_is_the_centre_node_by_node(centers: list[float]) -> None:
 
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
 @given(scores=st.lists(st.floats(-2, 2), min_size=4, max_size=4), shift=st.floats(-3, 3))
-def test_the_centre_shifts_the_scores(activation: Sigmoid | Natural, scores: list[float], shift: float) -> None:
+def test_the_centre_shifts_the_scores(activation: Activation, scores: list[float], shift: float) -> None:
     centered = reference.catnat(np.array(scores) + shift, Parameterization(5, activation, center=shift))
     plain = reference.catnat(np.array(scores), Parameterization(5, activation, center=0.0))
     np.testing.assert_allclose(centered, plain, rtol=1e-10, atol=1e-13)
@@ -77,25 +84,25 @@ def test_the_centre_shifts_the_scores(activation: Sigmoid | Natural, scores: lis
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
-def test_inverse_undoes_the_activation(activation: Sigmoid | Natural) -> None:
+def test_inverse_undoes_the_activation(activation: Activation) -> None:
     probability = np.concatenate([np.linspace(1e-3, 1 - 1e-3, 101), 10.0 ** -np.arange(3, 8)])
     pi = Parameterization(probability.size + 1, activation, center=0.0)
-    log_0, log_1, _, _ = reference.activation(activation.inverse(probability), pi)
+    log_0, log_1, _, _ = reference.activation(activation.inverse(np.log(probability / (1 - probability)), np), pi)
     np.testing.assert_allclose(np.exp(log_1), probability, rtol=1e-9)
     np.testing.assert_allclose(np.exp(log_0), 1 - probability, rtol=1e-9)
 
 
 @given(st.floats(0, 0.499), st.floats(0.1, 50))
 def test_margin_is_the_distance_at_which_the_floor_is_met(floor: float, amplitude: float) -> None:
-    margin = Natural(amplitude=amplitude, floor=floor).margin
-    unbounded = Natural(amplitude=amplitude, floor=0.0)
+    margin = Natural(amplitude=amplitude, tail=0.0, floor=floor).margin
+    unbounded = Natural(amplitude=amplitude, tail=0.0, floor=0.0)
     at_margin = reference.catnat(np.array([margin - amplitude / 2]), Parameterization(2, unbounded))
     assert at_margin[1] == pytest.approx(floor, rel=1e-6, abs=1e-15)
 
 
 @given(st.lists(st.floats(-50, 50), min_size=1, max_size=9), st.floats(0.1, 50))
 def test_edges_are_exact_in_two_parts(centers: list[float], amplitude: float) -> None:
-    parts = Natural(amplitude=amplitude).edges(np.array(centers))
+    parts = Natural(amplitude=amplitude, tail=0.0).edges(np.array(centers))
     for lower, lower_rest, upper, upper_rest, center in zip(*(p.tolist() for p in parts), centers, strict=True):
         # fsum rounds once: the three numbers cancel to the last digit
         assert math.fsum([lower, lower_rest, -center, amplitude / 2]) == 0
@@ -104,8 +111,36 @@ def test_edges_are_exact_in_two_parts(centers: list[float], amplitude: float) ->
 
 
 def test_the_default_slope_at_the_centre_is_the_sigmoids() -> None:
-    slopes = [reference.activation(np.zeros(1), Parameterization(2, a))[3] for a in ("natural", "sigmoid")]
-    np.testing.assert_allclose(slopes[0], slopes[1], rtol=1e-15)
+    slopes = [reference.activation(np.zeros(1), Parameterization(2, a))[3] for a in NAMED]
+    np.testing.assert_allclose(slopes, 0.5, rtol=1e-15)
+
+
+def test_the_names_mean_what_they_say() -> None:
+    assert Parameterization(5).activation == Parameterization(5, "natural").activation == Natural(tail=DEFAULT_TAIL)
+    assert Parameterization(5, "sigmoid").activation == Sigmoid()
+    assert Parameterization(5, "paper").activation == Natural(tail=0.0, saturation="clip", floor=0.0)
+
+
+def test_only_the_papers_has_a_saturation_and_a_floor() -> None:
+    paper, tailed = Natural(tail=0.0), Natural()
+    assert (paper.saturation, paper.floor) == ("clip", 1e-8)
+    assert (tailed.saturation, tailed.floor) == (None, None)
+
+
+@given(st.floats(1e-6, 0.5), st.floats(0.1, 50))
+def test_the_formula_of_the_papers_holds_between_the_joints(tail: float, amplitude: float) -> None:
+    natural = Natural(amplitude=amplitude, tail=tail)
+    x = np.linspace(-0.999, 0.999, 9) * natural.joint / natural.gain
+    a = 1 / (1 + np.exp(-natural.logit(x, np)))
+    np.testing.assert_allclose(a, (1 + np.sin(math.pi * x / amplitude)) / 2, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("amplitude", [1e-30, 1e30])
+def test_the_largest_and_least_amplitudes_give_numbers(amplitude: float) -> None:
+    for tail in (0.0, 1e-6, 0.05, 0.5):
+        pi = Parameterization(5, Natural(amplitude=amplitude, tail=tail))
+        for scores in (np.zeros(4), np.full(4, amplitude / 8), np.full(4, -1e3)):
+            assert np.isfinite(np.stack(reference.activation(scores, pi))).all()
 
 
 # -- a value -----------------------------------------------------------------------------------------------------
@@ -114,9 +149,12 @@ DIFFERENT = [
     Parameterization(5),
     Parameterization(6),
     Parameterization(5, "sigmoid"),
-    Parameterization(5, Natural(floor=0.0)),
+    Parameterization(5, "paper"),
+    Parameterization(5, Arsinh()),
+    Parameterization(5, Natural(tail=0.01)),
     Parameterization(5, Natural(amplitude=1.0)),
-    Parameterization(5, Natural(saturation="revive")),
+    Parameterization(5, Natural(tail=0.0)),
+    Parameterization(5, Natural(tail=0.0, saturation="revive")),
     Parameterization(5, tree=Tree.chain(5)),
     Parameterization(5, center=0.5),
     Parameterization(5, center=(0.5, 0.5, 0.5, 0.25)),
@@ -135,15 +173,17 @@ def test_ways_to_say_the_same_are_equal_and_hash_alike() -> None:
         Parameterization(5),
         Parameterization(num_classes=5, activation="natural", tree=None, center="uniform"),
         Parameterization(np.int64(5), Natural(), Tree.balanced(5)),  # type: ignore[arg-type]
-        Parameterization(5, Natural(amplitude=2 * math.pi, saturation="clip", floor=1e-8)),
+        Parameterization(5, Natural(amplitude=2 * math.pi, tail=DEFAULT_TAIL)),
         resolve("natural", 5),
         resolve(Natural(), 5),
     ]
     assert len(set(same)) == 1
     assert Natural(amplitude=6) == Natural(amplitude=6.0)
+    assert Natural(tail=0) == Natural(tail=0.0, saturation="clip", floor=1e-8)
+    assert resolve("paper", 5) == Parameterization(5, Natural(tail=0.0, floor=0))
 
 
-@pytest.mark.parametrize("pi", DIFFERENT, ids=range(9))
+@pytest.mark.parametrize("pi", DIFFERENT, ids=range(len(DIFFERENT)))
 def test_copies_are_equal_hash_alike_and_stay_frozen(pi: Parameterization) -> None:
     for twin in (copy.copy(pi), copy.deepcopy(pi), pickle.loads(pickle.dumps(pi)), dataclasses.replace(pi)):
         assert twin == pi and hash(twin) == hash(pi)
@@ -162,7 +202,7 @@ def test_a_value_from_another_process_hashes_like_one_made_here() -> None:
         assert hash(loaded) == hash(Parameterization(5))
 
 
-@pytest.mark.parametrize("value", [Natural(), Parameterization(3)], ids=repr)
+@pytest.mark.parametrize("value", [Natural(), Natural(tail=0.0), Parameterization(3)], ids=repr)
 def test_no_field_can_be_set(value: object) -> None:
     for field in dataclasses.fields(value):  # type: ignore[arg-type]
         with pytest.raises(dataclasses.FrozenInstanceError):

@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from catnat import Natural, Parameterization, Sigmoid, Tree
+from catnat import Activation, Natural, Parameterization, Sigmoid, Tree
 from catnat.core.parameterization import resolve
+from tests.core.arsinh import Arsinh
 
 
 @pytest.mark.parametrize(
@@ -20,11 +21,15 @@ from catnat.core.parameterization import resolve
         (
             {"activation": "natrual"},
             ValueError,
-            r"activation must be one of 'natural', 'sigmoid'; got 'natrual' .*'natural'",
+            r"activation must be one of 'natural', 'sigmoid', 'paper'; got 'natrual' .*'natural'",
         ),
-        ({"activation": "softmax"}, ValueError, r"activation must be one of 'natural', 'sigmoid'; got 'softmax'"),
-        ({"activation": Natural}, TypeError, r"activation must be 'natural', 'sigmoid', or a .* value; got <class"),
-        ({"activation": None}, TypeError, r"activation must be 'natural', 'sigmoid', or a .* value; got None"),
+        (
+            {"activation": "softmax"},
+            ValueError,
+            r"activation must be one of 'natural', 'sigmoid', 'paper'; got 'softmax'",
+        ),
+        ({"activation": Natural}, TypeError, r"activation must be 'natural', .*, or a catnat\.Activation; got <class"),
+        ({"activation": None}, TypeError, r"activation must be 'natural', .*, or a catnat\.Activation; got None"),
         ({"tree": "chain"}, TypeError, r"tree must be a catnat\.Tree or None; got 'chain'"),
         ({"tree": Tree.chain(4)}, ValueError, r"tree must have num_classes = 5 classes; it has 4"),
         ({"center": "unifrom"}, ValueError, r"center must be one of 'uniform'; got 'unifrom' .*'uniform'"),
@@ -49,18 +54,38 @@ def test_bad_parameterization(arguments: dict[str, object], error: type[Exceptio
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"amplitude": 0.0}, ValueError, r"amplitude must be a finite number above 0; got 0\.0"),
-        ({"amplitude": -1}, ValueError, r"amplitude must be a finite number above 0; got -1"),
-        ({"amplitude": math.inf}, ValueError, r"amplitude must be a finite number above 0; got inf"),
-        ({"amplitude": math.nan}, ValueError, r"amplitude must be a finite number above 0; got nan"),
+        ({"amplitude": 0.0}, ValueError, r"amplitude must lie in \[1e-30, 1e\+30\]; got 0\.0"),
+        ({"amplitude": -1}, ValueError, r"amplitude must lie in \[1e-30, 1e\+30\]; got -1"),
+        ({"amplitude": 1e308}, ValueError, r"amplitude must lie in \[1e-30, 1e\+30\]; got 1e\+308"),
+        ({"amplitude": 1e-308}, ValueError, r"amplitude must lie in \[1e-30, 1e\+30\]; got 1e-308"),
+        ({"amplitude": math.inf}, ValueError, r"amplitude must lie in \[1e-30, 1e\+30\]; got inf"),
+        ({"amplitude": math.nan}, ValueError, r"amplitude must lie in \[1e-30, 1e\+30\]; got nan"),
         ({"amplitude": "wide"}, TypeError, r"amplitude must be a number; got 'wide'"),
         ({"amplitude": True}, TypeError, r"amplitude must be a number; got True"),
-        ({"saturation": "clipp"}, ValueError, r"saturation must be one of .*; got 'clipp' \(did you mean 'clip'\?\)"),
-        ({"saturation": None}, ValueError, r"saturation must be one of 'clip', 'reflect', 'revive'; got None"),
-        ({"floor": -1e-9}, ValueError, r"floor must be a finite number of at least 0; got -1e-09"),
-        ({"floor": 0.5}, ValueError, r"floor must lie in \[0, 0\.5\).*; got 0\.5"),
-        ({"floor": math.nan}, ValueError, r"floor must be a finite number of at least 0; got nan"),
-        ({"floor": None}, TypeError, r"floor must be a number; got None"),
+        ({"tail": 0.7}, ValueError, r"tail must be 0 or lie in \[1e-06, 0\.5\]; got 0\.7"),
+        ({"tail": -0.1}, ValueError, r"tail must be 0 or lie in \[1e-06, 0\.5\]; got -0\.1"),
+        ({"tail": 1e-9}, ValueError, r"tail must be 0 or lie in \[1e-06, 0\.5\]; got 1e-09"),
+        ({"tail": math.nan}, ValueError, r"tail must be 0 or lie in \[1e-06, 0\.5\]; got nan"),
+        ({"tail": False}, TypeError, r"tail must be a number; got False"),
+        ({"tail": None}, TypeError, r"tail must be a number; got None"),
+        ({"tail": "long"}, TypeError, r"tail must be a number; got 'long'"),
+        (
+            {"saturation": "clip"},
+            ValueError,
+            r"saturation goes with tail=0 only: .* tail=0\.05 .*; got saturation='clip'",
+        ),
+        ({"floor": 1e-6}, ValueError, r"floor goes with tail=0 only: with tail=0\.05 .*; got floor=1e-06"),
+        ({"tail": 0.5, "floor": 0.0}, ValueError, r"floor goes with tail=0 only: with tail=0\.5 .*; got floor=0\.0"),
+        (
+            {"tail": 0.0, "saturation": "clipp"},
+            ValueError,
+            r"saturation must be one of 'clip', 'reflect', 'revive'; got 'clipp' \(did you mean 'clip'\?\)",
+        ),
+        ({"tail": 0.0, "saturation": True}, ValueError, r"saturation must be one of .*; got True"),
+        ({"tail": 0.0, "floor": -1e-9}, ValueError, r"floor must be a finite number of at least 0; got -1e-09"),
+        ({"tail": 0.0, "floor": 0.5}, ValueError, r"floor must lie in \[0, 0\.5\).*; got 0\.5"),
+        ({"tail": 0.0, "floor": math.nan}, ValueError, r"floor must be a finite number of at least 0; got nan"),
+        ({"tail": 0.0, "floor": "low"}, TypeError, r"floor must be a number; got 'low'"),
     ],
 )
 def test_bad_natural(arguments: dict[str, object], error: type[Exception], message: str) -> None:
@@ -71,11 +96,25 @@ def test_bad_natural(arguments: dict[str, object], error: type[Exception], messa
 @pytest.mark.parametrize(
     ("value", "error", "message"),
     [
-        ("sigmiod", ValueError, r"parameterization must be one of 'natural', 'sigmoid'; got 'sigmiod' .*'sigmoid'"),
+        (
+            "sigmiod",
+            ValueError,
+            r"parameterization must be one of 'natural', .*; got 'sigmiod' .*'sigmoid'",
+        ),
         (4, TypeError, r"parameterization must be 'natural', 'sigmoid', .* or a catnat\.Parameterization; got 4"),
+        (Arsinh, TypeError, r"parameterization must be .*; got <class"),
         (Sigmoid, TypeError, r"parameterization must be .*; got <class"),
     ],
 )
 def test_bad_resolve(value: object, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         resolve(value, 5)  # type: ignore[arg-type]
+
+
+def test_an_activation_without_one_of_its_methods_cannot_be_made() -> None:
+    class Half(Activation):
+        def logit(self, offset: object, xp: object) -> object:
+            return offset
+
+    with pytest.raises(TypeError, match="abstract"):
+        Half()  # type: ignore[abstract]

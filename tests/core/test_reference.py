@@ -7,9 +7,17 @@ import pytest
 
 from catnat import Natural, Parameterization, Sigmoid
 from catnat.core import reference
+from tests.core.arsinh import Arsinh
 from tests.core.trees import KINDS, make_tree
 
-ACTIVATIONS = [Sigmoid(), Natural(), Natural(floor=0.0, saturation="reflect"), Natural(amplitude=2.0, floor=1e-4)]
+ACTIVATIONS = [
+    Sigmoid(),
+    Natural(),
+    Natural(amplitude=2.0, tail=0.01),
+    Natural(tail=0.0, floor=0.0, saturation="reflect"),
+    Natural(amplitude=2.0, tail=0.0, floor=1e-4),
+    Arsinh(),
+]
 SIZES = (1, 2, 3, 6, 8, 13)
 GRID = [
     pytest.param(Parameterization(size, activation, make_tree(kind, size, seed=7)), id=f"{kind}-{size}-{activation!r}")
@@ -21,8 +29,9 @@ everywhere = pytest.mark.parametrize("pi", GRID)
 
 
 def scores_for(pi: Parameterization, rows: int = 3, seed: int = 0) -> np.ndarray:
-    """Scores well inside every node's range."""
-    half = pi.activation.amplitude / 2 if isinstance(pi.activation, Natural) else 3.0
+    """Scores well inside every node's range; where there is none, inside and beyond the joints."""
+    bounded = isinstance(pi.activation, Natural) and pi.activation.tail == 0
+    half = pi.activation.amplitude / 2 if bounded else 4.0
     return pi.centers + np.random.default_rng(seed).uniform(-0.8 * half, 0.8 * half, (rows, pi.num_nodes))
 
 
@@ -139,14 +148,14 @@ def test_a_pruned_mask_keeps_the_coins_whose_two_sides_live(pi: Parameterization
 
 
 def test_allowed_classes_without_mass_share_it_evenly() -> None:
-    pi = Parameterization(4, Natural(floor=0.0))
+    pi = Parameterization(4, "paper")
     scores = np.array([10.0, 0.0, 0.0])  # certainly right: classes 0 and 1 have no mass
     found = reference.catnat(scores, pi, np.array([True, True, False, False]))
     np.testing.assert_allclose(found, [0.5, 0.5, 0, 0], rtol=1e-15)
 
 
 def test_entropy_and_kl_count_a_class_without_mass_as_nothing() -> None:
-    pi = Parameterization(4, Natural(floor=0.0))
+    pi = Parameterization(4, "paper")
     certain, even = np.array([10.0, 0.0, 10.0]), np.zeros(3)
     assert reference.entropy(certain, pi) == 0
     assert reference.kl_divergence(certain, even, pi) == pytest.approx(np.log(4), rel=1e-15)

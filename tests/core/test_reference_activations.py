@@ -1,4 +1,4 @@
-"""The oracle's activations against the paper's formulas in 50 digits: values and slopes, to the last digits of both."""
+"""The oracle's activations against their formulas in 50 digits: values and slopes, to the last digits of both."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from catnat import Natural, Parameterization, Sigmoid
 from catnat.core import reference
 from catnat.core.errors import SATURATIONS
 
+TAILS = (0.5, 0.1, 0.05, 0.01, 1e-3, 1e-6)
 FLOORS = (0.0, 1e-8, 1e-4)
 AMPLITUDES = (2 * math.pi, 0.7, 100.0)
 CENTERS = (0.0, 0.3, -2.5)
 DISTANCES = [10.0**-n for n in range(1, 7)]
-NATURALS = [Natural(a, s, f) for a, s, f in itertools.product(AMPLITUDES, SATURATIONS, FLOORS)]
+FAMILY = [Natural(amplitude, tail) for amplitude, tail in itertools.product(AMPLITUDES, TAILS)]
+PAPER = [Natural(a, 0.0, s, f) for a, s, f in itertools.product(AMPLITUDES, SATURATIONS, FLOORS)]
 
 # Every value is wanted to this *relative* error, however small it is: log a near a = 1 is as dear as log a near 0.
 RELATIVE = 1e-12
@@ -30,7 +32,29 @@ def exact_sigmoid(x: float, center: float) -> tuple[mpf, mpf, mpf, mpf]:
     return -mp.log1p(mp.exp(z)), -mp.log1p(mp.exp(-z)), -1 / (1 + mp.exp(-z)), 1 / (1 + mp.exp(z))
 
 
-def exact_natural(x: float, center: float, natural: Natural) -> tuple[mpf, mpf, mpf, mpf]:
+def exact_family(x: float, center: float, natural: Natural) -> tuple[mpf, mpf]:
+    """z and its slope: the log-odds of (1 + sin(pi (x-C) / A)) / 2 up to the joint, and straight lines beyond."""
+    amplitude, tail, y = mpf(natural.amplitude), mpf(natural.tail), mpf(x) - mpf(center)
+    joint_z = mp.log((1 - tail) / tail)
+    joint = amplitude / mp.pi * mp.asin(1 - 2 * tail)  # where a is 1 - tail
+    steepest = mp.pi / amplitude / mp.sqrt(tail * (1 - tail))
+    if abs(y) > joint:
+        return mp.sign(y) * (joint_z + steepest * (abs(y) - joint)), steepest
+    a = (1 + mp.sin(mp.pi * y / amplitude)) / 2
+    return mp.log(a / (1 - a)), mp.pi / amplitude / mp.sqrt(a * (1 - a))
+
+
+def exact_logit(x: float, center: float, natural: Natural) -> tuple[mpf, mpf, mpf, mpf]:
+    z, slope = exact_family(x, center, natural)
+    return (
+        -mp.log1p(mp.exp(z)),
+        -mp.log1p(mp.exp(-z)),
+        -slope / (1 + mp.exp(-z)),
+        slope / (1 + mp.exp(z)),
+    )
+
+
+def exact_paper(x: float, center: float, natural: Natural) -> tuple[mpf, mpf, mpf, mpf]:
     """The paper's (1 + sin(pi (x-C) / A)) / 2, held between the floor and one minus the floor.
 
     A, C, the floor and x are the float64 numbers as given; nothing else is rounded.
@@ -54,7 +78,8 @@ def exact(scores: list[float], center: float, activation: Sigmoid | Natural) -> 
         if isinstance(activation, Sigmoid):
             rows = [exact_sigmoid(x, center) for x in scores]
         else:
-            rows = [exact_natural(x, center, activation) for x in scores]
+            one = exact_logit if activation.tail else exact_paper
+            rows = [one(x, center, activation) for x in scores]
         return np.array([[float(v) for v in row] for row in rows]).reshape(-1, 4).T
 
 
@@ -69,6 +94,15 @@ def assert_exact(scores: list[float], center: float, activation: Sigmoid | Natur
     np.testing.assert_allclose(
         judged(scores, center, activation), exact(scores, center, activation), rtol=RELATIVE, atol=1e-300
     )
+
+
+def about_the_joints(natural: Natural, center: float) -> list[float]:
+    """Scores at both joints, inside and beyond, near and far."""
+    joint = natural.amplitude / math.pi * math.asin(1 - 2 * natural.tail)
+    unit = joint or natural.amplitude / (2 * math.pi)  # the sigmoid's joints are at the centre
+    inside = [0.0, *(joint * share for share in (1e-12, 1e-3, 0.3, 0.9, 0.999, 1 - 1e-6, 1 - 1e-12))]
+    beyond = [joint, *(joint + unit * share for share in (1e-12, 1e-6, 1e-3, 0.1, 1.0, 10.0, 1000.0))]
+    return [center + side * x for side in (-1, 1) for x in (*inside, *beyond)]
 
 
 def near_the_ends(natural: Natural, center: float, periods: tuple[int, ...] = (0,)) -> list[float]:
@@ -90,33 +124,123 @@ def test_sigmoid_anywhere(scores: list[float], center: float) -> None:
 
 
 @pytest.mark.parametrize("center", CENTERS)
-@pytest.mark.parametrize("natural", NATURALS, ids=repr)
-def test_natural_near_both_ends(natural: Natural, center: float) -> None:
+@pytest.mark.parametrize("natural", FAMILY, ids=repr)
+def test_natural_at_inside_and_beyond_the_joints(natural: Natural, center: float) -> None:
+    assert_exact(about_the_joints(natural, center), center, natural)
+
+
+@given(st.lists(st.floats(-1e4, 1e4), min_size=1, max_size=8), st.sampled_from(CENTERS), st.sampled_from(FAMILY))
+def test_natural_anywhere(scores: list[float], center: float, natural: Natural) -> None:
+    assert_exact(scores, center, natural)
+
+
+@pytest.mark.parametrize("natural", FAMILY, ids=repr)
+def test_logit_slope_and_inverse_of_the_class_and_of_the_oracle(natural: Natural) -> None:
+    scores = about_the_joints(natural, 0.0)
+    with mp.workdps(50):
+        z, slope = np.array([[float(v) for v in exact_family(x, 0.0, natural)] for x in scores]).T
+    x = np.array(scores)
+    for found_z, found_slope in (reference.logit(x, natural), (natural.logit(x, np), natural.slope(x, np))):
+        np.testing.assert_allclose(found_z, z, rtol=RELATIVE, atol=1e-15)
+        np.testing.assert_allclose(found_slope, slope, rtol=RELATIVE)
+    np.testing.assert_allclose(natural.inverse(z, np), x, rtol=RELATIVE, atol=1e-15 * natural.amplitude)
+
+
+@pytest.mark.parametrize("natural", FAMILY, ids=repr)
+def test_the_joint_is_where_the_less_likely_branch_has_the_tail(natural: Natural) -> None:
+    at_joint = reference.activation(np.array([natural.joint / natural.gain]), Parameterization(2, natural))
+    np.testing.assert_allclose(np.exp(at_joint[0]), natural.tail, rtol=1e-12)
+    assert natural.joint_logit == pytest.approx(math.log((1 - natural.tail) / natural.tail), rel=1e-14)
+    assert natural.steepest == pytest.approx(0.5 / math.sqrt(natural.tail * (1 - natural.tail)), rel=1e-14)
+
+
+@given(st.lists(st.floats(-1e4, 1e4), min_size=1, max_size=8))
+def test_a_tail_of_one_half_is_the_sigmoid(scores: list[float]) -> None:
+    half, sigmoid = Natural(tail=0.5), Sigmoid()
+    np.testing.assert_allclose(judged(scores, 0.3, half), judged(scores, 0.3, sigmoid), rtol=1e-12, atol=1e-300)
+    x = np.array(scores)
+    for method in ("logit", "slope", "inverse"):
+        np.testing.assert_allclose(getattr(half, method)(x, np), getattr(sigmoid, method)(x, np), rtol=1e-15)
+
+
+@pytest.mark.parametrize("amplitude", AMPLITUDES)
+def test_inside_its_joints_every_tail_is_the_papers(amplitude: float) -> None:
+    # so as the tail goes to 0 the paper's formula is reached at every score of its range, and then it stays
+    shares = [share * side for share in (0.0, 0.2, 0.5, 0.9, 0.99, 0.998) for side in (-1, 1)]
+    scores = np.array(shares) * amplitude / 2
+    paper = judged(scores.tolist(), 0.0, Natural(amplitude, 0.0, floor=0.0))
+    agreed = []
+    for tail in TAILS:
+        natural = Natural(amplitude, tail)
+        inside = np.abs(scores) <= natural.joint / natural.gain
+        found = judged(scores.tolist(), 0.0, natural)
+        np.testing.assert_allclose(found[:, inside], paper[:, inside], rtol=1e-11)
+        agreed.append(int(inside.sum()))
+        beyond = ~inside
+        assert (np.abs(found[:, beyond] - paper[:, beyond]).max(0) > 1e-9).all()
+    assert agreed == sorted(agreed) and agreed[-1] == scores.size
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=8, unique=True), st.sampled_from(FAMILY))
+def test_the_family_grows_everywhere_and_is_odd(scores: list[float], natural: Natural) -> None:
+    x = np.sort(np.array(scores))
+    x = x[np.diff(x, prepend=-np.inf) > 1e-9 * np.abs(x) + 1e-9 * natural.amplitude]  # no nearer than roundings are
+    z, slope = reference.logit(x, natural)
+    assert (np.diff(z) > 0).all() and (slope > 0).all()
+    np.testing.assert_allclose(reference.logit(-x, natural)[0], -z, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("center", CENTERS)
+@pytest.mark.parametrize("natural", PAPER, ids=repr)
+def test_the_papers_near_both_ends(natural: Natural, center: float) -> None:
     assert_exact(near_the_ends(natural, center), center, natural)
 
 
 @pytest.mark.parametrize("center", CENTERS)
-@pytest.mark.parametrize("natural", [n for n in NATURALS if n.saturation == "reflect"], ids=repr)
-def test_reflecting_natural_near_ends_that_are_periods_away(natural: Natural, center: float) -> None:
+@pytest.mark.parametrize("natural", [n for n in PAPER if n.saturation == "reflect"], ids=repr)
+def test_the_papers_that_reflects_near_ends_that_are_periods_away(natural: Natural, center: float) -> None:
     assert_exact(near_the_ends(natural, center, (1, -1, 2, -7, 40)), center, natural)
 
 
 @given(
     st.lists(st.floats(-1e4, 1e4), min_size=1, max_size=8),
     st.sampled_from(CENTERS),
-    st.sampled_from(NATURALS),
+    st.sampled_from(PAPER),
 )
-def test_natural_anywhere(scores: list[float], center: float, natural: Natural) -> None:
+def test_the_papers_anywhere(scores: list[float], center: float, natural: Natural) -> None:
     assert_exact(scores, center, natural)
 
 
-@given(st.lists(st.floats(-1, 1), min_size=1, max_size=8), st.sampled_from(CENTERS), st.sampled_from(NATURALS))
-def test_natural_inside(shares: list[float], center: float, natural: Natural) -> None:
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=8), st.sampled_from(CENTERS), st.sampled_from(PAPER))
+def test_the_papers_inside(shares: list[float], center: float, natural: Natural) -> None:
     assert_exact([center + share * natural.amplitude / 2 for share in shares], center, natural)
 
 
-@pytest.mark.parametrize("natural", NATURALS, ids=repr)
-def test_fisher_of_a_node_is_constant_inside_and_zero_where_the_floor_holds(natural: Natural) -> None:
+@pytest.mark.parametrize("natural", [n for n in PAPER if n.saturation != "reflect"], ids=repr)
+def test_logit_of_the_papers_up_to_the_ends_of_its_range(natural: Natural) -> None:
+    x = np.linspace(-0.999, 0.999, 41) * natural.amplitude / 2
+    log_0, log_1, _, slope_1 = judged(x.tolist(), 0.0, Natural(natural.amplitude, 0.0, floor=0.0))
+    np.testing.assert_allclose(natural.logit(x, np), log_1 - log_0, rtol=1e-11, atol=1e-15)
+    np.testing.assert_allclose(natural.slope(x, np), slope_1 * np.exp(-log_0), rtol=1e-11)
+    np.testing.assert_allclose(natural.inverse(log_1 - log_0, np), x, rtol=1e-11, atol=1e-15 * natural.amplitude)
+    ends = np.array([-math.inf, math.inf])
+    np.testing.assert_allclose(natural.inverse(ends, np), np.array([-0.5, 0.5]) * natural.amplitude, rtol=1e-15)
+
+
+@pytest.mark.parametrize("natural", FAMILY, ids=repr)
+def test_fisher_of_a_node_is_constant_up_to_the_joints_and_then_falls_as_a_sigmoids(natural: Natural) -> None:
+    scores = np.array(about_the_joints(natural, 0.3))
+    found = reference.fisher_of_node(scores, Parameterization(scores.size + 1, natural, center=0.3))
+    log_0, log_1, _, _ = exact(scores.tolist(), 0.3, natural)
+    beyond = np.exp(log_0 + log_1) * (natural.steepest * natural.gain) ** 2
+    constant = (math.pi / natural.amplitude) ** 2
+    inside = np.abs(scores - 0.3) < natural.joint / natural.gain
+    np.testing.assert_allclose(found, np.where(inside, constant, beyond), rtol=1e-11, atol=1e-300)
+    assert (found <= constant * (1 + 1e-11)).all()
+
+
+@pytest.mark.parametrize("natural", PAPER, ids=repr)
+def test_fisher_of_the_papers_is_constant_inside_and_zero_where_the_floor_holds(natural: Natural) -> None:
     scores = np.array([*near_the_ends(natural, 0.3), 0.3, 0.3 + natural.amplitude / 5])
     found = reference.fisher_of_node(scores, Parameterization(scores.size + 1, natural, center=0.3))
     slope = exact(scores.tolist(), 0.3, natural)[2]
@@ -135,3 +259,5 @@ def test_this_test_can_fail() -> None:
         np.testing.assert_allclose(
             judged([3.0], 1e-9, Natural()), exact([3.0], 0.0, Natural()), rtol=RELATIVE, atol=1e-300
         )
+    with pytest.raises(AssertionError):
+        np.testing.assert_allclose(judged([3.0], 0.0, Natural()), exact([3.0], 0.0, Natural(tail=0.0500001)), rtol=1e-9)

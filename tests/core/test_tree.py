@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catnat import Tree
-from tests.core.trees import nested, trees
+from catnat import Parameterization, Tree
+from catnat.core import reference
+from catnat.core import tree as tree_module
+from tests.core.trees import make_tree, nested, trees
 
 sizes = st.integers(1, 200)
 
@@ -90,6 +92,25 @@ def test_depth_is_the_longest_path(tree: Tree) -> None:
     assert tree.num_nodes == tree.num_classes - 1
 
 
+@given(trees())
+def test_heap_order_says_which_of_the_heaps_classes_a_class_is(tree: Tree) -> None:
+    heap = Tree.balanced(tree.num_classes)
+    if tree.heap_order is None:
+        assert tree.leaf_counts.tolist() != heap.leaf_counts.tolist()
+    else:
+        assert [tree.path(k) for k in range(tree.num_classes)] == [heap.path(j) for j in tree.heap_order.tolist()]
+        assert tree.is_heap == (tree.heap_order.tolist() == list(range(tree.num_classes)))
+
+
+@given(st.integers(2, 60), st.integers(0, 9))
+def test_the_heaps_probabilities_in_heap_order_are_the_trees(size: int, seed: int) -> None:
+    tree = make_tree("cluster", size, seed)
+    scores = np.random.default_rng(seed).normal(size=(2, size - 1))
+    heap = reference.log_catnat(scores, Parameterization(size))
+    found = reference.log_catnat(scores, Parameterization(size, tree=tree))
+    assert (found == heap[:, tree.heap_order]).all()
+
+
 # -- each builder ------------------------------------------------------------------------------------------------
 
 
@@ -162,6 +183,85 @@ def test_huffman_of_equal_weights_is_as_shallow_as_the_heap(size: int) -> None:
     assert Tree.huffman([1.0] * size).depth == Tree.balanced(size).depth
 
 
+@given(st.integers(1, 300), st.integers(1, 5), st.integers(0, 99))
+def test_cluster_has_the_shape_of_the_heap(size: int, dimension: int, seed: int) -> None:
+    tree = Tree.cluster(np.random.default_rng(seed).normal(size=(size, dimension)))
+    assert tree.leaf_counts.tolist() == Tree.balanced(size).leaf_counts.tolist()
+    assert tree.heap_order is not None
+    assert sorted(tree.heap_order.tolist()) == list(range(size))
+
+
+@given(st.integers(1, 300), st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=5))
+def test_cluster_of_equal_vectors_is_the_heap(size: int, vector: list[float]) -> None:
+    with np.errstate(divide="raise", invalid="raise"):
+        for one in (vector, [0.0]):
+            assert Tree.cluster([one] * size) == Tree.balanced(size)
+
+
+@given(st.lists(st.integers(-(10**6), 10**6), min_size=1, max_size=200))
+def test_cluster_of_numbers_puts_them_in_order(numbers: list[int]) -> None:
+    tree = Tree.cluster([[n] for n in numbers])
+    bits = [[bit for _, bit in tree.path(k)] for k in range(len(numbers))]
+    from_left = sorted(range(len(numbers)), key=bits.__getitem__)
+    assert [numbers[k] for k in from_left] == sorted(numbers)
+
+
+@pytest.mark.parametrize("height", [1, 3, 6])
+def test_cluster_finds_groups_within_groups(height: int) -> None:
+    # every class has a name of bits; the earlier the bit, the farther it moves the class, in a direction of its own
+    rng = np.random.default_rng(height)
+    names = rng.permutation(2**height)
+    bits = (names[:, None] >> np.arange(height)[::-1]) & 1
+    directions, _ = np.linalg.qr(rng.normal(size=(height + 2, height)))
+    tree = Tree.cluster((bits * 3.0 ** -np.arange(height)) @ directions.T + 7.0)
+    for one in range(2**height):
+        for other in range(2**height):
+            alike = np.cumprod(bits[one] == bits[other]).sum()  # so many first bits in common
+            steps = zip(tree.path(one), tree.path(other), strict=True)
+            assert sum(a == b for a, b in steps) == alike
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 17, 64, 100])
+@pytest.mark.parametrize("dimension", [2, 40])
+def test_cluster_cuts_across_the_first_principal_direction(size: int, dimension: int) -> None:
+    vectors = np.random.default_rng(size).normal(size=(size, dimension)) * 0.3 ** np.arange(dimension) + 5.0
+    tree = Tree.cluster(vectors)
+    for node in range(1, size):
+        turns = {k: bit for k in range(size) for i, bit in tree.path(k) if i == node}
+        inside = vectors[list(turns)] - vectors[list(turns)].mean(0)
+        _, spread, directions = np.linalg.svd(inside)
+        if len(turns) > 2 and spread[1] > 0.8 * spread[0]:  # there is more than one that will do
+            continue
+        along = inside @ directions[0]
+        left, right = ([a for a, bit in zip(along, turns.values(), strict=True) if bit == b] for b in (0, 1))
+        assert max(left) <= min(right) or max(right) <= min(left)
+
+
+def test_cluster_leaves_the_scale_and_the_origin_out() -> None:
+    vectors = np.random.default_rng(0).normal(size=(77, 6))
+    tree = Tree.cluster(vectors)
+    assert tree != Tree.balanced(77)
+    for other in (vectors + 100.0, 2.0**1017 * (vectors + 100.0), 2.0**-1000 * vectors, vectors.tolist()):
+        assert Tree.cluster(other) == tree
+    assert Tree.cluster([[-1.7e308], [1.6e308], [-1.6e308], [1.7e308]]) == Tree.from_nested([[0, 2], [1, 3]])
+    # in a part of the tree too
+    tiny = [[4.0], [4e-200], [1.0], [1e-200], [3.0], [3e-200], [2.0], [2e-200]]
+    assert Tree.cluster(tiny) == Tree.from_nested([[[3, 7], [5, 1]], [[2, 6], [4, 0]]])
+
+
+def test_cluster_takes_every_kind_of_number() -> None:
+    vectors = np.random.default_rng(0).integers(0, 2, (33, 6))
+    for kind in (np.int8, np.uint64, np.float16, np.float32, np.longdouble, bool):
+        assert Tree.cluster(vectors.astype(kind)) == Tree.cluster(vectors)
+
+
+def test_cluster_is_the_same_in_one_batch_or_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = np.random.default_rng(0).normal(size=(300, 4))
+    tree = Tree.cluster(vectors)
+    monkeypatch.setattr(tree_module, "AT_ONCE", 100)
+    assert Tree.cluster(vectors) == tree
+
+
 def expected_length(tree: Tree, weights: list[float] | list[int]) -> float:
     return sum(w * len(tree.path(k)) for k, w in enumerate(weights))
 
@@ -198,7 +298,20 @@ def test_copies_are_equal_and_hash_alike(tree: Tree) -> None:
         assert twin.paths.tolist() == tree.paths.tolist()
 
 
-@pytest.mark.parametrize("table", ["class_places", "node_places", "leaf_counts", "parents", "paths"])
+@pytest.mark.parametrize("given_as", [list, tuple, np.array, lambda places: np.array(places, dtype=np.uint8)])
+def test_places_come_as_any_sequence_of_whole_numbers(given_as: object) -> None:
+    assert Tree(given_as(range(5, 10))) == Tree(range(5, 10)) == Tree.balanced(5)  # type: ignore[operator]
+    assert Tree([np.int32(2), 3]) == Tree(range(2, 4)) and Tree(range(3, 1, -1)) == Tree([3, 2])
+
+
+def test_a_tree_keeps_its_own_copy_of_the_places() -> None:
+    places = np.arange(5, 10)
+    tree = Tree(places)
+    places[:] = 0
+    assert tree == Tree.balanced(5) and places.flags.writeable
+
+
+@pytest.mark.parametrize("table", ["class_places", "node_places", "leaf_counts", "parents", "paths", "heap_order"])
 def test_no_table_can_be_written_to(table: str) -> None:
     # trees are shared through caches: one stray write would change every distribution on that tree
     tree = Tree(range(5, 10))  # one that no cache holds, in case the write goes through

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from catnat import Tree
@@ -70,6 +71,8 @@ def test_bad_nesting(written: object, message: str) -> None:
     [
         ([], r"class_places must be a non-empty sequence; got shape \(0,\)"),
         ([[1]], r"class_places must be a non-empty sequence; got shape \(1, 1\)"),
+        (5, r"class_places must be a non-empty sequence; got shape \(\)"),
+        ([[1], [2, 3]], r"class_places must be a sequence of whole numbers; got \[\[1\], \[2, 3\]\]"),
         ([2, 2], r"class_places must be 2 different places in \[1, 3\]; got \[2, 2\]"),
         ([0, 3], r"class_places must be 2 different places in \[1, 3\]; got \[0, 3\]"),
         ([2, 4], r"class_places must be 2 different places in \[1, 3\]; got \[2, 4\]"),
@@ -80,6 +83,47 @@ def test_bad_nesting(written: object, message: str) -> None:
 def test_bad_places(places: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Tree(places)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("places", "shown"),
+    [
+        ([2.5, 3.0], r"2\.5 in it"),
+        ([2, 3.0], r"3\.0 in it"),
+        ([True, False], r"True in it"),
+        ([2, True], r"True in it"),
+        ([np.True_, 2], r"np\.True_ in it"),
+        (["2", "3"], r"'2' in it"),
+        (np.array([2.0, 3.0]), r"dtype float64"),
+        (np.array([True, False]), r"dtype bool"),
+        ([2**70, 3], r"dtype object"),
+    ],
+)
+def test_places_that_are_not_whole_numbers(places: object, shown: str) -> None:
+    # they were cut off to whole numbers once
+    with pytest.raises(TypeError, match=rf"^class_places must be a sequence of whole numbers; got {shown}$"):
+        Tree(places)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("vectors", "error", "message"),
+    [
+        ([], ValueError, r"neither of them 0; got shape \(0,\)"),
+        ([[]], ValueError, r"neither of them 0; got shape \(1, 0\)"),
+        ([1.0, 2.0], ValueError, r"neither of them 0; got shape \(2,\)"),
+        (np.zeros((2, 2, 2)), ValueError, r"neither of them 0; got shape \(2, 2, 2\)"),
+        ([[1.0], [2.0, 3.0]], ValueError, r"\[num_classes, dimension\]; got a list: .*inhomogeneous"),
+        ([["a"], ["b"]], TypeError, r"\[num_classes, dimension\]; got dtype <U1"),
+        ([["1"], ["2"]], TypeError, r"\[num_classes, dimension\]; got dtype <U1"),
+        ([[1j], [2j]], TypeError, r"\[num_classes, dimension\]; got dtype complex128"),
+        (None, TypeError, r"\[num_classes, dimension\]; got dtype object"),
+        ([[0.0, math.nan]], ValueError, r"vectors must be finite; vectors\[0, 1\] is nan"),
+        ([[0.0], [-math.inf]], ValueError, r"vectors must be finite; vectors\[1, 0\] is -inf"),
+    ],
+)
+def test_bad_vectors(vectors: object, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=rf"^vectors must be .*{message.removeprefix('vectors must be ')}"):
+        Tree.cluster(vectors)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("k", [-1, 5])

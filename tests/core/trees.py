@@ -9,18 +9,20 @@ from hypothesis import strategies as st
 
 from catnat import Tree
 
-KINDS = ("balanced", "chain", "huffman", "nested")
+KINDS = ("balanced", "chain", "huffman", "nested", "cluster")
 
 
 @lru_cache
 def make_tree(kind: str, num_classes: int, seed: int = 0) -> Tree:
-    """A tree of that kind; the Huffman tree has Zipf weights, the nested one is drawn at random."""
+    """A tree of that kind; Huffman with Zipf weights, nested and clustered at random."""
     if kind == "balanced":
         return Tree.balanced(num_classes)
     if kind == "chain":
         return Tree.chain(num_classes)
     if kind == "huffman":
         return Tree.huffman([1 / (k + 1) for k in range(num_classes)])
+    if kind == "cluster":
+        return Tree.cluster(np.random.default_rng(seed).normal(size=(num_classes, 3)))
     assert kind == "nested"
     return Tree.from_nested(random_nested(num_classes, np.random.default_rng(seed)))
 
@@ -51,6 +53,7 @@ def trees(max_classes: int = 200) -> st.SearchStrategy[Tree]:
     return st.one_of(
         sizes.map(Tree.balanced),
         sizes.map(Tree.chain),
+        st.builds(make_tree, st.just("cluster"), sizes, st.integers(0, 9)),
         weights.map(Tree.huffman),
         nested(max_classes).map(Tree.from_nested),
     )

@@ -16,7 +16,7 @@ from tests.jax.cases import close, draw_scores
 PI = {
     "balanced": Parameterization(6),
     "chain": Parameterization(6, "sigmoid", Tree.chain(6)),
-    "reflect": Parameterization(9, Natural(saturation="reflect")),
+    "reflect": Parameterization(9, Natural(tail=0.0, saturation="reflect")),
 }
 every_pi = pytest.mark.parametrize("pi", PI.values(), ids=PI.keys())
 FUNCTIONS = {

@@ -100,7 +100,7 @@ def test_axis_out_of_range(name: str, axis: int) -> None:
 
 def test_unknown_saturation_and_kl_of_different_widths() -> None:
     with pytest.raises(ValueError, match=r"saturation must be one of .*; got 'reflekt' \(did you mean 'reflect'\?\)"):
-        cj.log_catnat(X, Natural(saturation="reflekt"))
+        cj.log_catnat(X, Natural(tail=0.0, saturation="reflekt"))
     with pytest.raises(ValueError, match=r"p_scores and q_scores must be equally wide; got \(4, 5\) and \(4, 3\)"):
         cj.kl_divergence(X, jnp.zeros((4, 3)))
 
@@ -223,7 +223,7 @@ def test_bad_settings_of_the_loss(options: dict[str, object], error: type, messa
         (jnp.ones((4, K - 1)), ValueError, r"probs must hold one value a class: 6 .*; got 5 .*\(4, 5\)"),
         (jnp.ones((4, 0)), ValueError, r"probs must hold at least one class along axis -1; got shape \(4, 0\)"),
         (np.float32(1), ValueError, r"probs must have at least one dimension; got a scalar"),
-        (jnp.ones((4, K), jnp.int32), TypeError, r"probs must be a floating-point .*; got int32"),
+        (jnp.ones((4, K), jnp.int32), TypeError, r"probs must be floating point; got int32"),
         ([1.0] * K, TypeError, r"probs must be a jax\.Array or a numpy\.ndarray; got list"),
         (jnp.array([0.5, -0.25, 0.7, 0, 0, 0]), ValueError, r"probs must not be negative; got -0\.25"),
     ],

@@ -21,7 +21,7 @@ LEAST_P = 1e-6
 PARAMETERIZATIONS = {
     "natural": catnat.Parameterization(K, "natural"),
     "sigmoid": catnat.Parameterization(K, "sigmoid", make_tree("nested", K)),
-    "reflect": catnat.Parameterization(K, catnat.Natural(5.0, "reflect"), make_tree("chain", K), center=0.3),
+    "reflect": catnat.Parameterization(K, catnat.Natural(5.0, 0.0, "reflect"), make_tree("chain", K), center=0.3),
 }
 EACH = pytest.mark.parametrize("pi", PARAMETERIZATIONS.values(), ids=PARAMETERIZATIONS)
 ALLOWED = np.array([True, False, True, True, False, True])
@@ -218,7 +218,7 @@ def test_kl_refuses_what_has_no_kl():
 
 
 def test_values_and_gradients_stay_finite_where_a_probability_is_zero():
-    pi = catnat.Parameterization(4, catnat.Natural(floor=0.0))
+    pi = catnat.Parameterization(4, catnat.Natural(tail=0.0, floor=0.0))
     p, q = (cj.CatnatCategorical(jnp.array(s), pi) for s in ([0.3, 4.0, 0.1], [0.2, 4.0, 0.3]))
     assert p.probs[0] == q.probs[0] == 0
     for function in (lambda p, q: p.entropy(), lambda p, q: p.kl_divergence(q)):

@@ -22,8 +22,9 @@ from tests.jax.beside_torch import draw
 A, K = 5.0, 6
 PARAMETERIZATIONS = {
     "sigmoid": catnat.Parameterization(K, "sigmoid", make_tree("nested", K)),
-    "clip": catnat.Parameterization(K, catnat.Natural(A)),
-    "reflect": catnat.Parameterization(K, catnat.Natural(A, "reflect"), make_tree("chain", K)),
+    "natural": catnat.Parameterization(K, catnat.Natural(A)),
+    "clip": catnat.Parameterization(K, catnat.Natural(A, 0.0)),
+    "reflect": catnat.Parameterization(K, catnat.Natural(A, 0.0, "reflect"), make_tree("chain", K)),
 }
 EACH = pytest.mark.parametrize("pi", PARAMETERIZATIONS.values(), ids=PARAMETERIZATIONS)
 MASK = np.array([True, True, False, False, True, True])
@@ -113,7 +114,7 @@ def test_a_pruned_catnat_keeps_a_diagonal_fisher_matrix_and_a_renormalised_one_d
 def test_the_natural_gradient_solves_with_the_fisher_matrix_in_both_modes(name, damping, mask):
     pi = PARAMETERIZATIONS[name]
     scores, cost = inside_scores(pi), draw(K, seed=3)
-    if pi.activation == catnat.Natural(A):
+    if pi.activation == catnat.Natural(A, 0.0):
         scores[-1] += 1.5 * A  # saturated: no information, no gradient
     masking = {"mask": mask, "mask_mode": "prune"}
 

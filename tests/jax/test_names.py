@@ -10,7 +10,8 @@ import catnat.jax as cj
 import catnat.torch as ct
 
 RENAMED = {"dim": "axis", "target": "labels"}  # torch's word, JAX's word
-DROPPED = {"generator", "validate_args"}  # JAX has a key, which comes first, and checks nothing at run time
+# JAX has a key, which comes first, checks nothing at run time, and warns of nothing from inside a compiled program
+DROPPED = {"generator", "validate_args", "warn"}
 OWN = {  # what JAX adds: the argument's name and default
     "cross_entropy": {"where": None},
     "MovingAverage": {"value": ..., "seen": ...},  # the state itself, where torch has buffers
@@ -19,7 +20,10 @@ DEFAULTS = {  # as in optax
     ("cross_entropy", "reduction"): "none",
     ("CatnatCrossEntropyLoss", "reduction"): "none",
 }
-WHOLE = {"network_fisher": ["network", "parameters", "inputs", "score_fisher"]}  # a function and its parameters apart
+WHOLE = {
+    "network_fisher": ["network", "parameters", "inputs", "score_fisher"],  # a function and its parameters apart
+    "CatnatLinear": ["weight", "bias", "parameterization"],  # a pytree of its arrays; `init` makes one
+}
 RANDOM = {"monte_carlo_fisher"}  # draws by torch's global seed, so it has no generator to drop
 
 NAMES = sorted(set(ct.__all__) & set(cj.__all__))
@@ -68,6 +72,14 @@ def test_what_may_come_by_position_comes_in_the_same_order(name: str) -> None:
     wanted = [n for n in expected(name) if n in {"key", *(RENAMED.get(w, w) for w in in_order(getattr(ct, name)))}]
     ours = [n for n in in_order(getattr(cj, name)) if n not in OWN.get(name, {})]
     assert ours == wanted
+
+
+def test_a_linear_layer_is_made_and_used_alike() -> None:
+    theirs = {p.name: p.default for p in arguments(ct.CatnatLinear) if p.name not in {*DROPPED, "device", "dtype"}}
+    ours = {p.name: p.default for p in arguments(cj.CatnatLinear.init) if p.name != "key"}
+    assert ours == theirs
+    methods = {name for name, method in vars(cj.CatnatLinear).items() if callable(method) and name[0] != "_"}
+    assert methods == {"scores", "log_probs", "loss", "sample", "mode", "distribution"} <= set(vars(ct.CatnatLinear))
 
 
 def test_the_table_names_what_there_is() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+import catnat
 from catnat_lab.errors import UserError
-from catnat_lab.heads import HEAD_NAMES, PAPER_HEADS, head
+from catnat_lab.heads import HEAD_NAMES, PAPER_HEADS, activation_of, head, is_natural, natural_reach
 
 
 @pytest.mark.parametrize("classes", [2, 3, 7])
@@ -34,6 +35,33 @@ def test_softmax_and_sparsemax_take_a_score_a_class_and_catnat_one_less():
         "catnat-sigmoid": 3,
         "catnat-natural": 3,
     }
+
+
+def test_catnat_is_the_default_of_the_library_and_natural_what_published_tables_mean():
+    assert activation_of("catnat") == catnat.Parameterization(2).activation
+    assert activation_of("catnat-sigmoid") == catnat.Sigmoid()
+    paper = {name: activation_of(name) for name in HEAD_NAMES if name.startswith("catnat-natural")}
+    assert {name: (one.tail, one.saturation, one.floor) for name, one in paper.items()} == {
+        "catnat-natural": (0.0, "clip", 1e-8),
+        "catnat-natural-exact": (0.0, "clip", 0.0),
+        "catnat-natural-reflect": (0.0, "reflect", 1e-8),
+        "catnat-natural-revive": (0.0, "revive", 1e-4),
+        "catnat-natural-revive-fine": (0.0, "revive", 1e-6),
+    }
+    assert activation_of("softmax") is None
+
+
+def test_the_natural_range_ends_where_a_branch_has_the_probability_of_the_tail():
+    for name in ("catnat", "catnat-natural-exact"):
+        one, reach = activation_of(name), natural_reach(activation_of(name))
+        scores = torch.tensor([[0.0], [reach], [-reach]], dtype=torch.float64)
+        least = head(name, 2).log_probs(scores).exp().min(-1).values
+        torch.testing.assert_close(least, torch.tensor([0.5, one.tail, one.tail], dtype=torch.float64))
+    assert natural_reach(activation_of("catnat-natural")) == torch.pi
+    assert natural_reach(catnat.Natural(amplitude=3.0, tail=0.0)) == pytest.approx(1.5)
+    for name in ("softmax", "catnat-sigmoid", "catnat-natural-reflect"):
+        assert natural_reach(activation_of(name)) is None
+    assert [name for name in HEAD_NAMES if not is_natural(name)] == ["softmax", "sparsemax", "catnat-sigmoid"]
 
 
 def test_sparsemax_is_brought_back_to_where_it_learns_and_else_left_alone():

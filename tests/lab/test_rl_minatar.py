@@ -20,6 +20,7 @@ from pgx.experimental import auto_reset
 import catnat
 from catnat_lab.cli import main
 from catnat_lab.errors import UserError
+from catnat_lab.heads import activation_of
 from catnat_lab.heads import head as torch_head
 from catnat_lab.report import minatar as report
 from catnat_lab.rl import minatar, minatar_study
@@ -29,7 +30,7 @@ from catnat_lab.rl.ppo import estimate
 from catnat_lab.store import Store
 
 SMALL = Settings(steps=512, envs=4, rollout=16, epochs=2, minibatches=2)
-HEADS = ("softmax", "catnat-sigmoid", "catnat-natural", "catnat-natural-revive-fine")
+HEADS = ("softmax", "catnat", "catnat-sigmoid", "catnat-natural", "catnat-natural-revive-fine")
 
 
 def rollout(seed: int = 0) -> tuple[Steps, np.ndarray]:
@@ -151,13 +152,21 @@ def _ended(reward: np.ndarray, over: np.ndarray) -> float:
     return total
 
 
-def test_dead_nodes_are_counted() -> None:
-    head, pi = head_of("catnat-natural", 3), catnat.Parameterization(3, catnat.Natural())
+@pytest.mark.parametrize("name", ["catnat-natural", "catnat-natural-revive-fine", "catnat"])
+def test_nodes_outside_the_natural_range_are_counted(name: str) -> None:
+    # the paper's range ends where a branch has probability 0, the default's where it has that of the tail
+    head, pi = head_of(name, 3), catnat.Parameterization(3, activation_of(name) or "")
     assert isinstance(pi.activation, catnat.Natural)
-    low, high = (np.array(pi.centers) + sign * pi.activation.amplitude / 2 for sign in (-1, 1))
+    reach = pi.activation.amplitude / np.pi * np.arcsin(1 - 2 * pi.activation.tail)
+    low, high = (np.array(pi.centers) + sign * reach for sign in (-1, 1))
     assert head.outside(jnp.array([low + 0.01, high - 0.01])) == 0.0
     assert head.outside(jnp.array([low - 0.01, high - 0.01])) == 0.5
-    assert head_of("softmax", 3).outside(jnp.full((2, 3), 99.0)) == 0.0
+
+
+@pytest.mark.parametrize("name", ["softmax", "catnat-sigmoid", "catnat-natural-reflect"])
+def test_a_head_without_ends_has_nothing_outside(name: str) -> None:
+    head = head_of(name, 3)
+    assert head.outside(jnp.full((2, head.width), 99.0)) == 0.0
 
 
 def test_the_rate_falls_to_zero() -> None:

@@ -12,7 +12,7 @@ from torch.distributions import Categorical
 
 import catnat.torch as ct
 from catnat_lab.errors import UserError
-from catnat_lab.heads import HEAD_NAMES, head
+from catnat_lab.heads import HEAD_NAMES, activation_of, head
 from catnat_lab.rl import ppo
 from catnat_lab.rl.catalogue import make_games
 from catnat_lab.rl.games import Step
@@ -99,7 +99,7 @@ def test_draws_have_the_heads_frequencies(name: str) -> None:
     torch.testing.assert_close(counts, probs, atol=4 * 0.5 / 60_000**0.5, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["softmax", "catnat-natural"])
+@pytest.mark.parametrize("name", ["softmax", "catnat", "catnat-natural"])
 @pytest.mark.parametrize("clip_value", [False, True])
 def test_a_minibatch_descends_the_papers_objective(name: str, clip_value: bool) -> None:
     """The change of every weight, against torch.distributions, plain formulas and a fresh torch.optim.Adam."""
@@ -116,7 +116,7 @@ def test_a_minibatch_descends_the_papers_objective(name: str, clip_value: bool) 
     ours._improve()
 
     scores, values = other(ours.observations.flatten(0, 1))
-    probs = torch.softmax(scores, 1) if name == "softmax" else ct.catnat(scores, "natural")
+    probs = torch.softmax(scores, 1) if name == "softmax" else ct.catnat(scores, activation_of(name))
     policy = Categorical(probs=probs)
     old, advantages = ours.log_probs.flatten(), ours.advantages.flatten()
     ratio = torch.exp(policy.log_prob(ours.actions.flatten()) - old)

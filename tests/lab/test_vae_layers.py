@@ -79,6 +79,19 @@ def test_seeds_start_like_torch_and_alike_for_every_head() -> None:
         assert view.abs().max() <= bound and view.detach().std().item() == pytest.approx(bound / 3**0.5, rel=0.1)
 
 
+def test_nodes_outside_the_natural_range_are_counted_run_by_run() -> None:
+    names = ("catnat", "catnat-natural", "catnat-natural", "catnat-natural-reflect", "catnat-sigmoid", "softmax")
+    stack = Stack([Run("grey", name, 0.1, 1) for name in names], dense(3, 3), "sgd", CPU)
+    scores = torch.zeros(6, 5, 3, 3)
+    scores[:, :, 0, 0] = -2.0  # one of six nodes, 2.7 from its centre: outside the default's range, inside the paper's
+    scores[1] = 9.0
+    scores[..., 2] = 99.0  # no score: three classes have two nodes
+    shares = stack.outside_shares(scores)
+    assert shares == {0: pytest.approx(1 / 6), 1: 1.0, 2: 0.0}
+    scores[0, 0, 0, 0] = torch.nan
+    assert torch.tensor(stack.outside_shares(scores)[0]).isnan()
+
+
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_steps_are_those_of_torch_at_every_runs_own_rate(optimizer: str) -> None:
     runs = [Run("grey", "softmax", rate, 1) for rate in (0.01, 0.001)]

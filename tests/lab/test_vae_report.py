@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from catnat_lab.report.judgement import judge
+from catnat_lab.report.vae_figures import curve_panels
 from catnat_lab.report.vae_remarks import remarks_of
 from catnat_lab.report.vae_results import Results, curves_csv, paper_table, tables_of
 from catnat_lab.report.words import agreement
@@ -134,3 +135,13 @@ def test_curves_are_written_by_seed() -> None:
     measured = {"step": "1000", "minus_elbo_train": "8", "minus_elbo_validation": "8.5"}
     assert rows[1] == expected | measured | {"outside": ""}  # softmax has no range
     assert next(row for row in rows if row["head"] == "catnat-natural")["outside"] == "0.25"
+    rows = list(csv.DictReader(curves_csv(results(("10x8",), heads=("catnat-sigmoid", "catnat"))).splitlines()))
+    assert {row["head"]: row["outside"] for row in rows[::2]} == {"catnat-sigmoid": "", "catnat": "0.25"}
+
+
+def test_nodes_outside_the_range_are_told_of_the_heads_that_have_one() -> None:
+    made = results(("10x8",), heads=("softmax", "catnat", "catnat-sigmoid", "catnat-natural"))
+    told = next(text for text in remarks_of(made) if text.startswith("Nodes outside"))
+    assert told.endswith("training: catnat 75.0 to 75.0%, catnat-natural 75.0 to 75.0%.")
+    (panel, *_) = curve_panels(made, "dead")
+    assert set(panel.curves) == {"catnat", "catnat-natural"}

@@ -16,8 +16,8 @@ IDS = torch.zeros(4, dtype=torch.int64)
 TREES = {
     "balanced": Parameterization(K),
     "chain": Parameterization(K, "sigmoid", Tree.chain(K)),
-    "reflecting": Parameterization(K, Natural(saturation="reflect")),
-    "deep": Parameterization(K, Natural(floor=0.0), Tree.chain(K)),
+    "reflecting": Parameterization(K, Natural(tail=0.0, saturation="reflect")),
+    "deep": Parameterization(K, Natural(tail=0.0, floor=0.0), Tree.chain(K)),
     "huge": Parameterization(K, "sigmoid", Tree.huffman([1, 1, 2, 3, 5, 8])),
 }
 

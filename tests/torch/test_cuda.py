@@ -14,8 +14,8 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 PARAMETERIZATIONS = [
     Parameterization(18, "sigmoid"),
     Parameterization(18, "natural"),
-    Parameterization(64, Natural(saturation="reflect")),
-    Parameterization(33, Natural(saturation="revive"), Tree.chain(33)),
+    Parameterization(64, Natural(tail=0.0, saturation="reflect")),
+    Parameterization(33, Natural(tail=0.0, saturation="revive"), Tree.chain(33)),
     Parameterization(100, "natural", Tree.huffman([1 / (k + 1) for k in range(100)])),
     Parameterization(1000, "sigmoid", Tree.chain(1000)),
 ]

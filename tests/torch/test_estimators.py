@@ -14,7 +14,7 @@ K = 5
 PARAMETERIZATIONS = {
     "natural": catnat.Parameterization(K),
     "sigmoid": catnat.Parameterization(K, "sigmoid", make_tree("chain", K)),
-    "reflect": catnat.Parameterization(K, catnat.Natural(saturation="reflect"), make_tree("nested", K)),
+    "reflect": catnat.Parameterization(K, catnat.Natural(tail=0.0, saturation="reflect"), make_tree("nested", K)),
 }
 EACH = pytest.mark.parametrize("pi", PARAMETERIZATIONS.values(), ids=PARAMETERIZATIONS)
 ALLOWED = torch.tensor([True, False, True, True, False])

@@ -5,20 +5,25 @@ import pytest
 import torch
 
 import catnat.torch as ct
-from catnat import Natural, Parameterization
+from catnat import Natural, Parameterization, Sigmoid
 from catnat.core import reference
 from catnat.torch import _eager
-from catnat.torch._plan import plan_for
+from catnat.torch._dispatch import plan_for
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
-CLASSES = (2, 3, 4, 8, 18, 32, 100, 128, 512, 1000, 1024, 4096, 5000, 8192, 32768, 50257, 131072)
+CLASSES = (2, 3, 4, 8, 18, 32, 100, 128, 300, 512, 777, 1000, 1024, 3000, 4096, 5000, 8192, 32768, 50257, 131072)
+FAMILY = {
+    "sigmoid": Sigmoid(),
+    **{f"tail {tail:g}": Natural(tail=tail) for tail in (0.5, 0.1, 0.05, 0.01, 1e-3)},
+    "paper": Natural(tail=0.0, floor=0.0),
+    "floor": Natural(tail=0.0, floor=1e-8),
+}
 ACTIVATIONS = {
-    "sigmoid": "sigmoid",
-    "natural": "natural",
-    "revive": Natural(saturation="revive"),
-    "reflect": Natural(saturation="reflect", amplitude=5.0),
-    "no floor": Natural(floor=0.0),
+    **FAMILY,
+    "amplitude": Natural(amplitude=3.0),
+    "revive": Natural(tail=0.0, saturation="revive", floor=1e-6),
+    "reflect": Natural(tail=0.0, saturation="reflect", amplitude=5.0),  # by plain tensor code
 }
 
 
@@ -41,6 +46,10 @@ def gradient_size(x, upstream, pi):
     _, _, left, right = reference.activation(x, pi)
     below = reference._walk_up(np.abs(upstream), pi)
     return below[..., 2::2] * np.abs(left) + below[..., 3::2] * np.abs(right), below[..., 2::2] + below[..., 3::2]
+
+
+def is_by_kernels(pi, x):
+    return plan_for(pi, pi.num_classes, torch.float32, x).fast is not None
 
 
 def close(came, expected, size, tolerance):
@@ -67,12 +76,44 @@ def test_values_and_gradients_are_the_oracles(classes, name, dtype):
     few = np.r_[0 : min(3, rows), rows - 1]
     x64, g64 = double(x)[few], double(upstream)[few]
     expected = reference.log_catnat(x64, pi)
+    assert is_by_kernels(pi, x)
     tolerance = {torch.float32: 2e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}[dtype]
     close(double(log_p)[few], expected, np.abs(expected), tolerance)
     size, below = gradient_size(x64, g64, pi)
-    size = size if dtype == torch.float32 else size + below  # see `kernels.coins`
+    size = size if dtype == torch.float32 else size + below  # see `_gpu.node`
     close(double(gradient)[few], reference.log_catnat_gradient(x64, g64, pi), size, tolerance)
     assert torch.isfinite(log_p).all() and torch.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("name", FAMILY)
+@pytest.mark.parametrize("classes", [6, 33, 1000])
+def test_the_family_near_its_ends(classes, name):
+    pi = Parameterization(classes, FAMILY[name])
+    rng = np.random.default_rng(classes)
+    shape = 12, classes - 1
+    natural = pi.activation
+    end = rng.choice([9.0, 17.0, 37.0, 88.0], shape)
+    if isinstance(natural, Natural):
+        end = rng.choice([np.pi, natural.joint], shape) / natural.gain + rng.choice(10.0 ** -np.arange(1, 7), shape)
+    few = torch.from_numpy((pi.centers + end * rng.choice([-1, 1], shape)).astype(np.float32)).cuda().requires_grad_()
+    upstream = torch.randn(12, classes, device="cuda")
+    log_p = ct.log_catnat(few, pi)
+    (gradient,) = torch.autograd.grad(log_p, few, upstream)
+    expected = reference.log_catnat(double(few), pi)
+    close(double(log_p), expected, np.abs(expected), 2e-6)
+    size, _ = gradient_size(double(few), double(upstream), pi)
+    close(double(gradient), reference.log_catnat_gradient(double(few), double(upstream), pi), size, 2e-6)
+
+
+@pytest.mark.parametrize("classes", [18, 131072])
+def test_errors_of_a_level_do_not_add_up(classes):
+    """Where every node has the same score, so that what rounds, rounds alike at every level of the likeliest path."""
+    for name in ("sigmoid", "natural"):
+        pi = Parameterization(classes, name)
+        for score in torch.linspace(0.5, 12, 24).tolist():
+            x = torch.full((1, classes - 1), score, device="cuda")
+            expected = reference.log_prob(double(x), np.array([classes - 1]), pi)
+            close(double(ct.log_catnat(x, pi))[:, -1], expected, np.abs(expected), 2e-6)
 
 
 @pytest.mark.parametrize("classes", [6, 33, 1024, 5000])
@@ -82,11 +123,11 @@ def test_all_activations_and_centres_equal_plain_tensor_code(classes, name, cent
     torch.manual_seed(1)
     center = tuple(np.linspace(-0.7, 0.7, classes - 1)) if center == "by node" else center
     pi = Parameterization(classes, ACTIVATIONS[name], center=center)
-    plan = plan_for(pi, classes, torch.float64, torch.device("cuda"))
+    plan = plan_for(pi, classes, torch.float64, torch.empty(0, device="cuda"))
     x = scores(9, classes - 1, scale=2.5)
     for function, plain in (
-        (lambda s: ct.log_catnat(s, pi), lambda s: eager.log_classes(s, plan)),
-        (lambda s: ct.catnat(s, pi), lambda s: eager.log_classes(s, plan).exp()),
+        (lambda s: ct.log_catnat(s, pi), lambda s: _eager.log_classes(s, plan)),
+        (lambda s: ct.catnat(s, pi), lambda s: _eager.log_classes(s, plan).exp()),
     ):
         a, b = x.clone().requires_grad_(), x.double().requires_grad_()
         found, expected = function(a), plain(b)
@@ -104,7 +145,7 @@ def test_all_activations_and_centres_equal_plain_tensor_code(classes, name, cent
 
 def test_revival_is_that_of_the_cpu():
     torch.manual_seed(2)
-    pi = Parameterization(18, Natural(saturation="revive"))
+    pi = Parameterization(18, ACTIVATIONS["revive"])
     x = torch.randn(50, 17) * 4
     upstream = torch.randn(50, 18)
     found = []
@@ -139,16 +180,16 @@ def test_strides_of_the_batch_do_not_matter(classes):
 
 
 @pytest.mark.parametrize("classes", [2, 5, 18, 64, 1000, 4096])
-@pytest.mark.parametrize("name", ["sigmoid", "natural", "reflect"])
+@pytest.mark.parametrize("name", ["sigmoid", "tail 0.05", "floor"])
 def test_a_head_is_its_parts(classes, name):
     torch.manual_seed(4)
     pi = Parameterization(classes, ACTIVATIONS[name])
     x = scores(301, classes - 1).requires_grad_()
     drawn = ct.draw(x, pi)
     given = ct.draw(x, pi, index=drawn.sample)
-    plan = plan_for(pi, classes, torch.float64, torch.device("cuda"))
+    plan = plan_for(pi, classes, torch.float64, torch.empty(0, device="cuda"))
     y = x.detach().double().requires_grad_()
-    log_p = eager.log_classes(y, plan)
+    log_p = _eager.log_classes(y, plan)
     chosen = log_p.gather(-1, drawn.sample.unsqueeze(-1)).squeeze(-1)
     entropy = -(log_p.exp() * log_p).sum(-1)
     weights = torch.randn(2, 301, device="cuda")
@@ -161,7 +202,7 @@ def test_a_head_is_its_parts(classes, name):
         upstream += np.abs(double(log_p.exp() * log_p * weights[1].unsqueeze(1)))
         close(double(gradient), double(expected), gradient_size(double(x), upstream, pi)[0], 1e-5)
     (alone,) = torch.autograd.grad(ct.entropy(x, pi).sum(), x)
-    (expected,) = torch.autograd.grad(-(eager.log_classes(y, plan).exp() * eager.log_classes(y, plan)).sum(), y)
+    (expected,) = torch.autograd.grad(-(_eager.log_classes(y, plan).exp() * _eager.log_classes(y, plan)).sum(), y)
     torch.testing.assert_close(alone.double(), expected, rtol=1e-4, atol=2e-5)
 
 
@@ -195,14 +236,24 @@ def test_the_path_is_read_alone(classes, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_the_loss_is_that_of_the_cpu(dtype, reduction):
+@pytest.mark.parametrize("classes", [2, 100, 5000])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_loss_is_that_of_the_cpu(dtype, reduction, classes, weighted):
     torch.manual_seed(9)
-    s, target = torch.randn(6, 50, 99).to(dtype), torch.randint(100, (6, 50))
-    target[2, ::3] = 7
+    s, target = torch.randn(6, 50, classes - 1).to(dtype), torch.randint(classes, (6, 50))
+    target[2, ::3] = -1
+    weight = torch.rand(classes) if weighted else None
     found = []
     for device in ("cpu", "cuda"):
         x = s.to(device).requires_grad_()
-        loss = ct.cross_entropy(x, target.to(device), reduction=reduction, ignore_index=7)
+        poison()
+        loss = ct.cross_entropy(
+            x,
+            target.to(device),
+            reduction=reduction,
+            ignore_index=-1,
+            weight=weight if weight is None else weight.to(device),
+        )
         (gradient,) = torch.autograd.grad(loss.float().sum(), x)
         found.append((loss.detach().cpu(), gradient.cpu()))
     tolerance = {"rtol": 1e-4, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 1e-2}
@@ -219,7 +270,7 @@ def test_class_ids_that_were_overwritten_are_noticed():
 
 
 @pytest.mark.parametrize("classes", [2, 6, 18, 1000])
-@pytest.mark.parametrize("name", ["sigmoid", "natural", "reflect"])
+@pytest.mark.parametrize("name", ["sigmoid", "tail 0.05", "floor"])
 def test_draws_follow_their_probabilities(classes, name):
     pi = Parameterization(classes, ACTIVATIONS[name])
     torch.manual_seed(6)
@@ -277,7 +328,7 @@ def test_no_memory_beyond_the_results(classes):
 
 
 def test_nan_stays_in_its_row_and_infinite_scores_are_certain():
-    for name in ("sigmoid", "natural"):
+    for name in ("sigmoid", "natural", "paper"):
         x = scores(6, 99)
         clean = ct.log_catnat(x, name)
         x[2, 40] = torch.nan

@@ -6,7 +6,7 @@ from torch import library
 
 import catnat.torch as ct
 from catnat import Parameterization
-from catnat.torch._plan import plan_for
+from catnat.torch._gpu.coin import coin_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -15,15 +15,20 @@ def scores(rows, nodes, dtype=torch.float32):
     return torch.randn(rows, nodes, device="cuda").to(dtype)
 
 
+def ids(x, *more):
+    return torch.ones(*x.shape[:-1], *more, dtype=torch.int64, device="cuda")
+
+
 OPERATORS = {
-    "walk": lambda x, coin: (x, *coin, False),
-    "pull": lambda x, coin: (x.detach(), *coin, True, torch.rand(*x.shape[:-1], coin[1], device="cuda")),
-    "log_path": lambda x, coin: (x, *coin, None, torch.zeros(*x.shape[:-1], 2, dtype=torch.int64, device="cuda")),
-    "loss": lambda x, coin: (x, *coin, 3, torch.zeros(*x.shape[:-1], 1, dtype=torch.int64, device="cuda")),
-    "sample": lambda x, coin: (x.detach(), *coin, torch.tensor([3], device="cuda"), 5),
-    "entropy": lambda x, coin: (x, *coin),
-    "draw": lambda x, coin: (x, *coin, torch.tensor([3], device="cuda")),
-    "judge": lambda x, coin: (x, *coin, torch.ones(x.shape[:-1], dtype=torch.int64, device="cuda")),
+    "walk": lambda x, classes: (False,),
+    "pull": lambda x, classes: (torch.rand(*x.shape[:-1], classes, device="cuda"), True),
+    "log_path": lambda x, classes: (ids(x, 2),),
+    "loss": lambda x, classes: (ids(x), 3, None, "none"),
+    "loss, reduced": lambda x, classes: (ids(x), 3, torch.rand(classes, device="cuda"), "mean"),
+    "sample": lambda x, classes: (torch.tensor([3], device="cuda"), 5),
+    "entropy": lambda x, classes: (),
+    "draw": lambda x, classes: (torch.tensor([3], device="cuda"),),
+    "judge": lambda x, classes: (ids(x),),
 }
 
 
@@ -31,11 +36,11 @@ OPERATORS = {
 @pytest.mark.parametrize("classes", [18, 64])
 def test_opcheck(name, classes):
     for activation in ("sigmoid", "natural"):
-        pi = Parameterization(classes, activation)
-        coin = plan_for(pi, classes, torch.float32, torch.device("cuda")).coin.arguments
-        x = scores(12, classes - 1).requires_grad_()
-        operator = getattr(torch.ops.catnat, "log_path" if name == "loss" else name).default
-        library.opcheck(operator, OPERATORS[name](x, coin))
+        ct.log_catnat(scores(1, classes - 1), activation)  # loads the operators
+        x = scores(12, classes - 1).requires_grad_(name not in ("pull", "sample"))
+        operator = getattr(torch.ops.catnat, name.split(",")[0]).default
+        coin = coin_of(Parameterization(classes, activation), x.device)
+        library.opcheck(operator, (x, *coin, *OPERATORS[name](x, classes)))
 
 
 @pytest.mark.parametrize("name", ["sigmoid", "natural"])

@@ -13,9 +13,7 @@ import catnat.torch as ct
 X = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize(
-    "parameterization", ["natural", "sigmoid", catnat.Parameterization(6, tree=catnat.Tree.chain(6))]
-)
+@pytest.mark.parametrize("parameterization", ["natural", catnat.Parameterization(6, tree=catnat.Tree.chain(6))])
 def test_a_linear_head_is_a_linear_layer_and_a_catnat(parameterization):
     torch.manual_seed(0)
     head = ct.CatnatLinear(8, 6, parameterization)
@@ -23,10 +21,9 @@ def test_a_linear_head_is_a_linear_layer_and_a_catnat(parameterization):
     assert head.linear.out_features == 5
     torch.testing.assert_close(head(X), ct.log_catnat(scores, parameterization))
     torch.testing.assert_close(head.log_probs(X), head(X))
-    torch.testing.assert_close(
-        head.loss(X, target, label_smoothing=0.1),
-        ct.cross_entropy(scores, target, parameterization, label_smoothing=0.1),
-    )
+    smooth = {"label_smoothing": 0.1}
+    expected = ct.cross_entropy(scores, target, parameterization, **smooth)
+    torch.testing.assert_close(head.loss(X, target, **smooth), expected)
     assert (head.mode(X) == head(X).argmax(-1)).all()
     mask = torch.arange(6) != 2
     torch.testing.assert_close(head.distribution(X, mask=mask).probs.sum(-1), torch.ones(64))
@@ -74,7 +71,7 @@ def test_saturation_is_the_share_beyond_the_natural_range():
     assert ct.saturation(x, "sigmoid") == 0
     assert ct.saturation(2 * x, catnat.Natural(2 * catnat.Natural().amplitude)) == 0.5
     shifted = catnat.Parameterization(3)
-    assert ct.saturation(torch.from_numpy(shifted.centers).float(), shifted) == 0
+    assert ct.saturation(torch.tensor(shifted.centers.tolist()), shifted) == 0
 
 
 def test_one_warning_when_more_than_half_are_beyond():

@@ -18,7 +18,7 @@ PARAMETERIZATIONS = {
     "natural": "natural",
     "sigmoid": catnat.Sigmoid(),
     "nested": catnat.Parameterization(K, "natural", make_tree("nested", K), center=0.1),
-    "reflect": catnat.Parameterization(K, catnat.Natural(saturation="reflect"), make_tree("chain", K)),
+    "reflect": catnat.Parameterization(K, catnat.Natural(tail=0.0, saturation="reflect"), make_tree("chain", K)),
 }
 EACH = pytest.mark.parametrize("pi", PARAMETERIZATIONS.values(), ids=PARAMETERIZATIONS)
 REDUCTIONS = pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
@@ -133,7 +133,7 @@ def test_an_ignored_row_may_hold_anything():
 
 
 def test_a_target_without_probability_costs_nothing_where_the_class_has_none():
-    pi = catnat.Parameterization(4, catnat.Natural(floor=0.0))
+    pi = catnat.Parameterization(4, catnat.Natural(tail=0.0, floor=0.0))
     scores = torch.tensor([[4.0, 0.2, 0.3]], requires_grad=True)  # the left half is impossible
     loss = ct.cross_entropy(scores, torch.tensor([[0.0, 0.0, 0.5, 0.5]]), pi)
     loss.backward()
@@ -216,7 +216,7 @@ def test_the_loss_keeps_its_weight_with_the_model():
     )
 
 
-@pytest.mark.parametrize("activation", ["natural", "sigmoid", catnat.Natural(saturation="reflect")])
+@pytest.mark.parametrize("activation", ["natural", "sigmoid", catnat.Natural(tail=0.0, saturation="reflect")])
 def test_a_small_classifier_learns(activation):
     torch.manual_seed(0)
     centers = 3 * torch.randn(K, 4)

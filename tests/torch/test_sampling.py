@@ -11,9 +11,9 @@ from tests.core.trees import KINDS, make_tree
 
 ACTIVATIONS = {
     "sigmoid": catnat.Sigmoid(),
-    "clip": catnat.Natural(),
-    "revive": catnat.Natural(5.0, "revive"),
-    "reflect": catnat.Natural(saturation="reflect"),
+    "clip": catnat.Natural(tail=0.0),
+    "revive": catnat.Natural(5.0, 0.0, "revive"),
+    "reflect": catnat.Natural(tail=0.0, saturation="reflect"),
 }
 MASK_MODES = ["free", "renormalize", "prune"]
 LEAST_P = 1e-6
@@ -142,7 +142,7 @@ def test_a_forbidden_class_is_never_drawn_on_a_chain_too_deep_to_walk(mask_mode)
 
 @pytest.mark.parametrize("mask_mode", MASK_MODES[1:])
 def test_allowed_classes_without_any_mass_are_drawn_all_the_same(mask_mode):
-    pi = catnat.Parameterization(4, catnat.Natural(floor=0.0))
+    pi = catnat.Parameterization(4, catnat.Natural(tail=0.0, floor=0.0))
     scores = torch.tensor([100.0, 0.0, 0.0])  # all mass on the right half
     masking = {"mask": torch.tensor([True, True, False, False]), "mask_mode": mask_mode}
     torch.manual_seed(0)
@@ -164,7 +164,7 @@ def test_every_row_has_its_own_mask():
 @pytest.mark.parametrize("side", [-1, 1])
 @pytest.mark.parametrize("mask_mode", ["free", "prune"])
 def test_a_saturated_node_keeps_its_floor(saturation, score, side, mask_mode):
-    pi = catnat.Parameterization(2, catnat.Natural(saturation=saturation, floor=0.05))
+    pi = catnat.Parameterization(2, catnat.Natural(tail=0.0, saturation=saturation, floor=0.05))
     masking = {} if mask_mode == "free" else {"mask": torch.ones(2, dtype=torch.bool), "mask_mode": mask_mode}
     torch.manual_seed(0)
     drawn = ct.sample(torch.tensor([side * score]), pi, sample_shape=(100_000,), **masking)
@@ -173,8 +173,9 @@ def test_a_saturated_node_keeps_its_floor(saturation, score, side, mask_mode):
 
 
 @pytest.mark.parametrize("side", [-1, 1])
-@pytest.mark.parametrize("pi", [catnat.Natural(floor=0.0), catnat.Natural(floor=0.0, saturation="revive")])
-def test_without_a_floor_a_saturated_node_is_certain(pi, side):
+@pytest.mark.parametrize("saturation", ["clip", "revive"])
+def test_without_a_floor_a_saturated_node_is_certain(saturation, side):
+    pi = catnat.Natural(tail=0.0, floor=0.0, saturation=saturation)
     torch.manual_seed(0)
     drawn = ct.sample(torch.tensor([side * 4.0]), pi, sample_shape=(1_000_000,))
     assert (drawn == (1 if side > 0 else 0)).all()

@@ -14,7 +14,7 @@ from catnat import Natural, Parameterization, Tree
 PI = {
     "balanced": Parameterization(6),
     "chain": Parameterization(6, "sigmoid", Tree.chain(6)),
-    "large": Parameterization(100, Natural(saturation="reflect")),
+    "large": Parameterization(100, Natural(tail=0.0, saturation="reflect")),
     "wide heap": Parameterization(100, "sigmoid"),
 }
 every_pi = pytest.mark.parametrize("pi", PI.values(), ids=PI.keys())

@@ -18,9 +18,9 @@ from tests.core.trees import KINDS, make_tree
 ACTIVATIONS = [
     Sigmoid(),
     Natural(),
-    Natural(floor=0.0),
-    Natural(saturation="reflect"),
-    Natural(saturation="revive"),
+    Natural(tail=0.0, floor=0.0),
+    Natural(tail=0.0, saturation="reflect"),
+    Natural(tail=0.0, saturation="revive"),
 ]
 
 

@@ -65,7 +65,7 @@ def test_drawing_all_is_a_permutation_of_what_is_allowed(masking, dtype):
 
 @pytest.mark.parametrize("mask_mode", ["renormalize", "prune"])
 def test_classes_without_mass_come_last_and_forbidden_ones_never(mask_mode):
-    pi = catnat.Parameterization(4, catnat.Natural(floor=0.0))
+    pi = catnat.Parameterization(4, catnat.Natural(tail=0.0, floor=0.0))
     scores = torch.tensor([100.0, 0.0, 0.0]).expand(500, -1)  # all mass on the right half
     drawn = ct.sample_without_replacement(scores, 4, pi, generator=seeded())
     assert (drawn[:, :2] >= 2).all() and drawn.sort().values.equal(torch.arange(4).expand(500, -1))

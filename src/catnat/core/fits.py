@@ -70,8 +70,7 @@ def natural_logit(tail: float) -> Fit | None:
 
     grid = np.linspace(0, most, 2001)
     for degree in range(1, MAX_LOGIT_COEFFICIENTS):
-        fitted = chebyshev.chebinterpolate(lambda t: target((t + 1) * most / 2), degree)
-        found = chebyshev.Chebyshev(fitted, domain=(0, most))
+        found = chebyshev.Chebyshev.interpolate(target, degree, domain=(0, most))
         error = float(np.max(np.abs(found(grid) - target(grid)) * grid**1.5))
         if error <= LOGIT_ERROR:
             powers = found.convert(kind=np.polynomial.Polynomial)

@@ -7,11 +7,11 @@ except ModuleNotFoundError as missing:
 
 from catnat.jax.distributions import (
     CatnatCategorical,
+    MultiCatnat,
     OneHotCatnat,
     OneHotCatnatStraightThrough,
     RelaxedOneHotCatnat,
 )
-from catnat.jax.sampling import Draw, draw, mode, sample
 from catnat.jax.estimators import (
     LeaveOneOut,
     MovingAverage,
@@ -38,15 +38,17 @@ from catnat.jax.functional import (
     log_catnat,
     log_prob,
     reach,
+    saturation,
     scores_from_probs,
 )
-from catnat.jax.multi import MultiCatnat
-from catnat.jax.nn import Catnat, CatnatCrossEntropyLoss, LogCatnat
+from catnat.jax.nn import Catnat, CatnatCrossEntropyLoss, CatnatLinear, LogCatnat
+from catnat.jax.sampling import Draw, draw, mode, sample
 
 __all__ = [
     "Catnat",
     "CatnatCategorical",
     "CatnatCrossEntropyLoss",
+    "CatnatLinear",
     "Draw",
     "LeaveOneOut",
     "LogCatnat",
@@ -74,6 +76,7 @@ __all__ = [
     "relaxed_sample",
     "sample",
     "sample_without_replacement",
+    "saturation",
     "score_function",
     "scores_from_probs",
     "softmax_fisher",

@@ -10,18 +10,18 @@ as the whole, and one a level would make the backward pass as slow as the tree i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from catnat.jax._node import log_branch, log_branches, probability
 from catnat.jax._compat import look_up
+from catnat.jax._node import log_branches, logit
 from catnat.jax._plan import Plan
 
-# Trees deeper than this are sampled by tossing all coins at once instead of walking.
+# Trees deeper than this are not walked level by level.
 MAX_STEPS = 64
 
 # -- the two maps ------------------------------------------------------------------------------------------------
@@ -78,35 +78,43 @@ def ascend(classes: Array, plan: Plan) -> tuple[Array, Array]:
     if plan.num_classes == 1:
         return classes[..., :0], classes[..., :0]
     if plan.is_heap:
-        return _ascend_heap(classes, plan)
+        return climb(classes, plan, lambda level, left, right: left + right)
     sums = _pad(classes, 0, 1)[..., plan.class_or_none]
     for above in reversed(plan.jumps):
         sums = sums.at[..., above].add(sums)
     return sums[..., 2::2], sums[..., 3::2]
 
 
-def _ascend_heap(classes: Array, plan: Plan) -> tuple[Array, Array]:
-    *above, deepest = plan.level_sizes
-    shallow = plan.num_classes - 2 * deepest  # classes that hang one level higher than the deepest
-    finished, here = lax.split(classes, (shallow, 2 * deepest), axis=classes.ndim - 1)
+def climb(classes: Array, plan: Plan, join: Callable[[int, Array, Array], Array]) -> tuple[Array, Array]:
+    """What ``join(level, left, right)`` makes of both sides of every node, from the classes up to the root.
+
+    Returns:
+        What came to every node from its left and from its right: [..., K-1] each.
+    """
+    here = classes[..., :0]  # the nodes of one level
     lefts, rights = [], []
-    for height, width in enumerate((deepest, *reversed(above))):
-        pairs = here.reshape(*here.shape[:-1], width, 2)
-        left, right = pairs[..., 0], pairs[..., 1]
-        lefts.append(left)
-        rights.append(right)
-        here = left + right
-        if height == 0 and shallow:
-            here = jnp.concatenate((here, finished), -1)
+    for level in reversed(range(plan.depth)):
+        below = _below(here, classes, level, plan)
+        pairs = below.reshape(*below.shape[:-1], below.shape[-1] // 2, 2)
+        lefts.append(pairs[..., 0])
+        rights.append(pairs[..., 1])
+        if level:
+            here = join(level, lefts[-1], rights[-1])
     return jnp.concatenate(lefts[::-1], -1), jnp.concatenate(rights[::-1], -1)
 
 
-# -- what the public functions are made of -----------------------------------------------------------------------
+def _below(here: Array, classes: Array, level: int, plan: Plan) -> Array:
+    """The places under a level: nodes, whose values are at hand, and classes."""
+    if not plan.is_heap:
+        ids, order = plan.rungs[level]
+        return jnp.concatenate((here, classes[..., ids]), -1)[..., order]
+    shallow = plan.num_classes - 2 * plan.level_sizes[-1]  # classes that hang one level higher than the deepest
+    if level == plan.depth - 1:
+        return classes[..., shallow:]
+    return jnp.concatenate((here, classes[..., :shallow]), -1) if level == plan.depth - 2 and shallow else here
 
 
-def log_classes(x: Array, plan: Plan) -> Array:
-    """log p of every class: [..., K-1] to [..., K]."""
-    return descend(*log_branches(x, plan), plan)[0]
+# -- along single paths ------------------------------------------------------------------------------------------
 
 
 def log_path(x: Array, index: Array, plan: Plan) -> Array:
@@ -125,7 +133,8 @@ def log_path(x: Array, index: Array, plan: Plan) -> Array:
     nodes, turns_right, on_path = _paths(index, plan)  # [..., M, depth]
     flat = (*nodes.shape[:-2], nodes.shape[-2] * plan.depth)
     picked = jnp.take_along_axis(x, nodes.reshape(flat), -1, mode="promise_in_bounds").reshape(nodes.shape)
-    terms = log_branch(picked, turns_right, plan, nodes)
+    left, right = log_branches(picked, plan, nodes)
+    terms = jnp.where(turns_right, right, left)
     return jnp.sum(terms if on_path is None else jnp.where(on_path, terms, 0), -1)
 
 
@@ -144,67 +153,20 @@ def _paths(index: Array, plan: Plan) -> tuple[Array, Array, Array | None]:
 # -- sampling ----------------------------------------------------------------------------------------------------
 
 
-class Coins:
-    """How every node's coin falls: right where the right branch's probability exceeds a uniform number."""
+def draw(key: Array, values: Array, count: int, plan: Plan, *, are_logits: bool = False) -> Array:
+    """Draw classes [..., count]: toss a coin at every node of one path, from the root down.
 
-    def __init__(self, right: Array) -> None:
-        self.right = right  # [..., K-1]
-
-    def mint(self, uniforms: Array) -> Array:
-        """Uniforms in [0, 1) as what `toss` compares with; done once for all."""
-        return uniforms
-
-    def toss(self, minted: Array, nodes: Array | None) -> Array:
-        """Which coins fall right: at zero-based nodes [..., M] of every row or, for None, at all [..., 1, K-1]."""
-        return minted < row_values(self.right, nodes)
-
-
-class ScoreCoins(Coins):
-    """Coins by the scores themselves: a is monotone, so u < a(s) is asked as s - C > a^-1(u), with no a on the way."""
-
-    def __init__(self, x: Array, plan: Plan) -> None:
-        super().__init__(x)
-        self.plan = plan
-
-    def mint(self, uniforms: Array) -> Array:
-        """a^-1 of the uniforms."""
-        natural = self.plan.natural
-        if natural is None:
-            return jnp.log(uniforms) - jnp.log1p(-uniforms)
-        turns = (jnp.arctan2(jnp.sqrt(uniforms), jnp.sqrt(1 - uniforms)) - np.pi / 4) / self.plan.angle
-        turns = jnp.where(uniforms < natural.floor, -jnp.inf, turns)  # a is never less than its floor
-        return jnp.where(uniforms >= 1 - natural.floor, jnp.inf, turns)
-
-    def toss(self, minted: Array, nodes: Array | None) -> Array:
-        """Which scores lie above."""
-        x = row_values(self.right, nodes)
-        if self.plan.natural is not None:
-            limits = np.finfo(self.plan.dtype)
-            x = jnp.clip(x, limits.min, limits.max)  # an infinite score is on its floor too
-        return (x - self.plan.ends_at(nodes).center if self.plan.centered else x) > minted
-
-
-def coins_of(x: Array, plan: Plan) -> Coins:
-    """The coins of a row of scores, looked at only where the walk comes by."""
-    return Coins(probability(x, plan)) if plan.reflects else ScoreCoins(x, plan)  # a reflected a is not monotone
-
-
-def row_values(values: Array, nodes: Array | None) -> Array:
-    """Values [..., K-1] at zero-based nodes [..., M] of every row, or at all of them: [..., 1, K-1]."""
-    if nodes is None:
-        return values[..., None, :]
-    return jnp.take_along_axis(values, nodes, -1, mode="promise_in_bounds")
-
-
-def draw(key: Array, coins: Coins, shape: Sequence[int], plan: Plan) -> Array:
-    """Draw classes of the given shape [..., M]: toss a coin at every node of one path, from the root down."""
-    shape = tuple(shape)
+    A coin falls right where a uniform number is below a: where the logit of that number is below z. So a node whose z
+    is infinite has one side only, and NaN falls left. ``values`` [..., K-1] are scores, whose z is computed only where
+    the walk comes by, or logits.
+    """
+    shape = (*values.shape[:-1], count)
     if plan.num_classes == 1:
         return jnp.zeros(shape, jnp.int32)
     if plan.depth > MAX_STEPS:
-        return _draw_deep(key, coins, shape, plan)
-    minted = coins.mint(jax.random.uniform(key, (plan.depth, *shape), plan.dtype))
-    place = jnp.ones(shape, jnp.int32) + jnp.zeros_like(coins.right[..., :1], jnp.int32)  # spread as the rows are
+        return _draw_deep(key, values if are_logits else logit(values, plan), shape, plan)
+    thrown = _thrown(key, (plan.depth, *shape), plan)
+    place = jnp.ones(shape, jnp.int32) + jnp.zeros_like(values[..., :1], jnp.int32)  # spread as the rows are
     for step in range(plan.depth):
         node = place if plan.is_heap else look_up(plan.node_at, place)
         # some paths end early; in the heap only before the last step
@@ -212,15 +174,22 @@ def draw(key: Array, coins: Coins, shape: Sequence[int], plan: Plan) -> Array:
         if not plan.even and (step == plan.depth - 1 or not plan.is_heap):
             inside = (node < plan.num_classes) & (node > 0)
             node = jnp.where(inside, node, 1)
-        below = 2 * node + coins.toss(minted[step], node - 1).astype(jnp.int32)
+        z = jnp.take_along_axis(values, node - 1, -1, mode="promise_in_bounds")
+        z = z if are_logits else logit(z, plan, node - 1)
+        below = 2 * node + (thrown[step] < z).astype(jnp.int32)
         place = below if inside is None else jnp.where(inside, below, place)
     return place - plan.num_classes if plan.is_heap else look_up(plan.class_at, place)
 
 
-def _draw_deep(key: Array, coins: Coins, shape: tuple[int, ...], plan: Plan) -> Array:
+def _thrown(key: Array, shape: tuple[int, ...], plan: Plan) -> Array:
+    """Logits of uniform numbers in [0, 1)."""
+    uniforms = jax.random.uniform(key, shape, plan.dtype)
+    return jnp.log(uniforms) - jnp.log1p(-uniforms)
+
+
+def _draw_deep(key: Array, z: Array, shape: tuple[int, ...], plan: Plan) -> Array:
     """Toss every node's coin at once, then follow the arrows by pointer doubling: no loop over a long chain."""
-    uniforms = jax.random.uniform(key, (*shape, plan.num_nodes), plan.dtype)
-    right = coins.toss(coins.mint(uniforms), None)  # [..., M, K-1]
+    right = _thrown(key, (*shape, plan.num_nodes), plan) < z[..., None, :]  # [..., M, K-1]
     below = 2 * jnp.arange(1, plan.num_classes, dtype=jnp.int32) + right.astype(jnp.int32)
     arrow = jnp.broadcast_to(jnp.arange(2 * plan.num_classes, dtype=jnp.int32), (*shape, 2 * plan.num_classes))
     arrow = arrow.at[..., plan.node_places].set(below)  # a class points at itself

@@ -22,12 +22,13 @@ from catnat.core.errors import (
     check_width,
     empty_mask_row,
 )
-from catnat.core.parameterization import Natural, Parameterization, Sigmoid
-from catnat.jax._node import gate_revival
+from catnat.core.parameterization import Activation, Parameterization
 from catnat.jax._compat import is_readable
+from catnat.jax._node import gate_revival
 from catnat.jax._plan import Plan, plan_for
 
-ParameterizationLike = Parameterization | Natural | Sigmoid | str
+ParameterizationLike = Parameterization | Activation | str
+DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 def prepare(scores: Array, parameterization: ParameterizationLike, axis: int = -1) -> tuple[Array, Plan, np.dtype]:
@@ -47,12 +48,20 @@ def prepare(scores: Array, parameterization: ParameterizationLike, axis: int = -
 
 def check_scores(scores: Array) -> Array:
     """``scores`` as an array of JAX's, or raise unless it is a floating-point array of at least one dimension."""
-    scores = as_array(scores, "scores")
-    if not jnp.issubdtype(scores.dtype, jnp.floating):
-        raise TypeError(f"scores must be floating point; got {scores.dtype}")
+    scores = check_floating(scores, "scores")
     if scores.ndim == 0:
         raise ValueError("scores must have at least one dimension; got a scalar")
     return scores
+
+
+def check_floating(values: Array, argument: str) -> Array:
+    """``values`` as an array of JAX's, or raise unless they are of a floating-point dtype that we compute in."""
+    values = as_array(values, argument)
+    if not jnp.issubdtype(values.dtype, jnp.floating):
+        raise TypeError(f"{argument} must be floating point; got {values.dtype}")
+    if values.dtype.name not in DTYPES:
+        raise TypeError(f"{argument} must be {', '.join(DTYPES[:-1])} or {DTYPES[-1]}; got {values.dtype}")
+    return values
 
 
 def as_array(values: Array, argument: str) -> Array:
@@ -62,14 +71,14 @@ def as_array(values: Array, argument: str) -> Array:
     return jnp.asarray(values)
 
 
-def check_key(key: Array) -> None:
-    """Raise unless ``key`` is one random key of JAX's, typed or raw."""
-    is_key = isinstance(key, jax.Array) and (
-        jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or (key.dtype == jnp.uint32 and key.ndim == 1)
-    )
-    if not is_key or (jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim):
-        came = f"{key.dtype} of shape {key.shape}" if isinstance(key, jax.Array) else type(key).__name__
+def check_key(key: Array) -> Array:
+    """``key`` as an array of JAX's, or raise unless it is one random key, typed or raw; NumPy may hold a raw one."""
+    is_array = isinstance(key, (jax.Array, np.ndarray))
+    is_typed = is_array and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if not is_array or key.ndim != (not is_typed) or not (is_typed or key.dtype == np.uint32):
+        came = f"{key.dtype} of shape {key.shape}" if is_array else type(key).__name__
         raise TypeError(f"key, the first argument, must be one random key, as jax.random.key(0) makes it; got {came}")
+    return jnp.asarray(key)
 
 
 def check_shape(argument: str, shape: object) -> tuple[int, ...]:
@@ -140,9 +149,7 @@ def prepare_where(where: Array | None, x: Array, plan: Plan, axis: int) -> tuple
 
 def prepare_probs(probs: Array, parameterization: ParameterizationLike, axis: int) -> Array:
     """Probabilities with their classes' axis last, checked."""
-    probs = as_array(probs, "probs")
-    if not jnp.issubdtype(probs.dtype, jnp.floating):
-        raise TypeError(f"probs must be a floating-point array; got {probs.dtype}")
+    probs = check_floating(probs, "probs")
     last = to_last(probs, axis, "probs")
     if last.shape[-1] == 0:
         raise ValueError(f"probs must hold at least one class along axis {axis}; got shape {probs.shape}")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from jax import Array
 
-from catnat.core.parameterization import Natural, Parameterization, Sigmoid, resolve
+from catnat.core.parameterization import Activation, Natural, Parameterization, resolve
 from catnat.core.tree import Floats
 from catnat.jax._compat import look_up
 
@@ -25,18 +25,17 @@ Values = np.ndarray | np.floating | Array
 
 
 class Ends(NamedTuple):
-    """Where every node's range has its centre and its ends: vectors [K-1], or numbers where all nodes have the same.
+    """Where every node's range has its ends: vectors [K-1], or numbers where all nodes have the same.
 
     An end is the sum of a leading number and of what that lacks, which is kept in radians: were both in the unit of the
-    scores, XLA would add them up before it takes the score off. The sigmoid has a centre alone.
+    scores, XLA would add them up before it takes the score off.
     """
 
-    center: Values
     lower: Values
     lower_rest: Values
     upper: Values
     upper_rest: Values
-    near_center: Values  # the centre less whole periods, where the activation has a period
+    near_center: Values  # the centre minus whole periods, where the activation has a period
 
 
 class Plan:
@@ -72,27 +71,33 @@ class Plan:
         return self._number(values), self._number(lacking * self.angle)
 
     def _plan_activation(self, pi: Parameterization) -> None:
-        """Per-node constants: [K-1] vectors, or [1] where every node has the same."""
+        """Per-node constants: [K-1] vectors, or numbers where every node has the same."""
+        assert isinstance(pi.activation, Activation)
+        self.activation = of = pi.activation
         centers = pi.centers
         if centers.size and np.all(centers == centers[0]):
             centers = centers[:1]
         self.centered = bool(np.any(centers != 0))  # whether there is a shift at all
         self.uniform = centers.size <= 1  # whether all nodes have the same
-        center = self._number(centers)
-        parts = [center] * 6
-        self.natural = pi.activation if isinstance(pi.activation, Natural) else None
-        self.reflects = self.natural is not None and self.natural.saturation == "reflect"
-        self.revives = self.natural is not None and self.natural.saturation == "revive"
-        if self.natural is not None:
-            self.angle = math.pi / (2 * self.natural.amplitude)  # radians a unit of score, measured from an end
-            lower, lower_rest, upper, upper_rest = self.natural.edges(centers)
-            near = self._number(self.natural.near_zero(centers))
-            parts = [center, *self._split(lower, lower_rest), *self._split(upper, upper_rest), near]
-            # the angle at the floor; a floor below the dtype's smallest number counts as none
-            self.least = self.natural.margin * self.angle if self.natural.floor >= np.finfo(self.dtype).tiny else 0.0
-            self.period = float(self.dtype.type(2 * self.natural.amplitude))
-            self.period_rest = 2 * self.natural.amplitude - self.period
-        self.ends = Ends(*(part[0] if part.size == 1 else part for part in parts))
+        self.center = _plain(self._number(centers))
+        self.paper = of if isinstance(of, Natural) and of.tail == 0 else None
+        self.reflects = self.paper is not None and self.paper.saturation == "reflect"
+        self.revives = self.paper is not None and self.paper.saturation == "revive"
+        if isinstance(of, Natural):
+            self.angle = math.pi / (2 * of.amplitude)  # radians a unit of score, measured from an end
+            lower, lower_rest, upper, upper_rest = of.edges(centers)
+            near = self._number(of.near_zero(centers))
+            parts = (*self._split(lower, lower_rest), *self._split(upper, upper_rest), near)
+            self.ends = Ends(*map(_plain, parts))
+            # the angle at the joint or at the floor; a floor below the dtype's smallest number counts as none
+            least = of.tail or of.floor or 0.0
+            self.least = math.asin(math.sqrt(least)) if least >= np.finfo(self.dtype).tiny else 0.0
+            self.period = float(self.dtype.type(2 * of.amplitude))
+            self.period_rest = 2 * of.amplitude - self.period
+
+    def center_at(self, nodes: Array | None) -> Values:
+        """The centres of the given zero-based nodes, or of all."""
+        return self.center if nodes is None or self.uniform else look_up(np.asarray(self.center), nodes)
 
     def ends_at(self, nodes: Array | None) -> Ends:
         """The ends of the given zero-based nodes, or of all."""
@@ -144,8 +149,22 @@ class Plan:
             above = above[above]
         return tuple(rounds)
 
+    @cached_property
+    def rungs(self) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+        """For every level, the classes right below it, and the order of its places in (nodes below, those classes)."""
+        found = []
+        for low, high in self.tree.levels:
+            nodes = self.node_at[2 * low : 2 * high]
+            order = np.argsort(nodes == 0, kind="stable")  # the places of nodes first
+            found.append((self.class_at[2 * low : 2 * high][nodes == 0], np.argsort(order).astype(np.int32)))
+        return tuple(found)
 
-def plan_for(parameterization: Parameterization | Natural | Sigmoid | str, num_classes: int, dtype: np.dtype) -> Plan:
+
+def _plain(part: np.ndarray) -> Values:
+    return part[0] if part.size == 1 else part
+
+
+def plan_for(parameterization: Parameterization | Activation | str, num_classes: int, dtype: np.dtype) -> Plan:
     """The plan of a parameterization, or of that activation on the balanced tree of ``num_classes`` classes."""
     try:
         return _cached(parameterization, num_classes, dtype)
@@ -155,5 +174,5 @@ def plan_for(parameterization: Parameterization | Natural | Sigmoid | str, num_c
 
 
 @lru_cache(maxsize=1024)
-def _cached(parameterization: Parameterization | Natural | Sigmoid | str, num_classes: int, dtype: np.dtype) -> Plan:
+def _cached(parameterization: Parameterization | Activation | str, num_classes: int, dtype: np.dtype) -> Plan:
     return Plan(resolve(parameterization, num_classes), dtype)

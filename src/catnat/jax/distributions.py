@@ -6,7 +6,8 @@ distribution maps over its batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any, Self
 
 import jax
@@ -14,10 +15,20 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.tree_util import GetAttrKey, register_pytree_with_keys_class
 
-from catnat.core.errors import check_classes
+from catnat.core.errors import check_classes, check_num_classes, check_width
 from catnat.jax import functional, sampling
 from catnat.jax._dispatch import p_log_ratio
-from catnat.jax._inputs import ParameterizationLike, check_key, check_scores, check_shape, prepare, prepare_mask
+from catnat.jax._inputs import (
+    ParameterizationLike,
+    check_floating,
+    check_integers,
+    check_key,
+    check_mask,
+    check_scores,
+    check_shape,
+    prepare,
+    prepare_mask,
+)
 from catnat.jax._noise import at_least_single, check_temperature, gumbel, relaxed_density, soften
 
 Shape = Sequence[int]
@@ -77,13 +88,15 @@ class Finite(Distribution):
 
     def __init__(
         self,
-        scores: Array,
+        scores: Array | None = None,
         parameterization: ParameterizationLike = "natural",
         *,
+        logits: Array | None = None,
+        probs: Array | None = None,
         mask: Array | None = None,
         mask_mode: str = "renormalize",
     ) -> None:
-        scores = check_scores(scores)
+        scores = _scores(scores, logits, probs, parameterization)
         x, plan, _ = prepare(scores, parameterization)
         mask = prepare_mask(mask, mask_mode, x, plan)
         if mask is not None:
@@ -147,6 +160,9 @@ class CatnatCategorical(Finite):
     Args:
         scores: [..., K-1].
         parameterization: a `catnat.Parameterization`, or the name (or value) of an activation on the balanced tree.
+        logits: [..., K] in place of scores: log-probabilities up to a constant. They are turned into scores by softmax
+            and `catnat.jax.scores_from_probs`.
+        probs: [..., K] in place of scores: probabilities up to a factor, turned into scores likewise.
         mask: [..., K] boolean, True where a class is allowed. (`jax.grad` with respect to a distribution that has one
             needs ``allow_int=True``.)
         mask_mode: ``"renormalize"`` or ``"prune"``, as in `catnat.jax.log_catnat`.
@@ -164,11 +180,11 @@ class CatnatCategorical(Finite):
     @property
     def mode(self) -> Array:
         """The likeliest class."""
-        return drawing.mode(self.scores, self.parameterization, **self._masking)
+        return sampling.mode(self.scores, self.parameterization, **self._masking)
 
     def sample(self, key: Array, sample_shape: Shape = ()) -> Array:
         """Draw class ids by tree descent."""
-        return drawing.sample(key, self.scores, self.parameterization, sample_shape=sample_shape, **self._masking)
+        return sampling.sample(key, self.scores, self.parameterization, sample_shape=sample_shape, **self._masking)
 
     def log_prob(self, value: Array) -> Array:
         """log p of class ids."""
@@ -193,12 +209,12 @@ class OneHotCatnat(Finite):
     @property
     def mode(self) -> Array:
         """The likeliest class, one-hot."""
-        likeliest = drawing.mode(self.scores, self.parameterization, **self._masking)
+        likeliest = sampling.mode(self.scores, self.parameterization, **self._masking)
         return jax.nn.one_hot(likeliest, self.num_classes, dtype=self.scores.dtype)
 
     def sample(self, key: Array, sample_shape: Shape = ()) -> Array:
         """Draw one-hot vectors by tree descent."""
-        drawn = drawing.sample(key, self.scores, self.parameterization, sample_shape=sample_shape, **self._masking)
+        drawn = sampling.sample(key, self.scores, self.parameterization, sample_shape=sample_shape, **self._masking)
         return jax.nn.one_hot(drawn, self.num_classes, dtype=self.scores.dtype)
 
     def log_prob(self, value: Array) -> Array:
@@ -275,7 +291,7 @@ class RelaxedOneHotCatnat(Distribution):
 
     def rsample(self, key: Array, sample_shape: Shape = ()) -> Array:
         """Draw points of the simplex, differentiable in the scores and in the temperature."""
-        check_key(key)
+        key = check_key(key)
         log_p = functional.log_catnat(at_least_single(self.scores), self.parameterization)
         perturbed = log_p + gumbel(key, (*check_shape("sample_shape", sample_shape), *log_p.shape), log_p.dtype)
         return soften(perturbed, self.temperature).astype(self.scores.dtype)
@@ -289,6 +305,128 @@ class RelaxedOneHotCatnat(Distribution):
         check_classes("value", self.num_classes, value.shape[-1] if value.ndim else 0, value.shape)
         log_p = functional.log_catnat(at_least_single(self.scores), self.parameterization)
         return relaxed_density(value.astype(log_p.dtype), log_p, self.temperature).astype(self.scores.dtype)
+
+
+@register_pytree_with_keys_class
+class MultiCatnat(Distribution):
+    """Independent catnats of different sizes side by side, for actions with several parts (`MultiDiscrete`).
+
+    Args:
+        scores: [..., sum of (n - 1)], the parts' scores one after the other.
+        nvec: number of classes of every part.
+        parameterization: the name (or value) of an activation for all parts, or one `Parameterization` a part.
+        mask: [..., sum of n] allowed classes, the parts' one after the other.
+        mask_mode: as in `CatnatCategorical`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, catnat.jax as cj
+        >>> action = cj.MultiCatnat(jnp.zeros((7, 2 + 4)), [3, 5]).sample(jax.random.key(0))
+        >>> action.shape
+        (7, 2)
+    """
+
+    _settings = ("parameterization", "mask_mode", "nvec")
+
+    def __init__(
+        self,
+        scores: Array,
+        nvec: Sequence[int],
+        parameterization: ParameterizationLike | Sequence[ParameterizationLike] = "natural",
+        *,
+        mask: Array | None = None,
+        mask_mode: str = "renormalize",
+    ) -> None:
+        if not isinstance(nvec, Iterable):
+            raise TypeError(f"nvec must be a sequence of numbers of classes; got {nvec!r}")
+        self.nvec = tuple(check_num_classes(n) for n in nvec)
+        if not self.nvec:
+            raise ValueError("nvec must name at least one part; got none")
+        per_part = isinstance(parameterization, Sequence) and not isinstance(parameterization, str)
+        kinds: Any = tuple(parameterization) if per_part else parameterization  # type: ignore[arg-type]
+        if per_part and len(kinds) != len(self.nvec):
+            raise ValueError(f"parameterization must name one a part: {len(self.nvec)}; got {len(kinds)}")
+        self.parameterization = kinds
+        scores = check_scores(scores)
+        check_width(sum(self.nvec) - len(self.nvec) + 1, scores.shape[-1], scores.shape, called="axis")
+        if mask is not None:
+            mask = check_mask(mask)
+            if mask.shape[-1:] != (sum(self.nvec),):
+                raise ValueError(f"mask must be sum(nvec) = {sum(self.nvec)} wide; got shape {mask.shape}")
+        self.scores, self.allowed, self.mask_mode = scores, mask, mask_mode
+        for part in self.parts:  # what is wrong with a part's own scores or mask, it says itself
+            CatnatCategorical(part.scores, part.parameterization, mask=part.allowed, mask_mode=mask_mode)
+        if mask is not None:
+            batch = jnp.broadcast_shapes(scores.shape[:-1], mask.shape[:-1])
+            self.scores = jnp.broadcast_to(scores, (*batch, scores.shape[-1]))
+            self.allowed = jnp.broadcast_to(mask, (*batch, mask.shape[-1]))
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """Shape of one value."""
+        return (len(self.nvec),)
+
+    @property
+    def parts(self) -> list[CatnatCategorical]:
+        """The catnats, one a part."""
+        count, kind = len(self.nvec), self.parameterization
+        kinds = kind if isinstance(kind, tuple) else (kind,) * count
+        scores = jnp.split(self.scores, list(accumulate(n - 1 for n in self.nvec))[:-1], axis=-1)
+        masks: list[Any] = [None] * count
+        if self.allowed is not None:
+            masks = jnp.split(self.allowed, list(accumulate(self.nvec))[:-1], axis=-1)
+        return [
+            CatnatCategorical.tree_unflatten((kind, self.mask_mode), leaves)
+            for kind, *leaves in zip(kinds, scores, masks, strict=True)
+        ]
+
+    @property
+    def mode(self) -> Array:
+        """The likeliest class of every part."""
+        return jnp.stack([part.mode for part in self.parts], -1)
+
+    def sample(self, key: Array, sample_shape: Shape = ()) -> Array:
+        """Draw class ids [..., parts]."""
+        keys = jax.random.split(key, len(self.nvec))
+        return jnp.stack([part.sample(k, sample_shape) for part, k in zip(self.parts, keys, strict=True)], -1)
+
+    def log_prob(self, value: Array) -> Array:
+        """log p of class ids [..., parts], summed over the parts."""
+        value = check_integers(value, "value")
+        if value.shape[-1:] != self.event_shape:
+            raise ValueError(f"value must hold one class id a part: {len(self.nvec)}; got shape {value.shape}")
+        return _total([part.log_prob(value[..., i]) for i, part in enumerate(self.parts)])
+
+    def entropy(self) -> Array:
+        """Entropy in nats, summed over the parts."""
+        return _total([part.entropy() for part in self.parts])
+
+    def kl_divergence(self, other: MultiCatnat) -> Array:
+        """KL(self || other) in nats, summed over the parts; trees, activations and masks may differ."""
+        if not isinstance(other, MultiCatnat):
+            raise TypeError(f"KL needs another MultiCatnat; got {type(other).__name__}")
+        if self.nvec != other.nvec:
+            raise ValueError(f"KL needs the same nvec on both sides; got {self.nvec} and {other.nvec}")
+        return _total([p.kl_divergence(q) for p, q in zip(self.parts, other.parts, strict=True)])
+
+
+def _scores(
+    scores: Array | None, logits: Array | None, probs: Array | None, parameterization: ParameterizationLike
+) -> Array:
+    """The scores, or those of a distribution that is given in another way."""
+    given = [name for name, v in (("scores", scores), ("probs", probs), ("logits", logits)) if v is not None]
+    if len(given) != 1:
+        raise ValueError(f"exactly one of scores, probs and logits must be given; got {' and '.join(given) or 'none'}")
+    if logits is not None:
+        logits = check_floating(logits, "logits")
+        probs = jax.nn.softmax(at_least_single(logits), axis=-1)
+        return functional.scores_from_probs(probs, parameterization).astype(logits.dtype)
+    if probs is not None:
+        return functional.scores_from_probs(probs, parameterization)
+    return check_scores(scores)  # type: ignore[arg-type]
+
+
+def _total(parts: list[Array]) -> Array:
+    return jnp.stack(parts, -1).sum(-1)
 
 
 def _shape(leaf: Any) -> str:

@@ -142,7 +142,7 @@ def straight_through(
         Array([1., 1.], dtype=float32)
     """
     probs = functional.catnat(scores, parameterization, mask=mask, mask_mode=mask_mode)
-    drawn = drawing.sample(key, scores, parameterization, mask=mask, mask_mode=mask_mode)
+    drawn = sampling.sample(key, scores, parameterization, mask=mask, mask_mode=mask_mode)
     return jax.nn.one_hot(drawn, probs.shape[-1], dtype=probs.dtype) + (probs - lax.stop_gradient(probs))
 
 
@@ -226,7 +226,7 @@ def sample_without_replacement(
         >>> cj.sample_without_replacement(jax.random.key(0), jnp.zeros(3), 4).sort()
         Array([0, 1, 2, 3], dtype=int32)
     """
-    check_key(key)
+    key = check_key(key)
     scores = lax.stop_gradient(at_least_single(check_scores(scores)))
     log_p = functional.log_catnat(scores, parameterization, mask=mask, mask_mode=mask_mode)
     num_samples = check_num_samples(num_samples, log_p.shape[-1])
@@ -251,7 +251,7 @@ def _perturbed(
     key: Array, scores: Array, parameterization: ParameterizationLike, mask: Array | None, mask_mode: str
 ) -> Array:
     """log p plus Gumbel noise, in float32 at least."""
-    check_key(key)
+    key = check_key(key)
     scores = at_least_single(check_scores(scores))
     log_p = functional.log_catnat(scores, parameterization, mask=mask, mask_mode=mask_mode)
     return log_p + gumbel(key, log_p.shape, log_p.dtype)

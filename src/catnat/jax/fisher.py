@@ -12,12 +12,12 @@ from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
 from catnat.core.errors import check_nonnegative
-from catnat.jax import _eager
-from catnat.jax._node import log_branches, node_fisher
-from catnat.jax.distributions import Distribution
+from catnat.jax import _dispatch
 from catnat.jax._inputs import ParameterizationLike, check_number, check_scores, prepare, prepare_mask
-from catnat.jax._masks import live_branches, prune
+from catnat.jax._masks import counts
+from catnat.jax._node import information
 from catnat.jax._plan import Plan
+from catnat.jax.distributions import Distribution
 
 # Accelerators multiply float32 matrices in fewer digits unless told otherwise.
 matmul = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
@@ -50,13 +50,11 @@ def fisher_diagonal(
 
 @partial(jax.jit, static_argnames="plan")
 def _diagonal(x: Array, mask: Array | None, *, plan: Plan) -> Array:
-    left, right = log_branches(x, plan)
-    information = node_fisher(x, plan)
-    if mask is not None:
-        left, right = prune(left, right, mask, plan)
-        left_lives, right_lives = live_branches(mask, plan, x.dtype)
-        information = jnp.where(left_lives & right_lives, information, 0)
-    return jnp.exp(eager.descend(left, right, plan)[1]) * information
+    of_coins = information(x, plan)
+    if mask is not None:  # a node with one live side is no coin
+        on_left, on_right = counts(mask, plan, x.dtype)
+        of_coins = jnp.where((on_left > 0) & (on_right > 0), of_coins, 0)
+    return jnp.exp(_dispatch.branches(x, mask, plan)[2]) * of_coins
 
 
 def natural_gradient(

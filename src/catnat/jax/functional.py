@@ -8,7 +8,6 @@ from jax.typing import DTypeLike
 
 from catnat.core.errors import REDUCTIONS, check_choice, check_classes, check_share
 from catnat.jax import _dispatch, _eager
-from catnat.jax._node import score_of
 from catnat.jax._inputs import (
     ParameterizationLike,
     as_array,
@@ -23,6 +22,7 @@ from catnat.jax._inputs import (
     to_last,
 )
 from catnat.jax._masks import even_shares
+from catnat.jax._node import is_saturated, score_of
 
 
 def log_catnat(
@@ -56,7 +56,7 @@ def log_catnat(
     """
     x, plan, dtype = prepare(scores, parameterization, axis)
     mask = prepare_mask(mask, mask_mode, x, plan, axis)
-    return _answer(dispatch.log_p(x, mask, plan=plan, mask_mode=mask_mode), dtype, axis)
+    return _answer(_dispatch.log_p(x, mask, plan=plan, mask_mode=mask_mode), dtype, axis)
 
 
 def catnat(
@@ -79,7 +79,7 @@ def catnat(
     """
     x, plan, dtype = prepare(scores, parameterization, axis)
     mask = prepare_mask(mask, mask_mode, x, plan, axis)
-    return _answer(jnp.exp(dispatch.log_p(x, mask, plan=plan, mask_mode=mask_mode)), dtype, axis)
+    return _answer(jnp.exp(_dispatch.log_p(x, mask, plan=plan, mask_mode=mask_mode)), dtype, axis)
 
 
 def log_prob(
@@ -108,7 +108,7 @@ def log_prob(
     x, plan, dtype = prepare(scores, parameterization)
     mask = prepare_mask(mask, mask_mode, x, plan)
     index = check_index(index, plan)
-    return dispatch.log_prob(x, index, mask, plan=plan, mask_mode=mask_mode).astype(dtype)
+    return _dispatch.log_prob(x, index, mask, plan=plan, mask_mode=mask_mode).astype(dtype)
 
 
 def entropy(
@@ -129,7 +129,7 @@ def entropy(
     """
     x, plan, dtype = prepare(scores, parameterization)
     mask = prepare_mask(mask, mask_mode, x, plan)
-    return dispatch.entropy(x, mask, plan=plan, mask_mode=mask_mode).astype(dtype)
+    return _dispatch.entropy(x, mask, plan=plan, mask_mode=mask_mode).astype(dtype)
 
 
 def kl_divergence(
@@ -157,7 +157,7 @@ def kl_divergence(
     p, plan, _ = prepare(p_scores.astype(dtype), parameterization)
     q, _, _ = prepare(q_scores.astype(dtype), parameterization)
     mask = prepare_mask(mask, mask_mode, p, plan)
-    return dispatch.kl_divergence(p, q, mask, plan=plan, mask_mode=mask_mode).astype(dtype)
+    return _dispatch.kl_divergence(p, q, mask, plan=plan, mask_mode=mask_mode).astype(dtype)
 
 
 def cross_entropy(
@@ -213,7 +213,7 @@ def cross_entropy(
         check_classes("labels", plan.num_classes, probs.shape[-1], labels.shape)
         check_batch("labels", probs.shape[:-1], batch)
         probs = (probs * (1 - label_smoothing) + label_smoothing * share) * by_class
-        loss = -dispatch.times_log(probs, dispatch.log_p(x, mask, plan=plan, mask_mode="renormalize")).sum(-1)
+        loss = -_dispatch.times_log(probs, _dispatch.log_p(x, mask, plan=plan, mask_mode="renormalize")).sum(-1)
         counted, keep = jnp.ones_like(loss), rows
     else:
         labels = check_label_ids(labels, batch)
@@ -222,10 +222,10 @@ def cross_entropy(
         check_index(ids, plan, "labels")
         own = jnp.ones_like(x, shape=batch) if weight is None else weight[ids]
         counted = jnp.where(keep, own, 0)
-        loss = -dispatch.times_log(own, dispatch.log_prob(x, ids, mask, plan=plan, mask_mode="renormalize"))
+        loss = -_dispatch.times_log(own, _dispatch.log_prob(x, ids, mask, plan=plan, mask_mode="renormalize"))
         if label_smoothing:
-            every = dispatch.log_p(x, mask, plan=plan, mask_mode="renormalize")
-            spread = -dispatch.times_log(jnp.broadcast_to(share * by_class, every.shape), every).sum(-1)
+            every = _dispatch.log_p(x, mask, plan=plan, mask_mode="renormalize")
+            spread = -_dispatch.times_log(jnp.broadcast_to(share * by_class, every.shape), every).sum(-1)
             loss = (1 - label_smoothing) * loss + label_smoothing * spread
     if keep is not None:
         loss = jnp.where(keep, loss, 0)
@@ -238,8 +238,8 @@ def cross_entropy(
 def scores_from_probs(probs: Array, parameterization: ParameterizationLike = "natural", *, axis: int = -1) -> Array:
     """Scores whose catnat is ``probs``: the inverse map.
 
-    The probabilities need not sum to one. A node that is never reached gets the score 0. With the sigmoid a certain
-    turn has an infinite score; with the natural activation every score is finite.
+    The probabilities need not sum to one. A node that is never reached gets the score 0. A certain turn has an infinite
+    score; only the paper's activation (``tail=0``) reaches it at a finite one.
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
@@ -249,7 +249,7 @@ def scores_from_probs(probs: Array, parameterization: ParameterizationLike = "na
     last = prepare_probs(probs, parameterization, axis)
     # the plan for as many scores as these classes need
     x, plan, dtype = prepare(last[..., 1:], parameterization)
-    left, right = eager.ascend(last.astype(x.dtype), plan)
+    left, right = _eager.ascend(last.astype(x.dtype), plan)
     return _answer(score_of(left, right, plan), dtype, axis)
 
 
@@ -267,7 +267,22 @@ def reach(
     """
     x, plan, dtype = prepare(scores, parameterization, axis)
     mask = prepare_mask(mask, "prune", x, plan, axis)
-    return _answer(dispatch.reach(x, mask, plan=plan), dtype, axis)
+    return _answer(_dispatch.reach(x, mask, plan=plan), dtype, axis)
+
+
+def saturation(scores: Array, parameterization: ParameterizationLike = "natural", *, axis: int = -1) -> Array:
+    """The share of nodes that are beyond the natural range: one number, to look at while training.
+
+    There the slope no longer grows or, with the paper's activation (``tail=0``), the branch sits on its floor and
+    learns nothing. It is 0 for the sigmoid and for activations that we know nothing of.
+
+    Example:
+        >>> import jax.numpy as jnp, catnat.jax as cj
+        >>> cj.saturation(jnp.array([0.0, 1.0, -2.0, 3.0]))
+        Array(0.25, dtype=float32)
+    """
+    x, plan, dtype = prepare(scores, parameterization, axis)
+    return (is_saturated(x, plan).sum() / max(x.size, 1)).astype(dtype)
 
 
 # -- shared parts ------------------------------------------------------------------------------------------------

@@ -1,19 +1,26 @@
 """The functions with their settings kept, as callables that need no framework. No logic of their own.
 
 They may sit inside an Equinox or Flax module and go through `jax.jit`: the settings are static, a weight is a leaf.
+None of them warns of saturated scores, as PyTorch's modules may: log `catnat.jax.saturation` with your other metrics.
 """
 
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.tree_util import register_dataclass, register_static
 
-from catnat.core.errors import MASK_MODES, REDUCTIONS, check_choice, check_share
+from catnat.core.errors import MASK_MODES, REDUCTIONS, check_choice, check_num_classes, check_share
 from catnat.core.parameterization import resolve
-from catnat.jax import functional
-from catnat.jax._inputs import ParameterizationLike
+from catnat.jax import functional, sampling
+from catnat.jax._compat import is_readable
+from catnat.jax._inputs import ParameterizationLike, check_key
+from catnat.jax.distributions import CatnatCategorical
 
 STATIC = {"static": True}  # what JAX reads in the metadata of a field
 
@@ -105,3 +112,89 @@ class CatnatCrossEntropyLoss:
             reduction=self.reduction,
             label_smoothing=self.label_smoothing,
         )
+
+
+@register_dataclass
+@dataclass(frozen=True, eq=False)
+class CatnatLinear:
+    """A linear layer of the right width with a catnat on top: the head of a classifier or of a policy.
+
+    It is a pytree, so it may be a field of an Equinox module or an entry of a dict of parameters. Make one with
+    `init`. Wherever there is a ``mask``, ``mask_mode`` goes with it, as in `catnat.jax.log_catnat`.
+
+    Args:
+        weight: [num_classes - 1, in_features], a leaf.
+        bias: [num_classes - 1] or None, a leaf.
+        parameterization: as in `Catnat`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, catnat.jax as cj
+        >>> head = cj.CatnatLinear.init(jax.random.key(0), 16, 10)
+        >>> head(jnp.zeros((2, 16))).shape, head.loss(jnp.zeros((2, 16)), jnp.array([3, 9])).round(4)
+        ((2, 10), Array([2.3026, 2.3026], dtype=float32))
+    """
+
+    weight: Array
+    bias: Array | None = None
+    parameterization: ParameterizationLike = field(default="natural", metadata=STATIC)
+
+    @classmethod
+    def init(
+        cls,
+        key: Array,
+        in_features: int,
+        num_classes: int,
+        parameterization: ParameterizationLike = "natural",
+        *,
+        class_frequencies: Array | None = None,
+        bias: bool = True,
+    ) -> CatnatLinear:
+        """Weights as of `torch.nn.Linear`, around the uniform distribution or around given class frequencies.
+
+        Args:
+            key: the source of random numbers.
+            in_features: width of the inputs.
+            num_classes: K; there are K-1 outputs.
+            parameterization: as in `Catnat`, of K classes.
+            class_frequencies: [K] how often every class comes up, up to a factor: what the bias starts from.
+            bias: whether there is one.
+        """
+        pi = resolve(parameterization, check_num_classes(num_classes))
+        if pi.num_classes != num_classes:
+            raise ValueError(f"parameterization must have num_classes = {num_classes} classes; it has {pi.num_classes}")
+        bound = in_features**-0.5
+        weight = jax.random.uniform(check_key(key), (pi.num_nodes, in_features), minval=-bound, maxval=bound)
+        if class_frequencies is None:
+            return cls(weight, jnp.zeros(pi.num_nodes) if bias else None, pi)
+        if not bias:
+            raise ValueError("class_frequencies need a bias to start from; got bias=False")
+        if is_readable(class_frequencies) and not (np.asarray(class_frequencies) > 0).all():
+            raise ValueError("class_frequencies must be above 0: a class that never comes has no finite score")
+        return cls(weight, functional.scores_from_probs(class_frequencies, pi), pi)
+
+    def scores(self, x: Array) -> Array:
+        """[..., in_features] to [..., K-1] scores."""
+        scores = x @ self.weight.T
+        return scores if self.bias is None else scores + self.bias
+
+    def log_probs(self, x: Array, **masking: Any) -> Array:
+        """[..., in_features] to [..., K] log-probabilities."""
+        return functional.log_catnat(self.scores(x), self.parameterization, **masking)
+
+    __call__ = log_probs
+
+    def loss(self, x: Array, labels: Array, **settings: Any) -> Array:
+        """- log p of the labels, row by row; settings as in `catnat.jax.cross_entropy`."""
+        return functional.cross_entropy(self.scores(x), labels, self.parameterization, **settings)
+
+    def sample(self, key: Array, x: Array, **settings: Any) -> Array:
+        """Class ids drawn by tree descent; settings as in `catnat.jax.sample`."""
+        return sampling.sample(key, self.scores(x), self.parameterization, **settings)
+
+    def mode(self, x: Array, **masking: Any) -> Array:
+        """The likeliest class of every row."""
+        return sampling.mode(self.scores(x), self.parameterization, **masking)
+
+    def distribution(self, x: Array, **masking: Any) -> CatnatCategorical:
+        """The distribution of every row."""
+        return CatnatCategorical(self.scores(x), self.parameterization, **masking)

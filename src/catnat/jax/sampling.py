@@ -10,7 +10,6 @@ import numpy as np
 from jax import Array, lax
 
 from catnat.jax import _dispatch
-from catnat.jax.functional import entropy, log_prob
 from catnat.jax._inputs import (
     ParameterizationLike,
     check_batch,
@@ -20,6 +19,7 @@ from catnat.jax._inputs import (
     prepare,
     prepare_mask,
 )
+from catnat.jax.functional import entropy, log_prob
 
 
 def sample(
@@ -49,12 +49,12 @@ def sample(
         >>> cj.sample(jax.random.key(0), jnp.zeros((5, 17)), sample_shape=(2,)).shape
         (2, 5)
     """
-    check_key(key)
+    key = check_key(key)
     x, plan, _ = prepare(lax.stop_gradient(check_scores(scores)), parameterization)
     mask = prepare_mask(mask, mask_mode, x, plan)
     shape = check_shape("sample_shape", sample_shape)
     count = int(np.prod(shape, dtype=np.int64))
-    drawn = dispatch.draw(key, x, mask, count=count, plan=plan, mask_mode=mask_mode)
+    drawn = _dispatch.draw(key, x, mask, count=count, plan=plan, mask_mode=mask_mode)
     return jnp.moveaxis(drawn, -1, 0).reshape(*shape, *drawn.shape[:-1])
 
 
@@ -126,4 +126,4 @@ def mode(
     """
     x, plan, _ = prepare(lax.stop_gradient(check_scores(scores)), parameterization)
     mask = prepare_mask(mask, mask_mode, x, plan)
-    return dispatch.log_p(x, mask, plan=plan, mask_mode=mask_mode).argmax(-1).astype(jnp.int32)
+    return _dispatch.log_p(x, mask, plan=plan, mask_mode=mask_mode).argmax(-1).astype(jnp.int32)

@@ -34,7 +34,7 @@ class Gsl:
     thetas: tuple[float, ...] | None = None
     """True edge probabilities; by default the preset's, as all that follows."""
     heads: tuple[str, ...] | None = None
-    """Of softmax, sparsemax, catnat-sigmoid, catnat-natural, catnat-natural-reflect, catnat-natural-revive."""
+    """Of softmax, sparsemax, catnat, catnat-sigmoid, catnat-natural and its forms: see docs/experiments.md, Heads."""
     search: str | None = None
     """How rates are searched: grid or tpe."""
     rates: tuple[float, ...] | None = None

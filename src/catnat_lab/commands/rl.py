@@ -29,7 +29,7 @@ class Rl:
     game: str = "Breakout"
     """An Atari game, such as Breakout or Seaquest, or one of gymnasium's with numbered actions, such as CartPole-v1."""
     head: str | None = None
-    """The policy's: softmax, sparsemax, catnat-sigmoid, catnat-natural (by default), -exact, -reflect, -revive ..."""
+    """The policy's: softmax, sparsemax, catnat, catnat-sigmoid, catnat-natural (by default), -exact, -reflect, ..."""
     preset: str = "quick"
     """smoke (seconds), quick (100,000 steps) or paper (8 million; of gymnasium's games 100,000)."""
     seed: int | None = None

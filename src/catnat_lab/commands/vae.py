@@ -41,7 +41,7 @@ class Vae:
     data: tuple[str, ...] | None = None
     """Of grey, binary (thresholded) and bernoulli (drawn anew for every batch)."""
     heads: tuple[str, ...] | None = None
-    """Of softmax, sparsemax, catnat-sigmoid, catnat-natural and its forms: see docs/experiments.md, Heads."""
+    """Of softmax, sparsemax, catnat, catnat-sigmoid, catnat-natural and its forms: see docs/experiments.md, Heads."""
     rates: tuple[float, ...] | None = None
     """The coarse grid of learning rates; one rate alone, with --refined 0, is taken without a search."""
     refined: int | None = None

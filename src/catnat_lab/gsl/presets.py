@@ -97,6 +97,7 @@ PRESETS = {
     ),
     "quick": Settings(
         thetas=(0.5,),
+        heads=("softmax", "catnat-sigmoid", "catnat-natural", "catnat"),  # as many as the paper has
         rates=(0.005, 0.01, 0.02, 0.05),
         refined=0,
         widen=2,

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from catnat_lab.errors import UserError
+from catnat_lab.heads import is_natural
 from catnat_lab.report import PageFigure, Report, write_pages
 from catnat_lab.report.curves import Curve, CurvePanel
 from catnat_lab.report.rl import draw_curves
@@ -73,7 +74,7 @@ def table_of(results: Results) -> Table:
 
 
 def remarks_of(results: Results) -> tuple[str, ...]:
-    """Interquartile means, differences from softmax, dead nodes, the rates, and what the games are."""
+    """Interquartile means, differences from softmax, nodes outside their range, the rates, and what the games are."""
     found = [*_measures(results), *_differences(results), *_outside(results), *_rates(results), SCORES]
     return (*found, SEAQUEST) if "Seaquest" in results.settings["games"] else tuple(found)
 
@@ -128,7 +129,7 @@ def _differences(results: Results) -> Iterator[str]:
 def _outside(results: Results) -> Iterator[str]:
     for (game, head), trial in results.final.items():
         shares = trial.record.get("outside", [])
-        if "natural" in head and shares:
+        if is_natural(head) and shares:
             told = f"{100 * np.mean(shares):.0f}% on average, {100 * min(shares):.0f} to {100 * max(shares):.0f}%"
             yield f"{game} {head}, nodes outside the natural range in the last tenth of training: {told}."
 

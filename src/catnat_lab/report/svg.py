@@ -25,6 +25,7 @@ class Style(NamedTuple):
 STYLES = {
     "softmax": Style("#0072B2", "s"),
     "sparsemax": Style("#CC79A7", "^"),
+    "catnat": Style(INK, "*"),
     "catnat-sigmoid": Style("#009E73", "D"),
     "catnat-natural": Style("#D55E00", "o"),
     "catnat-natural-reflect": Style("#E69F00", "v"),

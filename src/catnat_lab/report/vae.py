@@ -48,7 +48,7 @@ def _rates(settings: dict[str, Any]) -> str:
 
 
 def figures_of(results: Results, folder: Path) -> list[PageFigure]:
-    """Learning curves, dead nodes, and what the first models make of digits."""
+    """Learning curves, nodes outside the natural range, and what the first models make of digits."""
     made = []
     panels = vae_figures.curve_panels(results, "validation")
     if panels:
@@ -59,7 +59,10 @@ def figures_of(results: Results, folder: Path) -> list[PageFigure]:
         made.append(PageFigure("Learning curves", caption, vae_figures.curves(panels, "minus ELBO (validation)")))
     panels = vae_figures.curve_panels(results, "dead")
     if panels:
-        caption = "Share of nodes whose score lies outside the natural activation's range, where a clip has no slope."
+        caption = (
+            "Share of nodes whose score lies outside the natural range. There catnat-natural has no slope, and catnat "
+            "that of the range's ends."
+        )
         made.append(
             PageFigure(
                 "Nodes outside the range", caption, vae_figures.curves(panels, "share of nodes outside", focus=False)

@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
+from catnat_lab.heads import is_natural
 from catnat_lab.report.curves import Curve, CurvePanel, draw_curve, focus_on, names_of
 from catnat_lab.report.drawing import blank, in_look, in_panels, key, label_left, legend
 from catnat_lab.report.svg import serialize
@@ -24,13 +25,13 @@ from catnat_lab.vae.stack import Run, Stack
 
 
 def curve_panels(results: Results, measure: str) -> list[CurvePanel]:
-    """One panel a cell and kind of data, one curve a head; of dead nodes only the natural heads'."""
+    """One panel a cell and kind of data, one curve a head; of nodes outside the range only the heads' that have one."""
     settings, panels = results.settings, []
     for data in settings["data"]:
         for cell in settings["cells"]:
             curves = {}
             for head in settings["heads"]:
-                if measure == "dead" and "natural" not in head:
+                if measure == "dead" and not is_natural(head):
                     continue
                 final = results.stage(data, cell, head, "final")
                 runs = [trial.record["curve"] for trial in final if trial.record.get("curve", {}).get("step")]

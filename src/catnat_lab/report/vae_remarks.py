@@ -6,6 +6,7 @@ import math
 
 from scipy import stats
 
+from catnat_lab.heads import is_natural
 from catnat_lab.report.vae_results import MEASURES, Results
 from catnat_lab.stats import summarize, welch
 from catnat_lab.vae.presets import sizes
@@ -17,7 +18,7 @@ FAR = 30.0  # nats
 def remarks_of(results: Results) -> tuple[str, ...]:
     """Who beats softmax where, at which rates, how many nodes died, and how our training differs from the paper's."""
     found = [_against_softmax(results), _natural_by_sigmoid(results), _collapsed(results)]
-    found += [_rates(results), _dead(results), _length(results), _sparse(results)]
+    found += [_rates(results), _outside(results), _length(results), _sparse(results)]
     return tuple(text for text in found if text)
 
 
@@ -106,7 +107,7 @@ def _rates(results: Results) -> str:
     return f"Chosen rates: {'; '.join(told)}. Other cells take those of the nearest searched one." if told else ""
 
 
-def _dead(results: Results) -> str:
+def _outside(results: Results) -> str:
     told = []
     for head in results.settings["heads"]:
         shares = [
@@ -117,7 +118,7 @@ def _dead(results: Results) -> str:
             if trial.config["stage"] == "final" and trial.record.get("curve", {}).get("dead")
             if math.isfinite(trial.record["curve"]["dead"][-1])
         ]
-        if "natural" in head and shares:
+        if is_natural(head) and shares:
             told.append(f"{head} {100 * min(shares):.1f} to {100 * max(shares):.1f}%")
     return f"Nodes outside the natural range at the end of training: {', '.join(told)}." if told else ""
 

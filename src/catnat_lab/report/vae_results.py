@@ -8,6 +8,7 @@ from importlib.resources import files
 from typing import Any
 
 from catnat_lab.errors import UserError
+from catnat_lab.heads import is_natural
 from catnat_lab.report.table import Cell, Column, Table
 from catnat_lab.store import Finished, Store
 from catnat_lab.vae.presets import PAPER, sizes
@@ -145,6 +146,6 @@ def curves_csv(results: Results) -> str:
             place = (data, f"{n}", f"{k}", head, f"{trial.config['rate']:g}", f"{trial.config['seed']}")
             points = zip(curve["step"], curve["train"], curve["validation"], curve["dead"], strict=True)
             for step, train, validation, outside in points:
-                share = f"{outside:g}" if "natural" in head else ""
+                share = f"{outside:g}" if is_natural(head) else ""
                 lines.append(",".join((*place, f"{step:.0f}", f"{train:g}", f"{validation:g}", share)))
     return "\n".join(lines) + "\n"

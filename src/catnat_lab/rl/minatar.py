@@ -21,7 +21,7 @@ from jax import Array
 import catnat
 import catnat.jax as cj
 from catnat_lab.errors import UserError
-from catnat_lab.heads import activation_of, check_head
+from catnat_lab.heads import activation_of, check_head, natural_reach
 
 GAMES = {"Breakout": "minatar-breakout", "Seaquest": "minatar-seaquest"}
 FILTERS, FEATURES = 16, 128
@@ -81,11 +81,11 @@ def check_game(name: str) -> None:
 
 
 class Head(NamedTuple):
-    """A policy's head: how many scores it takes, its draw, log-probability and entropy, and its dead scores."""
+    """A policy's head: how many scores it takes, its draw, log-probability and entropy, and how many are outside."""
 
     width: int
     draw: Callable[..., cj.Draw]
-    outside: Callable[[Array], Array]  # the share of scores outside the natural range, where the clip has no slope
+    outside: Callable[[Array], Array]  # the share of scores outside the natural range: where it is clipped, dead ones
 
 
 def head_of(name: str, actions: int) -> Head:
@@ -94,8 +94,8 @@ def head_of(name: str, actions: int) -> Head:
     if activation is None:
         return Head(actions, _softmax_draw, _none_outside)
     pi = catnat.Parameterization(actions, activation)
-    bounded = isinstance(activation, catnat.Natural) and activation.saturation != "reflect"
-    outside = functools.partial(_outside, pi) if bounded else _none_outside
+    reach = natural_reach(activation)
+    outside = _none_outside if reach is None else functools.partial(_outside, pi, reach)
     return Head(actions - 1, functools.partial(_catnat_draw, pi), outside)
 
 
@@ -103,9 +103,8 @@ def _catnat_draw(pi: catnat.Parameterization, key: Array | None, scores: Array, 
     return cj.draw(key, scores, pi, index=index)
 
 
-def _outside(pi: catnat.Parameterization, scores: Array) -> Array:
-    assert isinstance(pi.activation, catnat.Natural)
-    return (jnp.abs(scores - jnp.array(pi.centers, scores.dtype)) >= pi.activation.amplitude / 2).mean()
+def _outside(pi: catnat.Parameterization, reach: float, scores: Array) -> Array:
+    return (jnp.abs(scores - jnp.array(pi.centers, scores.dtype)) >= reach).mean()
 
 
 def _none_outside(scores: Array) -> Array:
@@ -305,7 +304,7 @@ class Outcome:
         """What that update has told."""
         self.ended[:, update], self.count[:, update], self.outside[:, update] = told
 
-    def dead(self) -> list[float]:
+    def share_outside(self) -> list[float]:
         """Of every seed, the share of nodes outside the natural range in the last part of training."""
         last = max(1, round(LAST * self.outside.shape[1]))
         return [float(share) for share in self.outside[:, -last:].mean(1)]

@@ -132,7 +132,7 @@ class Sweep:
         record = {
             "scores": [round(s, 4) for s in scores],
             "curves": np.round(outcome.curves(), 3).tolist(),
-            "outside": [round(share, 5) for share in outcome.dead()],
+            "outside": [round(share, 5) for share in outcome.share_outside()],
         }
         return claim, -float(np.mean(scores)), {"score": float(np.mean(scores))}, record
 

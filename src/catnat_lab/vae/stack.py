@@ -9,9 +9,8 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from catnat import Natural
 from catnat_lab.errors import UserError
-from catnat_lab.heads import Head, head
+from catnat_lab.heads import Head, head, natural_reach
 from catnat_lab.vae.adam import adam_step
 from catnat_lab.vae.layers import Network
 from catnat_lab.vae.networks import Autoencoder
@@ -119,16 +118,16 @@ class Stack:
         mean, square = self.moments
         adam_step(self.parameters, gradient, mean, square, self.rates, self.step)
 
-    def dead_shares(self, scores: Tensor) -> dict[int, float]:
-        """By run, the share of natural nodes whose score is outside the range, where the clip has no slope."""
+    def outside_shares(self, scores: Tensor) -> dict[int, float]:
+        """By run, the share of nodes whose score is outside the natural range: where it is clipped, dead ones."""
         found: dict[int, float] = {}
         for rows, one in self.heads:
             pi = getattr(one, "parameterization", None)
-            natural = None if pi is None else pi.activation
-            if pi is None or not isinstance(natural, Natural) or natural.saturation == "reflect":  # no dead range
+            reach = None if pi is None else natural_reach(pi.activation)
+            if pi is None or reach is None:
                 continue
             centers = torch.tensor(pi.centers, device=scores.device, dtype=scores.dtype)
             far = (scores[rows, ..., : one.width] - centers).abs()
-            outside = torch.where(far.isnan(), far, (far >= natural.amplitude / 2).to(far.dtype)).mean((1, 2, 3))
+            outside = torch.where(far.isnan(), far, (far >= reach).to(far.dtype)).mean((1, 2, 3))
             found |= dict(zip(range(rows.start, rows.stop), outside.tolist(), strict=True))
         return found

@@ -130,10 +130,10 @@ class Trainer:
         return judge(self.stack, self.images.test, self.which, self.drawn, self.plan.samples)
 
     @torch.no_grad()
-    def dead(self) -> dict[int, float]:
-        """By run, the share of natural nodes outside their range on some validation images."""
+    def outside(self) -> dict[int, float]:
+        """By run, the share of nodes outside the natural range on some validation images."""
         x = as_pixels(self.images.validation[self.which, :256], self.drawn, self.any_drawn)
-        return self.stack.dead_shares(self.stack.scores(x, self.stack.views(), training=False))
+        return self.stack.outside_shares(self.stack.scores(x, self.stack.views(), training=False))
 
 
 def train(
@@ -193,11 +193,12 @@ def new_curve() -> Curve:
 def _add_point(curve: Curve, trainer: Trainer, step: int) -> None:
     runs = len(trainer.which)
     since = step - int(curve["step"][-1][0]) if curve["step"] else step
-    dead = trainer.dead()
+    outside = trainer.outside()
     curve["step"].append([float(step)] * runs)
     curve["train"].append([round(value, 4) for value in (trainer.loss / since).tolist()])
     curve["validation"].append([round(-value, 4) for value in trainer.validate()["elbo"].tolist()])
-    curve["dead"].append([round(dead.get(row, 0.0), 5) for row in range(runs)])  # heads without a range have none
+    # stored as "dead" since all that is outside was; heads without a range have none
+    curve["dead"].append([round(outside.get(row, 0.0), 5) for row in range(runs)])
     trainer.loss.zero_()
 
 

@@ -1,12 +1,15 @@
-"""A node's coin inside of a kernel: log(1-a), log(a) and their slopes, for a block of float32 scores.
+"""A node inside of a kernel: log(1-a), log(a) and their slopes, for a block of float32 scores.
 
-The same formulas as `catnat.jax._node`, with the GPU's own logarithm and quotient where these are right to the
-last digits, and short polynomials (minimax fits, right to 4e-8) where they are not. Pallas's interpreter has the
-library's functions instead.
+The sigmoid's logit is the score. The natural family has one formula: with u the angle between a score and the nearer
+end of its range, but never less than at the joint, |z| = -2 log tan(u) + steepest * (how far beyond the joint). The
+paper's activation has its floor for a joint, and nothing beyond. tan and log(1+t) are the polynomials of
+`catnat.core.fits`; logarithm and quotient are the GPU's own, which are right to the last digits, or in Pallas's
+interpreter the library's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -15,80 +18,70 @@ import numpy as np
 from jax import Array
 from jax.experimental.pallas import triton
 
-from catnat.jax._plan import Ends, Plan
+from catnat.core.fits import TAN
+from catnat.core.parameterization import Natural, Sigmoid
+from catnat.jax._node import log_one_plus, polynomial
+from catnat.jax._plan import Plan, Values
 
 Pair = tuple[Array, Array]
-
-LOG_COS = (-1.0, -0.16666919, -0.0443888591, -0.0138854251, -0.00318964215, -0.00298791118)  # log(cos(u)^2) / u^2
-LOG_SIN = (-0.333333283, -0.01111189, -0.000701716318, -5.99327859e-05)  # log(sin(u)^2 / u^2) / u^2
-TAN = (0.333331395, 0.133392001, 0.0533812508, 0.0245282715, 0.00297443264, 0.00946560302)  # (tan(u) - u) / u^3
-LOG_ONE_PLUS = (  # (log(1 + t) - t) / t^2
-    -0.49999648,
-    0.333213226,
-    -0.248571635,
-    0.191536543,
-    -0.137538007,
-    0.0792045149,
-    -0.0300657785,
-    0.00536482063,
-)
+number = np.float32  # constants of a kernel must be plain numbers of one type
 
 
-def log_branches(x: Array, plan: Plan, ends: Ends, interpret: bool) -> Pair:
+def applies(plan: Plan) -> bool:
+    """Whether this file has the activation's formula."""
+    return isinstance(plan.activation, (Sigmoid, Natural)) and not plan.reflects
+
+
+def constants(plan: Plan) -> tuple[Values, ...]:
+    """What a node must know of itself, each a number or [K-1]: its centre, or both ends of its range in two parts."""
+    return tuple(plan.ends[:4]) if isinstance(plan.activation, Natural) else (plan.center,)
+
+
+def log_branches(x: Array, plan: Plan, given: Sequence[Values], interpret: bool) -> Pair:
     """log(1-a) and log(a)."""
-    number = np.float32
-    if plan.natural is None:
-        z = x - ends.center if plan.centered else x
-        t = jnp.exp(-jnp.abs(z))
-        tail = t * t * _polynomial(t, LOG_ONE_PLUS) + t
-        return jnp.minimum(-z, 0) - tail, jnp.minimum(z, 0) - tail
-    u, is_upper = _angle(x, plan, ends)
-    u = jnp.maximum(u, number(plan.least))
-    v = u * u
-    big = v * _polynomial(v, LOG_COS)
-    small = v * _polynomial(v, LOG_SIN) + _log2(u, interpret) * number(2 * np.log(2))
-    return jnp.where(is_upper, small, big), jnp.where(is_upper, big, small)
+    size, t, is_right, _ = _node(x, plan, given, interpret)
+    rest = log_one_plus(t)
+    return -jnp.where(is_right, size, number(0)) - rest, -jnp.where(is_right, number(0), size) - rest
 
 
-def slopes(x: Array, plan: Plan, ends: Ends, interpret: bool) -> Pair:
-    """d log(1-a)/ds and d log(a)/ds."""
-    number = np.float32
-    if plan.natural is None:
-        z = x - ends.center if plan.centered else x
-        t = jnp.exp(-jnp.abs(z))
-        big = _inverse(1 + t, interpret)
-        small = t * big
-        return -jnp.where(z > 0, big, small), jnp.where(z > 0, small, big)
-    u, is_upper = _angle(x, plan, ends)
+def slopes(x: Array, plan: Plan, given: Sequence[Values], interpret: bool) -> Pair:
+    """d log(1-a)/dx and d log(a)/dx."""
+    _, t, is_right, slope = _node(x, plan, given, interpret)
+    big = _inverse(1 + t, interpret) * slope
+    small = t * big
+    return -jnp.where(is_right, big, small), jnp.where(is_right, small, big)
+
+
+def _node(x: Array, plan: Plan, given: Sequence[Values], interpret: bool) -> tuple[Any, Any, Any, Any]:
+    """|z|, e^-|z|, whether z > 0, and dz/dx."""
+    natural = plan.activation
+    if not isinstance(natural, Natural):
+        z = x - given[0] if plan.centered else x
+        return jnp.abs(z), jnp.exp(-jnp.abs(z)), z > 0, number(1)
+    angle, is_upper = _angle(x, plan, given)
     least = number(plan.least)
-    dead = u <= least
-    if plan.revives and plan.least > 0:  # a revived score has the slope of the floor, and a gate further up
-        u, dead = jnp.maximum(u, least), None
+    u = jnp.maximum(angle, least)
     v = u * u
-    tangent = u * v * _polynomial(v, TAN) + u
-    rate = number(2 * plan.angle)
-    tangent, cotangent = tangent * rate, _inverse(tangent, interpret) * rate
-    left, right = jnp.where(is_upper, cotangent, tangent), jnp.where(is_upper, tangent, cotangent)
-    if dead is not None:
-        left, right = jnp.where(dead, number(0), left), jnp.where(dead, number(0), right)
-    return -left, right
+    tangent = u * v * polynomial(v, TAN.coefficients) + u
+    size, t = _log2(tangent, interpret) * number(-2 * np.log(2)), tangent * tangent
+    slope = (1 + t) * _inverse(tangent, interpret) * number(natural.gain / 2)  # gain / sin(2u)
+    if natural.tail > 0:
+        beyond = (u - angle) * number(4 * natural.steepest)
+        size, t = size + beyond, t * jnp.exp(-beyond)
+    elif not (plan.revives and plan.least > 0):  # a revived score has the slope of the floor, and a gate further up
+        slope = jnp.where(angle <= least, number(0), slope)
+    return size, t, is_upper, slope
 
 
-def _angle(x: Array, plan: Plan, ends: Ends) -> tuple[Any, Any]:
+def _angle(x: Array, plan: Plan, ends: Sequence[Values]) -> tuple[Any, Any]:
     """The angle to the nearer end (negative past it) and whether that is the upper one, where a = 1."""
-    angle = np.float32(plan.angle)
+    angle = number(plan.angle)
+    lower, lower_rest, upper, upper_rest = ends
     if not plan.centered:  # the range is symmetric
-        return (ends.upper - jnp.abs(x)) * angle + ends.upper_rest, x > 0
-    to_lower = (x - ends.lower) * angle - ends.lower_rest
-    to_upper = (ends.upper - x) * angle + ends.upper_rest
+        return (upper - jnp.abs(x)) * angle + upper_rest, x > 0
+    to_lower = (x - lower) * angle - lower_rest
+    to_upper = (upper - x) * angle + upper_rest
     return jnp.minimum(to_lower, to_upper), to_upper < to_lower
-
-
-def _polynomial(v: Array, coefficients: tuple[float, ...]) -> Array:
-    total: Any = np.float32(coefficients[-1])
-    for c in coefficients[-2::-1]:
-        total = total * v + np.float32(c)
-    return total
 
 
 def _log2(y: Array, interpret: bool) -> Array:

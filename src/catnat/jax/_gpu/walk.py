@@ -10,6 +10,7 @@ every block leaves its sums for that top. Nothing is summed across programs: res
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,9 +20,10 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
+from catnat.core.parameterization import Natural
 from catnat.jax._compat import is_known, shaped
-from catnat.jax._gpu.node import log_branches, slopes
-from catnat.jax._plan import Ends, Plan
+from catnat.jax._gpu import node
+from catnat.jax._plan import Plan, Values
 
 MAX_CELLS = 2**31  # cells are addressed by 32-bit numbers
 
@@ -64,10 +66,10 @@ def applies(x: Any, plan: Plan) -> bool:
         return False
     cells = math.prod(x.shape[:-1]) * plan.num_classes
     return (
-        plan.is_heap
+        node.applies(plan)
+        and plan.is_heap
         and plan.num_classes > 1
         and plan.dtype == np.float32
-        and not plan.reflects
         and 0 < cells < MAX_CELLS
     )
 
@@ -126,12 +128,8 @@ def _given(array: Array | None) -> list[Array]:
 
 
 def _constants(plan: Plan) -> Array | None:
-    """[c, K-1] the ends that differ from node to node; None where they are plain numbers."""
-    if plan.uniform or (plan.natural is None and not plan.centered):
-        return None
-    ends = plan.ends
-    parts = [ends.center] if plan.natural is None else [ends.lower, ends.lower_rest, ends.upper, ends.upper_rest]
-    return jnp.asarray(np.stack([np.asarray(part) for part in parts]))
+    """[c, K-1] what a node must know of itself, where that differs from node to node; None where it does not."""
+    return None if plan.uniform else jnp.asarray(np.stack([np.asarray(part) for part in node.constants(plan)]))
 
 
 # -- the kernels -------------------------------------------------------------------------------------------------
@@ -184,10 +182,10 @@ class _Program:
         mask = row < self.block.rows
         return row, jnp.broadcast_to(columns, shape), mask if where is None else mask & where
 
-    def ends(self, level: int) -> Ends:
-        """The ends of the nodes of one level."""
+    def given(self, level: int) -> Sequence[Values]:
+        """What the nodes of one level must know of themselves."""
         if self.constants is None:
-            return self.plan.ends
+            return node.constants(self.plan)
         columns, is_node = self.places(level) - 1, self.is_node(level)
         if self.interpret:
             columns = jnp.minimum(columns, self.constants.shape[1] - 1)
@@ -199,10 +197,7 @@ class _Program:
             )
             for i in range(self.constants.shape[0])
         ]
-        if len(parts) == 1:
-            return self.plan.ends._replace(center=parts[0])
-        lower, lower_rest, upper, upper_rest = parts
-        return Ends(lower, lower, lower_rest, upper, upper_rest, lower)
+        return parts
 
 
 def _open(refs: tuple[Any, ...], block: Block, plan: Plan, interpret: bool) -> tuple[_Program, Any, list[Any]]:
@@ -222,7 +217,7 @@ def _walk_block(*refs: Any, block: Block, plan: Plan, interpret: bool) -> None:
         places, is_node, scores = program.places(level), program.is_node(level), loaded[level]
         if is_node is not None:  # the others are classes already
             program.store(out, places - block.classes, here, ~is_node)
-        left, right = log_branches(scores, plan, program.ends(level), interpret)
+        left, right = node.log_branches(scores, plan, program.given(level), interpret)
         here = _keep_nan(here, scores, plan)
         here = _interleave(here + left, here + right)
     program.store(out, program.places(block.depth) - block.classes, here, program.hangs())
@@ -236,7 +231,7 @@ def _pull_block(*refs: Any, block: Block, plan: Plan, interpret: bool) -> None:
     for level in reversed(range(block.head, block.depth)):
         places, is_node, scores = program.places(level), program.is_node(level), loaded[level]
         below_left, below_right = _part(below)
-        left, right = slopes(scores, plan, program.ends(level), interpret)
+        left, right = node.slopes(scores, plan, program.given(level), interpret)
         slope = _keep_nan(left * below_left + right * below_right, scores, plan)
         program.store(dx, places - 1, slope, is_node)
         below = below_left + below_right
@@ -248,7 +243,7 @@ def _pull_block(*refs: Any, block: Block, plan: Plan, interpret: bool) -> None:
 
 def _keep_nan(values: Array, scores: Array, plan: Plan) -> Array:
     """A NaN among the scores, which a GPU's minimum and maximum let fall under the table."""
-    return values if plan.natural is None else jnp.where(scores == scores, values, scores)
+    return jnp.where(scores == scores, values, scores) if isinstance(plan.activation, Natural) else values
 
 
 def _interleave(left: Array, right: Array) -> Array:

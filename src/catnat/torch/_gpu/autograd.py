@@ -1,227 +1,184 @@
-"""The GPU kernels behind the same doors as the walks on a CPU.
+"""What `catnat.torch._dispatch` calls: the GPU kernels, as differentiable functions of scores and a plan.
 
 In eager mode each is an autograd function around its launch; a compiler or exporter is shown the operators of
-`catnat.torch._gpu.operators`. Derivatives of higher order and function transforms go through `catnat.torch._eager`.
+`catnat.torch._gpu.operators`. Derivatives of higher order and function transforms go through `catnat.torch._eager`. Class
+ids are those of the heap, whatever the order of the plan's classes.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
-from typing import Any
+from functools import lru_cache
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
+from catnat.core.parameterization import Parameterization
 from catnat.torch import _eager
-from catnat.torch._gpu.coin import Coin
-from catnat.torch._compat import must_be_plain
-from catnat.torch.fused import plain_backward
-from catnat.torch._plan import Plan, takes_kernels
+from catnat.torch._compat import must_be_plain, plain_backward
+from catnat.torch._gpu.coin import Coin, coin_of
+from catnat.torch._plan import Plan
 
-MAX_HEAD_CLASSES = 4096  # a head's tree fits into one program
+OLDEST_TRITON = (3, 5)  # whose language has what the kernels use; it comes with PyTorch 2.9
 
 Tensors = tuple[Tensor, ...]
 
 
-def has_head(x: Tensor, plan: Plan) -> bool:
-    """Whether `entropy`, `draw` and `judge` may be asked; for the others `takes_kernels` is enough."""
-    return plan.num_classes <= MAX_HEAD_CLASSES and takes_kernels(x, plan)
+class Settings(NamedTuple):
+    """What a plan knows of the kernels."""
+
+    coin: Coin
+    operators: ModuleType
+
+
+def settings_for(pi: Parameterization, device: torch.device) -> Settings | None:
+    """The settings of a plan; None where there is no GPU or no Triton for the kernels, or no kernel for the tree."""
+    if not has_kernels(device) or (coin := coin_of(pi, device)) is None:
+        return None
+    return Settings(coin, importlib.import_module("catnat.torch._gpu.operators"))
+
+
+@lru_cache(maxsize=64)
+def has_kernels(device: torch.device) -> bool:
+    """Whether there are a GPU and a Triton that the kernels were written for."""
+    if device.type != "cuda" or torch.version.cuda is None or torch.cuda.get_device_capability(device) < (8, 0):
+        return False
+    try:
+        triton = importlib.import_module("triton")
+    except ImportError:
+        return False
+    return tuple(map(int, triton.__version__.split(".")[:2])) >= OLDEST_TRITON
+
+
+# -- the functions -----------------------------------------------------------------------------------------------
 
 
 def log_classes(x: Tensor, plan: Plan) -> Tensor:
     """log p of every class: [..., K-1] to [..., K], in the dtype of the scores."""
-    return _call(_Walk, x, plan, False)[0]
+    return _call("walk", x, plan, False)[0]
 
 
 def classes(x: Tensor, plan: Plan) -> Tensor:
     """p of every class."""
-    return _call(_Walk, x, plan, True)[0]
+    return _call("walk", x, plan, True)[0]
 
 
 def log_path(x: Tensor, index: Tensor, plan: Plan) -> Tensor:
     """float32 log p of one class a row [R], or of several [R, M], from scores [R, K-1]."""
-    single = index.dim() == 1
-    found = _call(_Path, x, plan, None, index.unsqueeze(1) if single else index)[0]
-    return found.squeeze(1) if single else found
+    return _call("log_path", x, plan, index)[0]
 
 
-def path_loss(x: Tensor, target: Tensor, ignored: int, plan: Plan) -> Tensor:
-    """float32 - log p of one class a row [R] from scores [R, K-1]; 0 for the class id to be ignored."""
-    return _call(_Path, x, plan, ignored, target.unsqueeze(1))[0].squeeze(1)
+def cross_entropy(x: Tensor, target: Tensor, plan: Plan, ignored: int, weight: Tensor | None, reduction: str) -> Tensor:
+    """- log p of one class a row [...], in the dtype of the scores [..., K-1]; 0 for the class id to be ignored."""
+    return _call("loss", x, plan, target, ignored, weight, reduction)[0]
 
 
 def sample(x: Tensor, count: int, plan: Plan, generator: torch.Generator | None) -> Tensor:
     """[count, ...] draws."""
-    assert plan.coin_arguments is not None and plan.launch is not None
-    seed = _seed(x, generator)
-    if is_compiling():
-        return torch.ops.catnat.sample(x, *plan.coin_arguments, seed, count)
-    found: Tensor = plan.launch.sample(x, seed, count, plan.coin)
-    return found
+    return _call("sample", x.detach(), plan, _seed(x, generator), count)[0]
 
 
 def entropy(x: Tensor, plan: Plan) -> Tensor:
     """[...] float32."""
-    return _call(_Entropy, x, plan)[0]
+    return _call("entropy", x, plan)[0]
 
 
 def draw(x: Tensor, plan: Plan, generator: torch.Generator | None) -> Tensors:
     """log p of one draw a row, the row's entropy, and the draw."""
-    return _call(_Draw, x, plan, _seed(x, generator))
+    return _call("draw", x, plan, _seed(x, generator))
 
 
 def judge(x: Tensor, index: Tensor, plan: Plan) -> Tensors:
     """log p of one class a row and the row's entropy."""
-    return _call(_Judge, x, plan, index)
+    return _call("judge", x, plan, index)
 
 
 def _seed(x: Tensor, generator: torch.Generator | None) -> Tensor:
     """One number on the device, drawn there: the host need not know it, and a captured graph draws anew."""
-    source = {} if generator is None else {"generator": generator}  # as in `eager`
+    source = {} if generator is None else {"generator": generator}  # as in `_eager`
     return torch.randint(1 << 62, (1,), device=x.device, **source)  # type: ignore[call-overload]
 
 
 # -- autograd ----------------------------------------------------------------------------------------------------
 
 
-def _call(kernel: type[_Kernel], x: Tensor, plan: Plan, *arguments: Any) -> Tensors:
-    assert plan.coin_arguments is not None and plan.launch is not None
-    if is_compiling():
-        found = getattr(torch.ops.catnat, kernel.name)(x, *plan.coin_arguments, *arguments)
-        return found if isinstance(found, tuple) else (found,)
-    if torch.is_grad_enabled() and x.requires_grad:
-        return _Differentiable.apply(x, kernel, plan, *arguments)
-    return kernel.start(plan.launch, x, plan.coin, *arguments)
+def _call(name: str, x: Tensor, plan: Plan, *arguments: Any) -> Tensors:
+    if is_compiling():  # it takes the plan as a constant, whose functions it cannot call
+        found = getattr(torch.ops.catnat, name)(x, *plan.gpu.coin, *arguments)
+    elif torch.is_grad_enabled() and x.requires_grad:
+        found = _Differentiable.apply(x, name, plan, *arguments)
+    else:
+        found = plan.gpu.operators.directly(name, x, plan.gpu.coin, *arguments)
+    return found if isinstance(found, tuple) else (found,)
 
 
 class _Differentiable(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, kernel: type[_Kernel], plan: Plan, *arguments: Any) -> Tensors:
-        found = kernel.start(plan.launch, x, plan.coin, *arguments)
-        drawn = found[-1:] if kernel.draws else ()
-        ctx.mark_non_differentiable(*drawn)
-        ctx.kernel, ctx.plan = kernel, plan
-        # autograd watches tensors only: whoever overwrites the class ids is told so
-        ctx.numbers = tuple(None if isinstance(a, Tensor) else a for a in arguments)
-        ctx.is_tensor = tuple(isinstance(a, Tensor) for a in arguments)
-        ctx.save_for_backward(x, *drawn, *(a for a in arguments if isinstance(a, Tensor)))
-        return found
+    def forward(ctx: Any, x: Tensor, name: str, plan: Plan, *arguments: Any) -> Tensors:
+        coin, operators = plan.gpu
+        ctx.name, ctx.plan = name, plan
+        found = operators.directly(name, x, coin, *arguments)
+        return operators.keep(ctx, operators.OPERATORS[name], (x, *coin, *arguments), found)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        kernel, plan = ctx.kernel, ctx.plan
-        x, *tensors = ctx.saved_tensors
-        drawn = [tensors.pop(0)] if kernel.draws else []
-        arguments = [tensors.pop(0) if t else n for t, n in zip(ctx.is_tensor, ctx.numbers, strict=True)]
-        gradients = gradients[: len(gradients) - len(drawn)]
+        name, plan, operators = ctx.name, ctx.plan, ctx.plan.gpu.operators
+        x, coin, arguments, results = operators.kept(ctx)
+        operator = operators.OPERATORS[name]
+        gradients = gradients[: operator.differentiable]
         if any(must_be_plain(gradient) for gradient in gradients):
-            dx = plain_backward(lambda x: kernel.plain(x, plan, *arguments, *drawn), x, gradients)
+            plain = PLAIN[name]
+            dx = plain_backward(lambda x: plain(x, plan, *arguments, *results), x, gradients)
         else:
-            dx = kernel.pull(plan.launch, x, plan.coin, gradients, *arguments, *drawn)
+            dx = operator.backward(operators.directly, x, coin, arguments, results, gradients)
         return dx, None, None, *[None] * len(arguments)
 
 
-# -- the kernels, and the same in plain tensor code --------------------------------------------------------------
+# -- the same in plain tensor code, for x, the plan, the arguments and what was kept of the results ----------------
 
 
-class _Kernel:
-    """One operator: what starts it, its gradient, and the same in plain tensor code.
-
-    ``start`` takes what the operator takes; the other two get the class ids too that were drawn.
-    """
-
-    name: str
-    draws = False  # whether the last result is class ids
-    start: Callable[..., Tensors]
-    pull: Callable[..., Tensor]
-    plain: Callable[..., Tensors]
+def _plain_classes(x: Tensor, plan: Plan) -> Tensor:
+    found = _eager.log_classes(x.float(), plan)
+    return found if plan.class_of is None else found[..., plan.class_of]
 
 
-class _Walk(_Kernel):
-    name = "walk"
-
-    @staticmethod
-    def start(launch: Any, x: Tensor, coin: Coin, exp: bool) -> Tensors:
-        return (launch.walk(x, coin, exp),)
-
-    @staticmethod
-    def pull(launch: Any, x: Tensor, coin: Coin, gradients: Tensors, exp: bool) -> Tensor:
-        return launch.pull(x, gradients[0], coin, launch.P if exp else launch.LOG_P)
-
-    @staticmethod
-    def plain(x: Tensor, plan: Plan, exp: bool) -> Tensors:
-        log_p = eager.log_classes(x.float(), plan)
-        return ((log_p.exp() if exp else log_p).to(x.dtype),)
+def _plain_walk(x: Tensor, plan: Plan, exp: bool) -> Tensors:
+    found = _plain_classes(x, plan)
+    return ((found.exp() if exp else found).to(x.dtype),)
 
 
-class _Path(_Kernel):
-    name = "log_path"
-
-    @staticmethod
-    def start(launch: Any, x: Tensor, coin: Coin, ignored: int | None, index: Tensor) -> Tensors:
-        return (launch.log_path(x, index, coin, ignored),)
-
-    @staticmethod
-    def pull(launch: Any, x: Tensor, coin: Coin, gradients: Tensors, ignored: int | None, index: Tensor) -> Tensor:
-        return launch.pull_path(x, index, gradients[0], coin, ignored)
-
-    @staticmethod
-    def plain(x: Tensor, plan: Plan, ignored: int | None, index: Tensor) -> Tensors:
-        if ignored is None:
-            return (eager.log_path(x.float(), index, plan),)
-        keep = index != ignored
-        return (torch.where(keep, -eager.log_path(x.float(), torch.where(keep, index, 0), plan), 0.0),)
+def _plain_path(x: Tensor, plan: Plan, index: Tensor) -> Tensors:
+    return (_eager.log_path(x.float(), index if plan.class_of is None else plan.class_of[index], plan),)
 
 
-class _Entropy(_Kernel):
-    name = "entropy"
-
-    @staticmethod
-    def start(launch: Any, x: Tensor, coin: Coin) -> Tensors:
-        return launch.head(x, None, None, coin)[1:2]
-
-    @staticmethod
-    def pull(launch: Any, x: Tensor, coin: Coin, gradients: Tensors) -> Tensor:
-        return launch.pull(x, None, coin, launch.HEAD, None, gradients[0])
-
-    @staticmethod
-    def plain(x: Tensor, plan: Plan) -> Tensors:
-        log_p = eager.log_classes(x.float(), plan)
-        dead = log_p == -torch.inf
-        log_p = torch.where(dead, 0.0, log_p)
-        return (torch.where(dead, 0.0, -log_p.exp() * log_p).sum(-1),)
+def _plain_loss(
+    x: Tensor, plan: Plan, target: Tensor, ignored: int, weight: Tensor | None, reduction: str, share: Tensor
+) -> Tensors:
+    keep = target.reshape(-1) != ignored
+    ids = torch.where(keep, target.reshape(-1), 0)
+    (found,) = _plain_path(x.reshape(-1, x.shape[-1]), plan, ids)
+    loss = torch.where(keep, -found if weight is None else -found * weight[ids], 0.0)
+    return ((loss.reshape(target.shape) if reduction == "none" else loss.sum() * share).to(x.dtype),)
 
 
-class _Judge(_Kernel):
-    name = "judge"
-
-    @staticmethod
-    def start(launch: Any, x: Tensor, coin: Coin, index: Tensor) -> Tensors:
-        return launch.head(x, index, None, coin)[:2]
-
-    @staticmethod
-    def pull(launch: Any, x: Tensor, coin: Coin, gradients: Tensors, index: Tensor) -> Tensor:
-        return launch.pull(x, gradients[0], coin, launch.HEAD, index, gradients[1])
-
-    @staticmethod
-    def plain(x: Tensor, plan: Plan, index: Tensor) -> Tensors:
-        log_p = eager.log_classes(x.float(), plan).gather(-1, index.unsqueeze(-1)).squeeze(-1)
-        return log_p, *_Entropy.plain(x, plan)
+def _plain_entropy(x: Tensor, plan: Plan) -> Tensors:
+    return (_eager.minus_p_log_p(_plain_classes(x, plan)).sum(-1),)
 
 
-class _Draw(_Kernel):
-    name = "draw"
-    draws = True
+def _plain_judge(x: Tensor, plan: Plan, index: Tensor) -> Tensors:
+    found = _plain_classes(x, plan).gather(-1, index.unsqueeze(-1)).squeeze(-1)
+    return found, *_plain_entropy(x, plan)
 
-    @staticmethod
-    def start(launch: Any, x: Tensor, coin: Coin, seed: Tensor) -> Tensors:
-        return launch.head(x, None, seed, coin)
 
-    @staticmethod
-    def pull(launch: Any, x: Tensor, coin: Coin, gradients: Tensors, seed: Tensor, index: Tensor) -> Tensor:
-        return _Judge.pull(launch, x, coin, gradients, index)
-
-    @staticmethod
-    def plain(x: Tensor, plan: Plan, seed: Tensor, index: Tensor) -> Tensors:
-        return _Judge.plain(x, plan, index)
+PLAIN: dict[str, Callable[..., Tensors]] = {
+    "walk": _plain_walk,
+    "log_path": _plain_path,
+    "loss": _plain_loss,
+    "entropy": _plain_entropy,
+    "draw": lambda x, plan, seed, index: _plain_judge(x, plan, index),
+    "judge": _plain_judge,
+}

@@ -2,93 +2,141 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+from catnat.torch._gpu.coin import NONE, UNEVEN, Coin, uneven_place
+
+
+SPAN = 4096  # cells that one program fills with zeros
 
 
 class Block(NamedTuple):
-    """What one program does: so many rows of a subtree of so many levels."""
+    """What one program does: a subtree of so many levels at most, as many rows as give it so many elements."""
 
-    classes: int
     depth: int
-    above: int  # levels of the tree above the subtree's root
-    height: int  # rows a program
+    elements: int
+    warps: int
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a kernel is compiled for, beside its dtypes: the nodes, and what one program does.
+
+    A program takes ``height`` rows and a subtree of ``depth`` levels whose root lies ``above`` levels below the tree's.
+    The scores are those of a tree of ``nodes`` nodes, of which the one with ``classes`` classes is the top.
+    """
+
+    nodes: int
+    classes: int
+    kind: int  # of the centres in the block
+    kind_above: int  # and above it
+    activation: int
+    exact: bool
+    contiguous: bool  # rows follow one another
+    depth: int
+    above: int
+    height: int
     warps: int
     part: int  # a power of two that covers the nodes of the last level
-
-    @property
-    def even(self) -> bool:
-        """Whether all classes are at the deepest level."""
-        return self.classes == 1 << (self.depth + self.above)
-
-    @property
-    def threads(self) -> int:
-        """Threads a program."""
-        return 32 * self.warps
+    even: bool  # whether all classes of the block are at its deepest level
 
     @staticmethod
-    def of(classes: int, depth: int, elements: int, warps: int) -> Block:
-        """A block of so many levels at most, as high as gives a program so many elements."""
+    def of(coin: Coin, classes: int, exact: bool, contiguous: bool, block: Block) -> Form:
+        """For the top of a coin's tree that has so many classes."""
         levels = (classes - 1).bit_length()
-        depth = min(levels, depth)
+        depth = min(levels, block.depth)
         above = levels - depth
         width = 1 << (depth - 1)
         nodes = classes - (1 << (levels - 1))  # at the last level
         part = width if above else min(width, 1 << (nodes - 1).bit_length())
-        height = max(1, elements // (width + part))
-        return Block(classes, depth, above, 1 << (height.bit_length() - 1), warps, part)
+        height = max(1, block.elements // (width + part))
+        return Form(
+            coin.classes - 1, classes, coin.kind, coin.kind, coin.activation, exact, contiguous,
+            depth, above, 1 << (height.bit_length() - 1), block.warps, part, classes == 1 << levels,
+        )  # fmt: skip
+
+    @property
+    def levels(self) -> int:
+        """Of the whole tree."""
+        return self.nodes.bit_length()
+
+    @property
+    def steps(self) -> int:
+        """A power of two that covers the levels."""
+        return 1 << (self.levels - 1).bit_length()
+
+    @property
+    def kinds(self) -> tuple[int, ...]:
+        """The kind of the centres, level by level of the block: where no node is uneven, there are none."""
+        places = (uneven_place(self.nodes, self.above + level) for level in range(self.depth))
+        return tuple(NONE if self.kind == UNEVEN and not place else self.kind for place in places)
+
+    @property
+    def width(self) -> int:
+        """Places at the block's last level."""
+        return 1 << (self.depth - 1)
+
+    # Where there are several blocks, all but one are even: left of that one a level deeper than right of it. Nodes with
+    # uneven sides lie on the way to it.
+
+    @property
+    def left(self) -> Form:
+        """A block whose classes are all at the deepest level."""
+        return replace(self, even=True, kind=NONE if self.kind == UNEVEN else self.kind)
+
+    @property
+    def right(self) -> Form:
+        """A block whose classes are all a level above that."""
+        return replace(self.left, depth=self.depth - 1, part=self.part // 2)
 
 
-@lru_cache(maxsize=4096)
-def walk_block(classes: int, sixteen_bits: bool) -> Block:
+def walk_block(classes: int, exact: bool) -> Block:
     """For `walk.walk`."""
     even = _is_power_of_two(classes)
-    if classes <= 64 and sixteen_bits:
-        return Block.of(classes, 6, 2048, 2)
+    if classes <= 64 and not exact:
+        return Block(6, 2048, 2)
     if classes <= 16:
-        return Block.of(classes, 4, 1024, 4)
+        return Block(4, 1024, 4)
     if classes <= 64:
-        return Block.of(classes, 6, 1024, 2 if even else 1)
+        return Block(6, 1024, 2 if even else 1)
     if classes <= 1024:
-        return Block.of(classes, 10, 1024, 1) if sixteen_bits else Block.of(classes, 10, 1024 if even else 2048, 2)
-    return Block.of(classes, 11, 2048, 2) if even or not sixteen_bits else Block.of(classes, 10, 1024, 1)
+        return Block(10, 1024 if even else 2048, 2) if exact else Block(10, 1024, 1)
+    return Block(11, 2048, 2) if even or exact else Block(10, 1024, 1)
 
 
-@lru_cache(maxsize=4096)
-def pull_block(classes: int, sixteen_bits: bool) -> Block:
+def pull_block(classes: int, exact: bool) -> Block:
     """For `pull.pull`."""
     even = _is_power_of_two(classes)
-    if sixteen_bits:
-        if classes <= 8:
-            return Block.of(classes, 4, 1024, 2)
-        return Block.of(classes, 10, 512 if 64 < classes <= 256 else 1024, 1)
+    if not exact:
+        return Block(4, 1024, 2) if classes <= 8 else Block(10, 512 if 64 < classes <= 256 else 1024, 1)
     if classes <= 16:
-        return Block.of(classes, 4, 1024, 4)
+        return Block(4, 1024, 4)
     if classes <= 64:
-        return Block.of(classes, 6, 512, 1)
-    if classes <= 1024:
-        return Block.of(classes, 10, 1024, 2)
-    return Block.of(classes, 10, 1024, 2) if even else Block.of(classes, 9, 512, 1)
+        return Block(6, 512, 1)
+    return Block(10, 1024, 2) if even or classes <= 1024 else Block(9, 512, 1)
 
 
-def writes_whole_rows(classes: int, sixteen_bits: bool) -> bool:
+def writes_whole_rows(classes: int, exact: bool) -> bool:
     """Whether `pull.pull` writes a row's gradient in one piece."""
-    return 2 < classes <= (64 if sixteen_bits else 128)
+    return 2 < classes <= (128 if exact else 64)
+
+
+def head_block(classes: int) -> Block:
+    """For `head.head`: the whole tree in one program; few rows a program, since a policy's batch is small."""
+    return Block(6, 256, 1) if classes <= 64 else Block(12, 1024, 2 if classes <= 1024 else 4)
+
+
+def path_height(levels: int) -> int:
+    """Rows a program of `path.log_path`: a row has as many steps as the tree has levels."""
+    return max(1, 512 >> (levels - 1).bit_length())
+
+
+def path_span(nodes: int) -> tuple[int, int]:
+    """Cells a program of `path.pull_path`, so many that rows need not begin with a program; and the rows they touch."""
+    height = 1 << max(1, (SPAN // nodes + 1).bit_length() - 1)
+    return min(SPAN, (height - 1) * nodes) // 16 * 16, height
 
 
 def _is_power_of_two(classes: int) -> bool:
     return classes & (classes - 1) == 0
-
-
-@lru_cache(maxsize=4096)
-def head_block(classes: int) -> Block:
-    """For `head.head`: the whole tree in one program; few rows a program, since a policy's batch is small."""
-    if classes <= 64:
-        return Block.of(classes, 6, 256, 1)
-    return Block.of(classes, 12, 1024, 2 if classes <= 1024 else 4)
-
-
-def path_height(depth: int) -> tuple[int, int]:
-    """Rows and warps a program of `path.log_path`: a row has as many steps as the tree has levels."""
-    steps = 1 << (depth - 1).bit_length()
-    return max(1, 512 // steps), 4

@@ -1,4 +1,4 @@
-"""A parameterization's activation as the GPU kernels take it: a few numbers and a small table of ends."""
+"""A parameterization's activation and centres as the GPU kernels take them: a few numbers and a small table."""
 
 from __future__ import annotations
 
@@ -9,91 +9,64 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from catnat.core.parameterization import Natural, Parameterization
-from catnat.core.tree import Floats, Tree
+from catnat.core.parameterization import Activation, Natural, Parameterization, Sigmoid
 
-SATURATIONS = {"clip": 0, "revive": 1, "reflect": 2}
-MAX_CLASSES = 1 << 24  # the table holds places as float32
+SIGMOID, NATURAL, PAPER, REVIVED = range(4)  # REVIVED: the paper's, whose gradient does not end at the floor
+NONE, UNEVEN, BY_NODE = range(3)
+MAX_CLASSES = 1 << 29  # places are 32-bit numbers
 
 
 class Coin(NamedTuple):
-    """The coins of a balanced tree's nodes.
+    """The nodes of a tree of the heap's shape, in the order in which the operators take it.
 
-    ``ends`` says for every node: centre, lower end and what it rounded away (in radians), upper end and what it rounded
-    away. ``kind`` says how:
+    ``centers`` has two rows: the centres in float32, and what that rounded away. ``kind`` says of which nodes:
 
-    - 0: not at all (None); the centre is 0 everywhere;
-    - 1: [6 (depth + 1)], the common ones, and for each level the place of one node that differs, 0 if there is none,
-      and that node's own. In a heap whose number of classes is no power of two, ``center="uniform"`` is of this kind:
-      the common centre is 0, and a node that differs has classes of both depths below it;
-    - 2: [5, K-1], node by node;
-    - 3: as 1, with a common centre that is not 0, odd nodes anywhere, or an activation that reflects.
+    - NONE: of none (None); the centre is 0 everywhere;
+    - UNEVEN: [2, depth], of one node a level, the one that has classes of both depths below it, 0 where there is none. In
+      a heap whose number of classes is no power of two, ``center="uniform"`` is of this kind, and all others are 0;
+    - BY_NODE: [2, K-1], of every node.
     """
 
+    centers: Tensor | None
     classes: int
-    ends: Tensor | None
     kind: int
-    amplitude: float  # 0 is the sigmoid
-    least: float  # the least angle to an end
-    saturation: int
-
-    @property
-    def arguments(self) -> tuple[Tensor | None, int, int, float, float, int]:
-        """As the operators of `catnat.torch._gpu.operators` take them."""
-        return self.ends, self.classes, self.kind, self.amplitude, self.least, self.saturation
+    activation: int
+    amplitude: float  # 0 for the sigmoid
+    least: float  # the least angle to an end of the natural range, where the joint or the floor is
 
 
 def coin_of(pi: Parameterization, device: torch.device) -> Coin | None:
-    """The coins for the kernels; None where these have no form of it."""
-    assert pi.tree is not None
-    if not pi.tree.is_heap or not 1 < pi.num_classes < MAX_CLASSES:
+    """The coin for the kernels; None where these have no form of it."""
+    assert pi.tree is not None and isinstance(pi.activation, Activation)
+    formula = _formula(pi.activation)
+    if formula is None or pi.tree.heap_order is None or not 1 < pi.num_classes <= MAX_CLASSES:
         return None
-    natural = pi.activation if isinstance(pi.activation, Natural) else None
-    reflects = natural is not None and natural.saturation == "reflect"
-    centers = pi.centers
-    if natural is None:
-        columns, amplitude, least, saturation = [centers] * 5, 0.0, 0.0, 0
-    else:
-        amplitude, saturation = float(natural.amplitude), SATURATIONS[natural.saturation]
-        angle = math.pi / (2 * amplitude)
+    kind, centers = NONE, pi.centers
+    if centers.any():
+        places = [uneven_place(pi.num_nodes, level) for level in range(pi.tree.depth)]
+        uneven = np.array([centers[place - 1] if place else 0.0 for place in places])
+        is_all = np.count_nonzero(uneven) == np.count_nonzero(centers)
+        kind, centers = (UNEVEN, uneven) if is_all else (BY_NODE, centers)
+    short = centers.astype(np.float32)
+    table = torch.from_numpy(np.stack((short, (centers - short).astype(np.float32)))).to(device)
+    return Coin(None if kind == NONE else table, pi.num_classes, kind, *formula)
+
+
+def _formula(activation: Activation) -> tuple[int, float, float] | None:
+    """Which formula, the amplitude and the least angle."""
+    if type(activation) is Sigmoid or activation == Natural(tail=0.5):
+        return SIGMOID, 0.0, 0.0
+    if type(activation) is not Natural or activation.saturation == "reflect":
+        return None
+    which, least = NATURAL, activation.tail
+    if least == 0:
         # a floor below the dtype's smallest number counts as none
-        least = natural.margin * angle if natural.floor >= np.finfo(np.float32).tiny else 0.0
-        lower, lower_rest, upper, upper_rest = natural.edges(centers)
-        columns = [natural.near_zero(centers), *_split(lower, lower_rest, angle), *_split(upper, upper_rest, angle)]
-    ends, kind = None, 0
-    if reflects or np.any(centers != 0):
-        table = np.stack(columns).astype(np.float32)
-        few = _few(table, pi.tree)
-        only_uneven = few is not None and few[0, 1] == 0 and _are_uneven(few[1:, 0], pi.tree)
-        kind = 2 if few is None else 1 if only_uneven and not reflects else 3
-        ends = torch.from_numpy(np.ascontiguousarray(table if few is None else few.reshape(-1))).to(device)
-    return Coin(pi.num_classes, ends, kind, amplitude, least, saturation)
+        least = floor if (floor := activation.floor or 0.0) >= np.finfo(np.float32).tiny else 0.0
+        which = REVIVED if activation.saturation == "revive" and least else PAPER
+    return which, activation.amplitude, math.asin(math.sqrt(least))
 
 
-def _split(values: Floats, rest: Floats, angle: float) -> tuple[Floats, Floats]:
-    """values + rest as a float32 and what that lacks, in radians."""
-    return values, ((values - values.astype(np.float32).astype(np.float64)) + rest) * angle
-
-
-def _few(table: np.ndarray, tree: Tree) -> np.ndarray | None:
-    """[depth + 1, 6] from [5, K-1], if in every level at most one node differs from the common ones."""
-    _, which, counts = np.unique(table[0], return_index=True, return_counts=True)
-    common = table[:, which[np.argmax(counts)]]
-    rows = [np.concatenate(([0], common))]
-    for low, high in tree.levels:
-        odd = np.flatnonzero(np.any(table[:, low - 1 : high - 1] != common[:, None], 0))
-        if odd.size > 1:
-            return None
-        place = low + odd[0] if odd.size else 0
-        rows.append(np.concatenate(([place], table[:, place - 1] if place else common)))
-    return np.stack(rows).astype(np.float32)
-
-
-def _are_uneven(places: np.ndarray, tree: Tree) -> bool:
-    """Whether the one odd node of every level, where there is one, has classes of both depths below it."""
-    # at the last level the places below K are nodes, the others classes: such a node is above K - 1 and above K
-    for level, place in enumerate(places.astype(np.int64)):
-        above = tree.depth - 1 - level
-        if place and not place == tree.num_classes >> above == (tree.num_classes - 1) >> above:
-            return False
-    return True
+def uneven_place(nodes: int, level: int) -> int:
+    """The node of a level that has classes of both depths below it, 0 if there is none."""
+    up = nodes.bit_length() - 1 - level  # such a node is above the last node and above the first class, its neighbour
+    return nodes >> up if nodes >> up == (nodes + 1) >> up else 0

@@ -18,39 +18,28 @@ DRAWN: tl.constexpr = tl.constexpr(2)
 
 @triton.jit(do_not_specialize=moves.NUMBERS)
 def head(
-    x_ptr, index_ptr, seed_ptr, log_prob_ptr, entropy_ptr, ends_ptr, rows, stride, outer_stride, inner,
-    half, rest, angle, least, period, period_rest,
-    CLASSES: tl.constexpr, DEPTH: tl.constexpr, ABOVE: tl.constexpr, HEIGHT: tl.constexpr, EVEN: tl.constexpr,
-    PART: tl.constexpr, STRIDES: tl.constexpr, NATURAL: tl.constexpr, ENDS: tl.constexpr, SATURATION: tl.constexpr,
-    EXACT: tl.constexpr, WHAT: tl.constexpr, STEPS: tl.constexpr,
+    x_ptr, index_ptr, seed_ptr, log_prob_ptr, entropy_ptr, centers_ptr, rows, stride,
+    half, half_rest, angle, least, steepness, WHAT: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
-    """The whole tree in one program: ABOVE is 0."""
-    coin = (half, rest, angle, least, period, period_rest)
-    first = tl.program_id(0).to(tl.int64) * HEIGHT
-    line = moves.lines(first, rows, HEIGHT, False)
-    row = first + tl.reshape(line, (HEIGHT,))
-    at = moves.row_starts(first, line, stride, outer_stride, inner, CLASSES - 1, STRIDES)
-    base = moves.base(x_ptr, first, stride, CLASSES - 1, STRIDES)
-    loaded = moves.load_levels(base, at, 1, CLASSES, DEPTH, EVEN, PART)
-    start = path._row_start(row, stride, outer_stride, inner, STRIDES)
+    """The whole tree in one program."""
+    numbers = (half, half_rest, angle, least, steepness)
+    first = moves.first_row(F)
+    line = moves.lines(rows, False, F)
+    row = first + tl.sum(line, 1)
+    base = x_ptr + moves.row_start(first, stride, F) - 1
+    loaded = moves.load_levels(base, moves.row_start(line, stride, F), 1, F)
+    start = moves.row_start(row, stride, F)
     if WHAT == DRAWN:
-        index, log_p = path.toss(
-            x_ptr, start, row, tl.load(seed_ptr), ends_ptr, coin, CLASSES, DEPTH, HEIGHT, NATURAL, ENDS, SATURATION
-        )
+        index, log_p = path.toss(x_ptr, start, row, tl.load(seed_ptr), centers_ptr, numbers, F)
         tl.store(index_ptr + row, index.to(tl.int64))
         tl.store(log_prob_ptr + row, log_p)
     elif WHAT == GIVEN:
-        index = path._check(tl.load(index_ptr + row), CLASSES)
-        log_p = path.log_of(x_ptr, start, index, ends_ptr, coin, CLASSES, DEPTH, STEPS, NATURAL, ENDS, SATURATION)
-        tl.store(log_prob_ptr + row, log_p)
-    here = tl.zeros((HEIGHT, 1), tl.float32)
-    LAST: tl.constexpr = 1 << (DEPTH - 1)
-    here = walk.descend(here, loaded, 1, ends_ptr, coin, CLASSES, DEPTH - 1, ABOVE, NATURAL, ENDS, SATURATION, EXACT)
-    deepest = walk.last_level(
-        here, loaded[DEPTH - 1], 1, ends_ptr, coin,
-        CLASSES, DEPTH, ABOVE, HEIGHT, PART, NATURAL, ENDS, SATURATION, EXACT,
-    )  # fmt: skip
-    entropy = tl.sum(walk.minus_p_log_p(deepest, ((1 << DEPTH) + moves.columns(2 * PART)) >> 1 < CLASSES), 1)
-    if not EVEN:
-        entropy += tl.sum(walk.minus_p_log_p(here, LAST + moves.columns(LAST) >= CLASSES), 1)
+        index = path.checked(tl.load(index_ptr + row), F)
+        tl.store(log_prob_ptr + row, path.log_of(x_ptr, start, index, centers_ptr, numbers, F))
+    here = walk.descend(tl.zeros_like(line).to(tl.float32), loaded, 1, centers_ptr, numbers, F.depth - 1, F)
+    deepest = walk.last_level(here, loaded[F.depth - 1], 1, centers_ptr, numbers, F)
+    hangs = 2 * F.width + moves.columns(2 * F.part) < 2 * F.classes  # its parent is a node
+    entropy = tl.sum(walk.minus_p_log_p(deepest, hangs), 1)
+    if not F.even:
+        entropy += tl.sum(walk.minus_p_log_p(here, F.width + moves.columns(F.width) >= F.classes), 1)
     tl.store(entropy_ptr + row, entropy)

@@ -1,4 +1,4 @@
-"""A kernel with its switches set, started with as little work on the host as we can."""
+"""A kernel with its constants set, started with as little work on the host as we can."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ class Launcher:
     another size of batch is not compiled anew.
     """
 
-    def __init__(self, kernel: Any, constants: dict[str, Any], **options: Any) -> None:
-        self.kernel, self.constants, self.options = kernel, constants, options
+    def __init__(self, kernel: Any, constants: dict[str, Any], warps: int, **options: Any) -> None:
+        self.kernel, self.constants = kernel, constants
+        self.options = {"num_warps": warps, "num_stages": 1, **options}
         # as the binary takes them: the constants come last in every kernel's list of arguments
         self.values = tuple(constants[name] for name in kernel.arg_names if name in constants)
         self.binaries: dict[tuple[Any, ...], Any] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-NUMBERS = ("rows", "stride", "outer_stride", "inner")  # see `launcher`
+NUMBERS = ("rows", "stride", "items", "batch", "samples", "ignored", "programs")  # see `launcher`
 
 
 @triton.jit
@@ -15,26 +15,26 @@ def columns(WIDTH: tl.constexpr):
 
 
 @triton.jit
-def has_full_height(rows, ABOVE: tl.constexpr, HEIGHT: tl.constexpr):
-    """Whether the program has HEIGHT rows: all but the last of a ragged batch."""
-    return (tl.program_id(0) >> ABOVE).to(tl.int64) * HEIGHT + HEIGHT <= rows
+def first_row(F: tl.constexpr):
+    """The first of the program's rows."""
+    return (tl.program_id(0) >> F.above).to(tl.int64) * F.height
 
 
 @triton.jit
-def lines(first, rows, HEIGHT: tl.constexpr, FULL: tl.constexpr):
-    """[HEIGHT, 1] a program's rows, counted from ``first``; if not FULL, past the end of the batch the last again."""
-    if HEIGHT == 1:
+def lines(rows, FULL: tl.constexpr, F: tl.constexpr):
+    """[height, 1] a program's rows, counted from its first; if not FULL, past the end of the batch the last again."""
+    if F.height == 1:
         return tl.zeros((1, 1), tl.int32)
     elif FULL:
-        return tl.arange(0, HEIGHT)[:, None]
+        return tl.arange(0, F.height)[:, None]
     else:
-        last = tl.minimum(rows - 1 - first, HEIGHT - 1).to(tl.int32)
-        return tl.minimum(tl.arange(0, HEIGHT), last)[:, None]
+        last = tl.minimum(rows - 1 - first_row(F), F.height - 1).to(tl.int32)
+        return tl.minimum(tl.arange(0, F.height), last)[:, None]
 
 
 @triton.jit
 def offsets(start, WIDTH: tl.constexpr):
-    """Rows' starts [HEIGHT, 1] and the columns from there on; in 64 bits, where constants fold into the addresses."""
+    """Rows' starts [height, 1] and the columns from there on; in 64 bits, where constants fold into the addresses."""
     return start.to(tl.int64) + tl.arange(0, WIDTH)[None, :].to(tl.int64)
 
 
@@ -45,26 +45,15 @@ def held(values):
 
 
 @triton.jit
-def row_starts(first, line, stride, outer_stride, inner, NODES: tl.constexpr, STRIDES: tl.constexpr):
-    """[HEIGHT, 1] where rows of scores start, seen from row ``first`` (two STRIDES: from the very first)."""
-    if STRIDES == 0:
-        return line * NODES
-    elif STRIDES == 1:
-        return line * stride
-    else:
-        row = first + line
-        return (row // inner).to(tl.int64) * outer_stride + (row % inner).to(tl.int64) * stride
+def gather(values, column, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
+    """[HEIGHT, WIDTH] from the given columns [1, WIDTH]."""
+    return tl.gather(values, tl.broadcast_to(column, (HEIGHT, WIDTH)), 1)
 
 
 @triton.jit
-def base(pointer, first, stride, NODES: tl.constexpr, STRIDES: tl.constexpr):
-    """The row ``first`` of the scores, so that place 1 is in column 1."""
-    if STRIDES == 0:
-        return pointer + first * NODES - 1
-    elif STRIDES == 1:
-        return pointer + first * stride - 1
-    else:
-        return pointer - 1
+def row_start(row, stride, F: tl.constexpr):
+    """Where a row of scores starts."""
+    return row * F.nodes if F.contiguous else row * stride
 
 
 # Triton moves all blocks of one shape in one layout. Runs of classes are aligned, so a thread moves several at once;
@@ -94,14 +83,13 @@ def store_classes(pointer, start, values, mask, HEIGHT: tl.constexpr, WIDTH: tl.
 
 
 @triton.jit
-def load_levels(x_ptr, at, root, CLASSES: tl.constexpr, DEPTH: tl.constexpr, EVEN: tl.constexpr, PART: tl.constexpr):
-    """The scores of all levels of the block, one [HEIGHT, 2^l] each."""
+def load_levels(x_ptr, at, root, F: tl.constexpr):
+    """The scores of all levels of the block, one [height, 2^l] each."""
     loaded = ()
-    for level in tl.static_range(DEPTH - 1):
+    for level in tl.static_range(F.depth - 1):
         loaded = loaded + (tl.load(x_ptr + (root << level) + offsets(at, 1 << level)),)
-    if EVEN:
-        loaded = loaded + (tl.load(x_ptr + (root << (DEPTH - 1)) + offsets(at, 1 << (DEPTH - 1))),)
+    last = x_ptr + (root << (F.depth - 1)) + offsets(at, F.part)
+    if F.even:
+        return loaded + (tl.load(last),)
     else:
-        places = (root << (DEPTH - 1)) + columns(PART)
-        loaded = loaded + (tl.load(x_ptr + (root << (DEPTH - 1)) + offsets(at, PART), places < CLASSES, other=0.0),)
-    return loaded
+        return loaded + (tl.load(last, (root << (F.depth - 1)) + columns(F.part) < F.classes, other=0.0),)

@@ -1,27 +1,46 @@
-"""A node's coin in registers: log(1-a), log(a) and their slopes, for a block of scores.
+"""A node in registers: the logit of a score and its slope, for a block of scores, and what follows from them.
 
-The same formulas as `catnat.torch._node`, with the library's functions replaced by the GPU's own approximations
-where these are right to the last digits, and by short polynomials (minimax fits) where they are not. EXACT is for
-scores in float32: right to 4e-7, the error of the GPU's logarithm. Else the scores have 16 bits, whose last digit is
-4e-3 or 5e-4, and right to 1e-5 will do; only a slope that is tiny beside its node's other one has fewer digits then
-(2e-3 of the gradient below the node).
+All activations are one family. With u the angle from a score to the nearer end of the natural range, but no less than
+that of the joint, and T = tan(u),
 
-ENDS is the ``kind`` of `catnat.torch._gpu.coin.Coin`: where the ends of the nodes' ranges come from.
+    |z| = -2 log T + (what lies past the joint) / sin(2 u),    dz/dx = gain / sin(2 u) = gain (T + 1/T) / 2.
+
+The sigmoid is the family's end where the joint is at the centre: T = 1, and all of |z| lies past it. The paper's formula
+is the other end: nothing lies past the floor. From t = e^-|z|, the odds of the less likely branch, all else is derived:
+the branches have 1/(1+t) and t/(1+t), and the gradient is the slope times (1-a) right - a left.
+
+Logarithms are to the base 2 until a class is stored, since the GPU's own exponential and logarithm are. EXACT is for scores
+in float32: right to 4e-7, the error of that logarithm. Else the scores have 16 bits, whose last digit is 4e-3 or
+5e-4, and right to 1e-5 will do.
 """
 
 from __future__ import annotations
+
+import math
 
 import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-# Without a GPU the kernels run in Triton's interpreter, which knows none of the four functions below.
+from catnat.core import fits
+from catnat.torch._gpu import coin
+
+# Without a GPU the kernels run in Triton's interpreter, which knows none of the GPU's own functions.
 INTERPRETED: tl.constexpr = tl.constexpr(bool(triton.knobs.runtime.interpret))
 NAN: tl.constexpr = tl.constexpr(tl.PropagateNan.ALL)
-FEW: tl.constexpr = tl.constexpr(6)  # numbers a level: a place, its centre, both ends in two parts
-CLIP: tl.constexpr = tl.constexpr(0)
-REVIVE: tl.constexpr = tl.constexpr(1)
-REFLECT: tl.constexpr = tl.constexpr(2)
+SIGMOID: tl.constexpr = tl.constexpr(coin.SIGMOID)
+NATURAL: tl.constexpr = tl.constexpr(coin.NATURAL)
+PAPER: tl.constexpr = tl.constexpr(coin.PAPER)
+NONE: tl.constexpr = tl.constexpr(coin.NONE)
+UNEVEN: tl.constexpr = tl.constexpr(coin.UNEVEN)
+HALF_LOG2_E: tl.constexpr = tl.constexpr(math.log2(math.e) / 2)
+SIGN: tl.constexpr = tl.constexpr(-(1 << 31))
+LN_2: tl.constexpr = tl.constexpr(math.log(2))
+LN_4: tl.constexpr = tl.constexpr(math.log(4))
+TAN: tl.constexpr = tl.constexpr(fits.TAN.coefficients)
+TAN_SHORT: tl.constexpr = tl.constexpr(fits.TAN_SHORT.coefficients)
+LOG2_TAN_SHORT: tl.constexpr = tl.constexpr((0.48158057, 0.10591109, 0.04737265))
+LOG4_ONE_PLUS: tl.constexpr = tl.constexpr(tuple(c / math.log(4) for c in (1.0, *fits.LOG_ONE_PLUS.coefficients)))
 
 
 @triton.jit
@@ -39,187 +58,124 @@ def inverse(y):
 
 
 @triton.jit
-def sin(y):
-    """The GPU's own sine: its error is 5e-7 at most, which is not small beside a small sine."""
-    return tl.sin(y) if INTERPRETED else libdevice.fast_sinf(y)
+def polynomial(v, FIT: tl.constexpr):
+    """The sum of FIT[i] v^i."""
+    LAST: tl.constexpr = len(FIT.value) - 1
+    sum = FIT.value[LAST]
+    for i in tl.static_range(LAST):
+        sum = sum * v + FIT.value[LAST - 1 - i]
+    return sum
+
+
+# -- the logit and its slope -------------------------------------------------------------------------------------
 
 
 @triton.jit
-def cos(y):
-    """The GPU's own cosine; likewise."""
-    return tl.cos(y) if INTERPRETED else libdevice.fast_cosf(y)
-
-
-# -- where the ends of the range are -----------------------------------------------------------------------------
+def offset_of(x, places, level, centers_ptr, KIND: tl.constexpr, F: tl.constexpr):
+    """x - C for the nodes at the given places of a level, and what that rounded away where it is needed."""
+    rounded = 0.0
+    if KIND != NONE:
+        center = _of_nodes(centers_ptr, places, level, KIND, F)
+        offset = x - center
+        if F.exact and F.activation >= PAPER:  # near an end of the range the distance to it is all that matters
+            ROWS: tl.constexpr = F.levels if KIND == UNEVEN else F.nodes
+            rest = _of_nodes(centers_ptr + ROWS, places, level, KIND, F)
+            back = offset - x
+            rounded = (x - (offset - back)) - (center + back) - rest
+        x = offset
+    return x, rounded
 
 
 @triton.jit
-def ends_of(ends_ptr, places, level, coin, NODES: tl.constexpr, ENDS: tl.constexpr):
-    """Centre, lower end, its rest, upper end, its rest of the nodes at the given places of one level."""
-    if ENDS == 0:
-        return 0.0, 0.0, 0.0, 0.0, 0.0
-    elif ENDS == 2:
-        own = ends_ptr + tl.minimum(places, NODES) - 1
-        center, lower, lower_rest = tl.load(own), tl.load(own + NODES), tl.load(own + 2 * NODES)
-        return center, lower, lower_rest, tl.load(own + 3 * NODES), tl.load(own + 4 * NODES)
+def _of_nodes(table_ptr, places, level, KIND: tl.constexpr, F: tl.constexpr):
+    """One row of a coin's table."""
+    if KIND == UNEVEN:
+        return tl.where(places == F.nodes >> (F.levels - 1 - level), tl.load(table_ptr + level), 0.0)
     else:
-        own = ends_ptr + (level + 1) * FEW
-        odd = places == tl.load(own).to(tl.int32)
-        if ENDS == 1:  # the common centre is 0
-            half, rest, angle, least, period, period_rest = coin
-            center, lower, lower_rest, upper, upper_rest = 0.0, -half, -rest, half, rest
-        else:
-            center, lower, lower_rest = tl.load(ends_ptr + 1), tl.load(ends_ptr + 2), tl.load(ends_ptr + 3)
-            upper, upper_rest = tl.load(ends_ptr + 4), tl.load(ends_ptr + 5)
-        return _but_for(odd, own, center, lower, lower_rest, upper, upper_rest)
+        return tl.load(table_ptr + tl.minimum(places, F.nodes) - 1)
 
 
 @triton.jit
-def _but_for(odd, own, center, lower, lower_rest, upper, upper_rest):
-    """The given ends, where ``odd`` the node's own."""
-    center = tl.where(odd, tl.load(own + 1), center)
-    lower = tl.where(odd, tl.load(own + 2), lower)
-    lower_rest = tl.where(odd, tl.load(own + 3), lower_rest)
-    upper = tl.where(odd, tl.load(own + 4), upper)
-    upper_rest = tl.where(odd, tl.load(own + 5), upper_rest)
-    return center, lower, lower_rest, upper, upper_rest
-
-
-@triton.constexpr_function
-def uneven_place(nodes, level):
-    """The node of a level that has classes of both depths below it (the last node and the first class), or 0."""
-    up = nodes.bit_length() - 1 - level
-    return nodes >> up if nodes >> up == (nodes + 1) >> up else 0
-
-
-@triton.jit
-def ends_of_level(ends_ptr, places, LEVEL: tl.constexpr, coin, NODES: tl.constexpr, ENDS: tl.constexpr):
-    """`ends_of` where the level is known to the compiler, and so which place has ends of its own."""
-    if ENDS == 1:
-        half, rest, angle, least, period, period_rest = coin
-        ODD: tl.constexpr = uneven_place(NODES, LEVEL)
-        if ODD == 0:
-            return 0.0, -half, -rest, half, rest
-        else:
-            return _but_for(places == ODD, ends_ptr + (LEVEL + 1) * FEW, 0.0, -half, -rest, half, rest)
+def angle_of(offset, rounded, numbers, F: tl.constexpr):
+    """The angle from a score to the nearer end of the range, negative past it."""
+    half, half_rest, angle, least, steepness = numbers
+    if F.exact:
+        free = (half - tl.abs(offset)) * angle + half_rest
+        if F.activation >= PAPER:
+            free -= tl.where(offset > 0, rounded, -rounded) * angle
+        return free
     else:
-        return ends_of(ends_ptr, places, LEVEL, coin, NODES, ENDS)
+        return (half * angle + half_rest) - tl.abs(offset) * angle
 
 
 @triton.jit
-def angle_of(x, ends, coin, ENDS: tl.constexpr, SATURATION: tl.constexpr, EXACT: tl.constexpr):
-    """The angle to the nearer end (negative past it) and whether that is the upper one, where a = 1."""
-    half, rest, angle, least, period, period_rest = coin
-    center, lower, lower_rest, upper, upper_rest = ends
-    if ENDS == 0 or (SATURATION != REFLECT and not EXACT):
-        # what a shift by the centre rounds away matters at the very end of the range only
-        y = x - center
-        if EXACT:
-            return (half - tl.abs(y)) * angle + rest, y > 0
-        return (half * angle + rest) - tl.abs(y) * angle, y > 0
-    if SATURATION == REFLECT:
-        # Take whole periods off. The remainder is exact; what the last step rounds away, and what the rounded period
-        # lacks, is paid back below.
-        remainder = x % period
-        step = period * tl.floor((remainder - center) / period + 0.5)
-        y = remainder - step
-        rounded = (remainder - y) - step
-        turned = (tl.floor((x - y) / period + 0.5) * period_rest - rounded) * angle
-        lower_rest += turned
-        upper_rest += turned
-        x = y
-    to_lower = (x - lower) * angle - lower_rest
-    to_upper = (upper - x) * angle + upper_rest
-    return tl.minimum(to_lower, to_upper, propagate_nan=NAN), to_upper < to_lower
-
-
-# -- both branches -----------------------------------------------------------------------------------------------
+def tan(u, F: tl.constexpr):
+    """For u up to pi/4."""
+    v = u * u
+    return (polynomial(v, TAN if F.exact else TAN_SHORT) * v) * u + u
 
 
 @triton.jit
-def log_branches(
-    x, ends, coin, NATURAL: tl.constexpr, ENDS: tl.constexpr, SATURATION: tl.constexpr, EXACT: tl.constexpr
-):
-    """log(1-a) and log(a)."""
-    half, rest, angle, least, period, period_rest = coin
-    if NATURAL:
-        u, up = angle_of(x, ends, coin, ENDS, SATURATION, EXACT)
-        if SATURATION == REFLECT:
-            u = tl.abs(u)
-        u = tl.maximum(u, least, propagate_nan=NAN)
-        v = u * u
-        # log cos(u)^2 = -v + v^2 P(v) and log sin(u)^2 = 2 log(u) + v Q(v)
-        if EXACT:
-            big = (((-0.00298791118 * v - 0.00318964215) * v - 0.0138854251) * v - 0.0443888591) * v - 0.16666919
-            small = ((-5.99327859e-05 * v - 0.000701716318) * v - 0.01111189) * v - 0.333333283
-        else:
-            big = (-0.0207240896 * v - 0.0415541287) * v - 0.166980447
-            small = -0.0117513369 * v - 0.333208597
-        big = (big * v - 1.0) * v
-        small = small * v + log2(u) * 1.3862943611198906
-        return tl.where(up, small, big), tl.where(up, big, small)
+def half_logit(offset, rounded, numbers, F: tl.constexpr):
+    """-|z| / 2, to the base 2: the logarithm of the root of the odds. z has the sign of the offset."""
+    half, half_rest, angle, least, steepness = numbers
+    if F.activation == SIGMOID:
+        return tl.abs(offset) * -HALF_LOG2_E
     else:
-        z = x if ENDS == 0 else x - ends[0]
-        t = tl.exp2(tl.abs(z) * -1.4426950408889634)
-        tail = _log_one_plus(t, EXACT)
-        return tl.minimum(-z, 0.0) - tail, tl.minimum(z, 0.0) - tail
-
-
-@triton.jit
-def _log_one_plus(t, EXACT: tl.constexpr):
-    """log(1+t) for t in [0, 1]."""
-    if EXACT:
-        p = 0.00536482063 * t - 0.0300657785
-        p = p * t + 0.0792045149
-        p = p * t - 0.137538007
-        p = p * t + 0.191536543
-        p = p * t - 0.248571635
-        p = p * t + 0.333213226
-        p = p * t - 0.49999648
-        return (p * t) * t + t
-    return log2(1 + t) * 0.6931471805599453
-
-
-@triton.jit
-def pull(
-    x, left, right, both, ends, coin,
-    NATURAL: tl.constexpr, ENDS: tl.constexpr, SATURATION: tl.constexpr, EXACT: tl.constexpr,
-):  # fmt: skip
-    """d/ds of left * log(1-a) + right * log(a); ``both`` is left + right."""
-    half, rest, angle, least, period, period_rest = coin
-    if NATURAL and not EXACT and SATURATION != REFLECT:
-        # (right - left - sin(w) (left + right)) / cos(w), with w twice the angle from the centre
-        y = x - ends[0]
-        limit = half - least / angle
-        inside = tl.minimum(tl.maximum(y, -limit, propagate_nan=NAN), limit, propagate_nan=NAN)
-        w = (inside if SATURATION == REVIVE else y) * (2 * angle)
-        slope = (2 * right - both - sin(w) * both) * (inverse(cos(w)) * (2 * angle))
-        return slope if SATURATION == REVIVE else tl.where(tl.abs(y) >= limit, 0.0, slope)
-    elif NATURAL:
-        u, up = angle_of(x, ends, coin, ENDS, SATURATION, EXACT)
-        rate = 2 * angle
-        if SATURATION == REFLECT:
-            rate = tl.where(u < 0, -rate, rate)  # mirrored scores run backwards
-            u = tl.abs(u)
-        dead = u <= least
-        if SATURATION == REVIVE:  # a revived score has the slope of the floor, and a gate where it comes in
-            dead = (u <= least) & (least == 0.0)
-            u = tl.maximum(u, least, propagate_nan=NAN)
-        v = u * u
-        if EXACT:
-            p = ((0.00946560302 * v + 0.00297443264) * v + 0.0245282715) * v + 0.0533812508
-            p = (p * v + 0.133392001) * v + 0.333331395
+        free = angle_of(offset, rounded, numbers, F)
+        u = tl.maximum(free, least, propagate_nan=NAN)
+        if F.exact:
+            found = log2(tan(u, F))
         else:
-            p = ((0.0434471382 * v + 0.0409752489) * v + 0.136215802) * v + 0.333139099
-        tangent = (p * v) * u + u
-        cotangent = inverse(tangent)
-        slope = tl.where(up, tangent, cotangent) * right - tl.where(up, cotangent, tangent) * left
-        return tl.where(dead, 0.0, slope * rate)
+            v = u * u
+            found = polynomial(v, LOG2_TAN_SHORT) * v + log2(u)
+        if F.activation == NATURAL:
+            found += (free - u) * steepness
+        return found
+
+
+# -- for all activations alike -----------------------------------------------------------------------------------
+
+
+@triton.jit
+def log_branches(here, offset, rounded, numbers, F: tl.constexpr):
+    """``here`` + log(1-a) and ``here`` + log(a), to the base 4."""
+    z = half_logit(offset, rounded, numbers, F)
+    root = tl.exp2(z)
+    if F.exact:
+        t = root * root
+        likely = here - polynomial(t, LOG4_ONE_PLUS) * t
     else:
-        z = x if ENDS == 0 else x - ends[0]
-        if not EXACT:  # a small 1-a has fewer digits then, but still more than 16 bits show
-            return right - inverse(1 + tl.exp2(z * -1.4426950408889634)) * both
-        t = tl.exp2(tl.abs(z) * -1.4426950408889634)
-        big = inverse(1 + t)
-        small = t * big
-        return tl.where(z > 0, small, big) * right - tl.where(z > 0, big, small) * left
+        likely = here - 0.5 * log2(root * root + 1)
+    rare = likely + z
+    return tl.where(offset > 0, rare, likely), tl.where(offset > 0, likely, rare)
+
+
+@triton.jit
+def pull(left, right, both, offset, rounded, numbers, F: tl.constexpr):
+    """d/ds of left * log(1-a) + right * log(a), which is ((1-a) right - a left) dz/dx; ``both`` is left + right."""
+    half, half_rest, angle, least, steepness = numbers
+    # the root of (1-a) / a, and its inverse
+    if F.activation == SIGMOID:
+        root = tl.exp2(offset * -HALF_LOG2_E)
+    elif F.exact and F.activation >= PAPER:  # the logarithm would cost it a digit
+        free = angle_of(offset, rounded, numbers, F)
+        tangent = tan(tl.maximum(free, least, propagate_nan=NAN), F)
+        root = tl.where(offset > 0, tangent, inverse(tangent))
+    else:
+        z = half_logit(offset, rounded, numbers, F)
+        sign = offset.to(tl.int32, bitcast=True) & SIGN
+        root = tl.exp2((z.to(tl.int32, bitcast=True) ^ sign).to(tl.float32, bitcast=True))
+    other = inverse(root)
+    if F.exact:
+        gradient = inverse(1 + other * other) * right - inverse(1 + root * root) * left
+    else:
+        gradient = right - inverse(1 + root * root) * both
+    if F.activation != SIGMOID:
+        steep = root + other
+        if F.activation == NATURAL:
+            steep = tl.minimum(steep, steepness * LN_2, propagate_nan=NAN)
+        gradient *= steep * (2 * angle)
+    if F.activation == PAPER:
+        gradient = tl.where(angle_of(offset, rounded, numbers, F) <= least, 0.0, gradient)
+    return gradient

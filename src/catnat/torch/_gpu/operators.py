@@ -1,186 +1,172 @@
 """The kernels as PyTorch operators: with shapes for compilers, gradients for autograd, and nothing hidden.
 
 An operator is a pure function of its tensors (a sample is one of its seed), so compilers may move it, graphs may replay
-it, and PyTorch's `opcheck` can judge it. These gradients have no gradients of their own: in eager mode
+it, and PyTorch's `opcheck` can judge it. Its gradient is an operator too, which has none of its own: in eager mode
 `catnat.torch._gpu.autograd` sees to those.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, library
 
-from catnat.torch._gpu.coin import Coin
 from catnat.torch._gpu import launch
+from catnat.torch._gpu.coin import Coin
 from catnat.torch._gpu.node import INTERPRETED
 
-COIN = "Tensor? ends, int classes, int kind, float amplitude, float least, int saturation"
-SCHEMAS = {
-    "walk": f"(Tensor x, {COIN}, bool exp) -> Tensor",
-    "pull": f"(Tensor x, {COIN}, bool exp, Tensor gradient) -> Tensor",
-    "log_path": f"(Tensor x, {COIN}, int? ignored, Tensor index) -> Tensor",
-    "pull_path": f"(Tensor x, {COIN}, int? ignored, Tensor index, Tensor gradient) -> Tensor",
-    "sample": f"(Tensor x, {COIN}, Tensor seed, SymInt count) -> Tensor",
-    "entropy": f"(Tensor x, {COIN}) -> Tensor",
-    "draw": f"(Tensor x, {COIN}, Tensor seed) -> (Tensor, Tensor, Tensor)",
-    "judge": f"(Tensor x, {COIN}, Tensor index) -> (Tensor, Tensor)",
-    "pull_head": f"(Tensor x, {COIN}, Tensor? index, Tensor? of_log_prob, Tensor of_entropy) -> Tensor",
+COIN = "Tensor? centers, int classes, int kind, int activation, float amplitude, float least"
+N = len(Coin._fields)
+Tensors = tuple[Tensor, ...]
+# x, the coin, and the arguments of an operator in this file, to its results
+Start = Callable[..., Any]
+
+
+class Operator(NamedTuple):
+    """One operator, its results' shapes, and how its gradient is had from other operators."""
+
+    schema: str  # of what follows the scores and the coin
+    start: Start
+    fake: Callable[..., Any]
+    # (call, x, coin, arguments, what it kept of its results, gradients) to the scores' gradient, where ``call`` starts an
+    # operator by its name
+    backward: Callable[..., Tensor] | None = None
+    differentiable: int = 1  # results; those after them are kept for the backward pass
+
+
+def _per_row(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    return x.new_empty(x.shape[:-1], dtype=dtype)
+
+
+def _like(x: Tensor, *rest: Any) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+def _loss(x: Tensor, coin: Coin, target: Tensor, ignored: int, weight: Tensor | None, reduction: str) -> Tensors:
+    loss, share = launch.loss(x, target, coin, ignored, weight, reduction)
+    return loss, x.new_empty(0) if share is None else share
+
+
+def _pull_loss(call: Any, x: Tensor, coin: Coin, arguments: Any, kept: Any, gradients: Any) -> Any:
+    target, ignored, weight, reduction = arguments
+    what = launch.LOSS if reduction == "none" else launch.SUMS
+    return call("pull_path", x, coin, target, gradients[0], what, ignored, weight, kept[0])
+
+
+def _pull_head(call: Any, x: Tensor, coin: Coin, arguments: Any, kept: Any, gradients: Any) -> Any:
+    index = kept[0] if kept else arguments[0]
+    return call("pull_head", x, coin, index, *gradients)
+
+
+OPERATORS = {
+    # log p of every class, or p
+    "walk": Operator(
+        "bool exp) -> Tensor",
+        launch.walk,
+        lambda x, coin, exp: x.new_empty((*x.shape[:-1], coin.classes)),
+        lambda call, x, coin, arguments, kept, gradients: call("pull", x, coin, gradients[0], *arguments),
+    ),
+    "pull": Operator(
+        "Tensor gradient, bool exp) -> Tensor",
+        lambda x, coin, gradient, exp: launch.pull(x, gradient, coin, launch.P if exp else launch.LOG_P),
+        _like,
+    ),
+    # given classes
+    "log_path": Operator(
+        "Tensor index) -> Tensor",
+        lambda x, coin, index: launch.log_path(x, index, coin),
+        lambda x, coin, index: x.new_empty(index.shape, dtype=torch.float32),
+        lambda call, x, coin, arguments, kept, gradients: call(
+            "pull_path", x, coin, *arguments, gradients[0], launch.LOG_P, 0, None, None
+        ),
+    ),
+    "loss": Operator(
+        "Tensor target, int ignored, Tensor? weight, str reduction) -> (Tensor, Tensor)",
+        _loss,
+        lambda x, coin, target, ignored, weight, reduction: (
+            x.new_empty(target.shape if reduction == "none" else ()),
+            x.new_empty((0,) if reduction == "none" else (), dtype=x.dtype if reduction == "none" else torch.float32),
+        ),
+        _pull_loss,
+    ),
+    "pull_path": Operator(
+        "Tensor index, Tensor gradient, int what, int ignored, Tensor? weight, Tensor? share) -> Tensor",
+        lambda x, coin, index, gradient, *rest: launch.pull_path(x, index, gradient, coin, *rest),
+        _like,
+    ),
+    "sample": Operator(
+        "Tensor seed, SymInt count) -> Tensor",
+        lambda x, coin, seed, count: launch.sample(x, seed, count, coin),
+        lambda x, coin, seed, count: x.new_empty((count, *x.shape[:-1]), dtype=torch.int64),
+    ),
+    # a policy's head
+    "entropy": Operator(
+        ") -> Tensor",
+        lambda x, coin: launch.head(x, None, None, coin)[1],
+        lambda x, coin: _per_row(x),
+        lambda call, x, coin, arguments, kept, gradients: call("pull_head", x, coin, None, None, *gradients),
+    ),
+    "draw": Operator(
+        "Tensor seed) -> (Tensor, Tensor, Tensor)",
+        lambda x, coin, seed: launch.head(x, None, seed, coin),
+        lambda x, coin, seed: (_per_row(x), _per_row(x), _per_row(x, torch.int64)),
+        _pull_head,
+        differentiable=2,
+    ),
+    "judge": Operator(
+        "Tensor index) -> (Tensor, Tensor)",
+        lambda x, coin, index: launch.head(x, index, None, coin)[:2],
+        lambda x, coin, index: (_per_row(x), _per_row(x)),
+        _pull_head,
+        differentiable=2,
+    ),
+    "pull_head": Operator(
+        "Tensor? index, Tensor? of_log_prob, Tensor of_entropy) -> Tensor",
+        lambda x, coin, index, of_log_prob, of_entropy: launch.pull(
+            x, of_log_prob, coin, launch.HEAD, index, of_entropy
+        ),
+        _like,
+    ),
 }
+
+
+def by_name(name: str, x: Tensor, coin: Coin, *arguments: Any) -> Any:
+    """Call an operator as compilers see it."""
+    return getattr(torch.ops.catnat, name)(x, *coin, *arguments)
+
+
+def directly(name: str, x: Tensor, coin: Coin, *arguments: Any) -> Any:
+    """Start its kernels without PyTorch in between."""
+    return OPERATORS[name].start(x, coin, *arguments)
+
+
+# -- what autograd keeps -----------------------------------------------------------------------------------------
+
+
+def keep(ctx: Any, operator: Operator, inputs: tuple[Any, ...], found: Any) -> Tensors:
+    """Keep an operator's inputs (x, the coin's fields, arguments) for its backward pass; its results as a tuple."""
+    results = found if isinstance(found, tuple) else (found,)
+    kept = results[operator.differentiable :]
+    ctx.mark_non_differentiable(*kept)
+    # autograd watches tensors only: whoever overwrites the class ids is told so
+    ctx.numbers = tuple(None if isinstance(i, Tensor) else i for i in inputs)
+    ctx.is_tensor = tuple(isinstance(i, Tensor) for i in inputs)
+    ctx.save_for_backward(*(i for i in inputs if isinstance(i, Tensor)), *kept)
+    return results
+
+
+def kept(ctx: Any) -> tuple[Tensor, Coin, tuple[Any, ...], Tensors]:
+    """x, the coin, the arguments, and the results that were kept."""
+    tensors = list(ctx.saved_tensors)
+    x, *rest = (tensors.pop(0) if t else n for t, n in zip(ctx.is_tensor, ctx.numbers, strict=True))
+    return x, Coin(*rest[:N]), tuple(rest[N:]), tuple(tensors)
+
+
+# -- to PyTorch --------------------------------------------------------------------------------------------------
+
 _library = library.Library("catnat", "DEF")
-for _name, _schema in SCHEMAS.items():
-    _library.define(_name + _schema)
-
-
-def _coin(ends: Tensor | None, classes: int, kind: int, amplitude: float, least: float, saturation: int) -> Coin:
-    return Coin(classes, ends, kind, amplitude, least, saturation)
-
-
-N = 6  # numbers of a coin
-
-
-def _operator(name: str, fake: Any) -> Any:
-    """Register what follows as the operator's kernel, and ``fake`` for its shapes."""
-
-    def register(function: Any) -> Any:
-        for device in ("CUDA", "CPU") if INTERPRETED else ("CUDA",):
-            _library.impl(name, function, device)
-        library.register_fake(f"catnat::{name}", fake, lib=_library)
-        return function
-
-    return register
-
-
-def _differentiable(name: str, backward: Any, keep: Any) -> None:
-    library.register_autograd(f"catnat::{name}", backward, setup_context=keep, lib=_library)
-
-
-def _rows(x: Tensor) -> Tensor:
-    """[...] float32: one number a row."""
-    return x.new_empty(x.shape[:-1], dtype=torch.float32)
-
-
-def _ids(x: Tensor) -> Tensor:
-    return x.new_empty(x.shape[:-1], dtype=torch.int64)
-
-
-# -- log p of every class, or p ----------------------------------------------------------------------------------
-
-
-@_operator("walk", lambda x, ends, classes, *rest: x.new_empty((*x.shape[:-1], classes)))
-def _walk(x: Tensor, *rest: Any) -> Tensor:
-    return launch.walk(x, _coin(*rest[:N]), exp=rest[N])
-
-
-@_operator("pull", lambda x, *rest: x.new_empty(x.shape))
-def _pull(x: Tensor, *rest: Any) -> Tensor:
-    exp, gradient = rest[N:]
-    return launch.pull(x, gradient, _coin(*rest[:N]), launch.P if exp else launch.LOG_P)
-
-
-def _keep_walk(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, ends, *ctx.rest = inputs
-    ctx.save_for_backward(x, ends)
-
-
-def _walk_backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-    x, ends = ctx.saved_tensors
-    return torch.ops.catnat.pull(x, ends, *ctx.rest, gradient), *[None] * (N + 1)
-
-
-_differentiable("walk", _walk_backward, _keep_walk)
-
-
-# -- one class a row ---------------------------------------------------------------------------------------------
-
-
-@_operator("log_path", lambda x, *rest: x.new_empty(rest[N + 1].shape, dtype=torch.float32))
-def _log_path(x: Tensor, *rest: Any) -> Tensor:
-    ignored, index = rest[N:]
-    return launch.log_path(x, index, _coin(*rest[:N]), ignored)
-
-
-@_operator("pull_path", lambda x, *rest: x.new_empty(x.shape))
-def _pull_path(x: Tensor, *rest: Any) -> Tensor:
-    ignored, index, gradient = rest[N:]
-    return launch.pull_path(x, index, gradient, _coin(*rest[:N]), ignored)
-
-
-def _keep_path(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, ends, *ctx.rest, index = inputs
-    ctx.save_for_backward(x, ends, index)
-
-
-def _path_backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-    x, ends, index = ctx.saved_tensors
-    return torch.ops.catnat.pull_path(x, ends, *ctx.rest, index, gradient), *[None] * (N + 2)
-
-
-_differentiable("log_path", _path_backward, _keep_path)
-
-
-@_operator("sample", lambda x, *rest: x.new_empty((rest[N + 1], *x.shape[:-1]), dtype=torch.int64))
-def _sample(x: Tensor, *rest: Any) -> Tensor:
-    return launch.sample(x, rest[N], rest[N + 1], _coin(*rest[:N]))
-
-
-# -- a policy's head ---------------------------------------------------------------------------------------------
-
-
-@_operator("entropy", lambda x, *rest: _rows(x))
-def _entropy(x: Tensor, *rest: Any) -> Tensor:
-    return launch.head(x, None, None, _coin(*rest))[1]
-
-
-@_operator("draw", lambda x, *rest: (_rows(x), _rows(x), _ids(x)))
-def _draw(x: Tensor, *rest: Any) -> tuple[Any, ...]:
-    return launch.head(x, None, rest[N], _coin(*rest[:N]))
-
-
-@_operator("judge", lambda x, *rest: (_rows(x), _rows(x)))
-def _judge(x: Tensor, *rest: Any) -> tuple[Any, ...]:
-    return launch.head(x, rest[N], None, _coin(*rest[:N]))[:2]
-
-
-@_operator("pull_head", lambda x, *rest: x.new_empty(x.shape))
-def _pull_head(x: Tensor, *rest: Any) -> Tensor:
-    index, of_log_prob, of_entropy = rest[N:]
-    return launch.pull(x, of_log_prob, _coin(*rest[:N]), launch.HEAD, index, of_entropy)
-
-
-def _keep_entropy(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, ends, *ctx.rest = inputs
-    ctx.save_for_backward(x, ends)
-
-
-def _entropy_backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-    x, ends = ctx.saved_tensors
-    return torch.ops.catnat.pull_head(x, ends, *ctx.rest, None, None, gradient), *[None] * N
-
-
-def _keep_draw(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, ends, *ctx.rest, _ = inputs
-    ctx.mark_non_differentiable(output[2])
-    ctx.save_for_backward(x, ends, output[2])
-
-
-def _keep_judge(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, ends, *ctx.rest, index = inputs
-    ctx.save_for_backward(x, ends, index)
-
-
-def _head_backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-    x, ends, index = ctx.saved_tensors
-    return torch.ops.catnat.pull_head(x, ends, *ctx.rest, index, *gradients[:2]), *[None] * (N + 1)
-
-
-_differentiable("entropy", _entropy_backward, _keep_entropy)
-_differentiable("draw", _head_backward, _keep_draw)
-_differentiable("judge", _head_backward, _keep_judge)
-
-
-# -- gradients of gradients --------------------------------------------------------------------------------------
 
 
 def _refuse(ctx: Any, *gradients: Tensor) -> Any:
@@ -189,5 +175,31 @@ def _refuse(ctx: Any, *gradients: Tensor) -> Any:
     )
 
 
-for _name in ("pull", "pull_path", "pull_head"):
-    _differentiable(_name, _refuse, lambda ctx, inputs, output: None)
+def _register(name: str, operator: Operator) -> None:
+    _library.define(f"{name}(Tensor x, {COIN}{', ' if operator.schema[0] != ')' else ''}{operator.schema}")
+    for device in ("CUDA", "CPU") if INTERPRETED else ("CUDA",):
+        _library.impl(name, lambda x, *rest: operator.start(x, Coin(*rest[:N]), *rest[N:]), device)
+    library.register_fake(
+        f"catnat::{name}", lambda x, *rest: operator.fake(x, Coin(*rest[:N]), *rest[N:]), lib=_library
+    )
+    if name == "sample":
+        return
+
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        assert operator.backward is not None
+        x, coin, arguments, results = kept(ctx)
+        gradients = gradients[: operator.differentiable]
+        dx = operator.backward(by_name, x, coin, arguments, results, gradients)
+        return dx, *[None] * (N + len(arguments))
+
+    def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        if operator.backward is not None:
+            keep(ctx, operator, inputs, output)
+
+    library.register_autograd(
+        f"catnat::{name}", _refuse if operator.backward is None else backward, setup_context=setup, lib=_library
+    )
+
+
+for _name, _operator in OPERATORS.items():
+    _register(_name, _operator)

@@ -1,4 +1,4 @@
-"""One class a row: its log p and gradient from the scores on its path alone, and sampling, a coin a level.
+"""Given classes: their log p, a loss and its gradient from the scores on their paths alone; and sampling, a coin a level.
 
 Steps are numbered by level, so that a node is always in the same column: several classes of one row then meet in one
 thread, and their gradients are added up in a fixed order.
@@ -9,151 +9,170 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from catnat.torch._gpu import coins
+from catnat.torch._gpu import moves, node
 
-NUMBERS = ("items", "rows", "batch", "samples", "ignored", "stride", "outer_stride", "inner")  # see `launcher`
+# What `log_path` writes: log p, the losses - w log p, or a program's sums of these and of the weights w.
+LOG_P: tl.constexpr = tl.constexpr(0)
+LOSS: tl.constexpr = tl.constexpr(1)
+SUMS: tl.constexpr = tl.constexpr(2)
 
 
 @triton.jit
-def _check(index, CLASSES: tl.constexpr):
+def checked(index, F: tl.constexpr):
     """The class ids, inside of the row whatever came; what was outside stops the program on the device."""
-    tl.device_assert((index >= 0) & (index < CLASSES), "catnat: a class id is out of range")
-    return tl.minimum(tl.maximum(index, 0), CLASSES - 1).to(tl.int32)
+    tl.device_assert((index >= 0) & (index < F.classes), "catnat: a class id is out of range")
+    return tl.minimum(tl.maximum(index, 0), F.classes - 1).to(tl.int32)
 
 
 @triton.jit
-def _row_start(row, stride, outer_stride, inner, STRIDES: tl.constexpr):
-    if STRIDES == 2:
-        return (row // inner).to(tl.int64) * outer_stride + (row % inner).to(tl.int64) * stride
-    else:
-        return row.to(tl.int64) * stride
-
-
-@triton.jit
-def _steps(index, CLASSES: tl.constexpr, DEPTH: tl.constexpr, STEPS: tl.constexpr):
-    """[HEIGHT, STEPS] levels, nodes, turns, and which steps the path to [HEIGHT] class ids has."""
-    level = tl.arange(0, STEPS)[None, :]
-    place = (index + CLASSES)[:, None]
-    length = tl.where(place < (1 << DEPTH), DEPTH - 1, DEPTH)  # in a heap two lengths are next to each other
+def _steps(index, F: tl.constexpr):
+    """[height, steps] levels, nodes, turns, and which steps the path to [height] class ids has."""
+    level = moves.columns(F.steps)
+    place = (index + F.classes)[:, None]
+    length = tl.where(place < (1 << F.levels), F.levels - 1, F.levels)  # in a heap two lengths are next to each other
     taken = level < length
     left = tl.where(taken, length - level, 1)
     return level, tl.where(taken, place >> left, 1), (place >> (left - 1)) & 1 == 1, taken
 
 
 @triton.jit
-def log_of(
-    x_ptr, start, index, ends_ptr, coin, CLASSES: tl.constexpr, DEPTH: tl.constexpr, STEPS: tl.constexpr,
-    NATURAL: tl.constexpr, ENDS: tl.constexpr, SATURATION: tl.constexpr,
-):  # fmt: skip
-    """[HEIGHT] log p of class ids, from rows that begin at ``start``."""
-    level, node, right, taken = _steps(index, CLASSES, DEPTH, STEPS)
-    x = tl.load(x_ptr + start[:, None] + (node - 1), taken, other=0.0).to(tl.float32)
-    ends = coins.ends_of(ends_ptr, node, tl.where(taken, level, 0), coin, CLASSES - 1, ENDS)
-    to_left, to_right = coins.log_branches(x, ends, coin, NATURAL, ENDS, SATURATION, True)
-    return tl.sum(tl.where(taken, tl.where(right, to_right, to_left), 0.0), 1)
+def log_of(x_ptr, start, index, centers_ptr, numbers, F: tl.constexpr):
+    """[height] log p of class ids, from rows that begin at ``start``."""
+    level, place, right, taken = _steps(index, F)
+    x = tl.load(x_ptr + start[:, None] + (place - 1), taken, other=0.0).to(tl.float32)
+    offset, rounded = node.offset_of(x, place, tl.where(taken, level, 0), centers_ptr, F.kind, F)
+    to_left, to_right = node.log_branches(0.0, offset, rounded, numbers, F)
+    return tl.sum(tl.where(taken, tl.where(right, to_right, to_left), 0.0), 1) * node.LN_4
 
 
-@triton.jit(do_not_specialize=NUMBERS)
+@triton.jit
+def _weight(weight_ptr, index, counts):
+    """[height] by how much a class counts: its weight, 1 where there are none; 0 where it is ignored."""
+    weight = 1.0 if weight_ptr is None else tl.load(weight_ptr + index)
+    return tl.where(counts, weight, 0.0)
+
+
+@triton.jit(do_not_specialize=moves.NUMBERS)
 def log_path(
-    x_ptr, index_ptr, out_ptr, ends_ptr, items, samples, ignored, stride, outer_stride, inner,
-    half, rest, angle, least, period, period_rest,
-    CLASSES: tl.constexpr, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, STEPS: tl.constexpr, STRIDES: tl.constexpr,
-    NATURAL: tl.constexpr, ENDS: tl.constexpr, SATURATION: tl.constexpr, ONE: tl.constexpr, LOSS: tl.constexpr,
+    x_ptr, index_ptr, weight_ptr, out_ptr, centers_ptr, items, samples, ignored, stride,
+    half, half_rest, angle, least, steepness, ONE: tl.constexpr, WHAT: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
-    """log p of ``samples`` classes a row; ONE where that is one. LOSS: - log p, and 0 for the class id ``ignored``."""
-    coin = (half, rest, angle, least, period, period_rest)
-    item = tl.program_id(0).to(tl.int64) * HEIGHT + tl.arange(0, HEIGHT)
-    item = tl.minimum(item, items - 1)
+    """Of ``samples`` classes a row; ONE where that is one. A loss leaves out the class id ``ignored``."""
+    numbers = (half, half_rest, angle, least, steepness)
+    own = tl.program_id(0).to(tl.int64) * F.height + tl.arange(0, F.height)
+    item = tl.minimum(own, items - 1)
     index = tl.load(index_ptr + item)
-    counts = index != ignored
-    if LOSS:
-        index = tl.where(counts, index, 0)
-    index = _check(index, CLASSES)
+    counts = (index != ignored) & (own < items)
+    if WHAT != LOG_P:
+        index = tl.where(index != ignored, index, 0)
+    index = checked(index, F)
     row = item if ONE else item // samples
-    start = _row_start(row, stride, outer_stride, inner, STRIDES)
-    found = log_of(x_ptr, start, index, ends_ptr, coin, CLASSES, DEPTH, STEPS, NATURAL, ENDS, SATURATION)
-    if LOSS:
-        found = tl.where(counts, -found, 0.0)
-    tl.store(out_ptr + item, found)
+    found = log_of(x_ptr, moves.row_start(row, stride, F), index, centers_ptr, numbers, F)
+    if WHAT != LOG_P:
+        weight = _weight(weight_ptr, index, counts)
+        found = tl.where(counts, -found * weight, 0.0)
+    if WHAT == SUMS:
+        tl.store(out_ptr + 2 * tl.program_id(0), tl.sum(found, 0))
+        tl.store(out_ptr + 2 * tl.program_id(0) + 1, tl.sum(weight, 0))
+    else:
+        tl.store(out_ptr + own, found, own < items)
 
 
-@triton.jit(do_not_specialize=NUMBERS)
+@triton.jit(do_not_specialize=moves.NUMBERS)
+def reduce(sums_ptr, loss_ptr, share_ptr, programs, MEAN: tl.constexpr, WIDTH: tl.constexpr):
+    """The sum of all losses, or their MEAN, and the share of one row in it: in a fixed order, whatever ran first."""
+    losses, weights = tl.zeros((WIDTH,), tl.float32), tl.zeros((WIDTH,), tl.float32)
+    start = 0
+    while start < programs:  # Triton's interpreter has no range() of an argument
+        program = start + tl.arange(0, WIDTH)
+        losses += tl.load(sums_ptr + 2 * program, program < programs, other=0.0)
+        weights += tl.load(sums_ptr + 2 * program + 1, program < programs, other=0.0)
+        start += WIDTH
+    total, share = tl.sum(losses, 0), 1.0
+    if MEAN:
+        count = tl.sum(weights, 0)
+        total, share = total / count, 1 / count
+    tl.store(loss_ptr, total)
+    tl.store(share_ptr, share)
+
+
+@triton.jit(do_not_specialize=moves.NUMBERS)
 def pull_path(
-    x_ptr, index_ptr, gradient_ptr, dx_ptr, ends_ptr, rows, samples, ignored, stride, outer_stride, inner,
-    half, rest, angle, least, period, period_rest,
-    CLASSES: tl.constexpr, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, STEPS: tl.constexpr, STRIDES: tl.constexpr,
-    NATURAL: tl.constexpr, ENDS: tl.constexpr, SATURATION: tl.constexpr, ONE: tl.constexpr, LOSS: tl.constexpr,
+    x_ptr, index_ptr, weight_ptr, gradient_ptr, share_ptr, dx_ptr, centers_ptr, rows, samples, ignored, stride,
+    half, half_rest, angle, least, steepness,
+    ONE: tl.constexpr, WHAT: tl.constexpr, SPAN: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
-    """Its gradient, into ``dx``, which is 0 everywhere; ONE where there is one sample a row."""
-    coin = (half, rest, angle, least, period, period_rest)
-    row = tl.program_id(0).to(tl.int64) * HEIGHT + tl.arange(0, HEIGHT)
-    inside = (row < rows)[:, None]
-    row = tl.minimum(row, rows - 1)
-    at = _row_start(row, stride, outer_stride, inner, STRIDES)[:, None]
-    to = row[:, None] * (CLASSES - 1)
+    """The gradient of `log_path`: 0 but for the paths. A program writes SPAN cells, of ``height`` rows at most."""
+    numbers = (half, half_rest, angle, least, steepness)
+    low = tl.program_id(0).to(tl.int64) * SPAN
+    high = tl.minimum(low + SPAN, rows.to(tl.int64) * F.nodes)
+    column = tl.arange(0, triton.next_power_of_2(SPAN))
+    if high == low + SPAN:  # a mask that the compiler knows leaves whole vectors whole
+        tl.store(dx_ptr + low + column, 0.0, column < SPAN)
+    else:
+        tl.store(dx_ptr + low + column, 0.0, low + column < high)
+    tl.debug_barrier()
+    row = tl.minimum(low // F.nodes + tl.arange(0, F.height), rows - 1)
+    repeats = low // F.nodes + tl.arange(0, F.height) >= rows
+    at, to = moves.row_start(row, stride, F)[:, None], (row * F.nodes)[:, None]
     sample = 0
-    while sample < samples:  # Triton's interpreter has no range() of an argument
+    while sample < samples:
         item = row * samples + sample
-        wanted = tl.load(index_ptr + item)
-        index = tl.minimum(tl.maximum(wanted, 0), CLASSES - 1).to(tl.int32)
-        level, node, right, taken = _steps(index, CLASSES, DEPTH, STEPS)
-        taken = taken & inside
-        if LOSS:
-            taken = taken & (wanted != ignored)[:, None]
-        x = tl.load(x_ptr + at + (node - 1), taken, other=0.0).to(tl.float32)
-        gradient = tl.load(gradient_ptr + item).to(tl.float32)[:, None]
-        gradient = -gradient if LOSS else gradient
-        ends = coins.ends_of(ends_ptr, node, tl.where(taken, level, 0), coin, CLASSES - 1, ENDS)
+        index = tl.load(index_ptr + item)
+        counts = index != ignored if WHAT != LOG_P else index >= 0
+        index = tl.minimum(tl.maximum(index, 0), F.classes - 1).to(tl.int32)
+        gradient = tl.load(gradient_ptr if WHAT == SUMS else gradient_ptr + item).to(tl.float32)
+        if WHAT == SUMS:
+            gradient *= tl.load(share_ptr)
+        if WHAT != LOG_P:
+            gradient = -gradient * _weight(weight_ptr, index, counts)
+        level, place, right, taken = _steps(index, F)
+        cell = to + (place - 1)
+        taken = taken & (counts & (repeats == 0))[:, None] & (cell >= low) & (cell < high)
+        x = tl.load(x_ptr + at + (place - 1), taken, other=0.0).to(tl.float32)
+        gradient = gradient[:, None]
         below_left, below_right = tl.where(right, 0.0, gradient), tl.where(right, gradient, 0.0)
-        slope = coins.pull(x, below_left, below_right, gradient, ends, coin, NATURAL, ENDS, SATURATION, True)
-        cell = dx_ptr + to + (node - 1)
+        offset, rounded = node.offset_of(x, place, tl.where(taken, level, 0), centers_ptr, F.kind, F)
+        slope = node.pull(below_left, below_right, gradient, offset, rounded, numbers, F)
         if not ONE:
-            slope += tl.load(cell, taken, other=0.0)
-        tl.store(cell, slope, taken)
+            slope += tl.load(dx_ptr + cell, taken, other=0.0)
+        tl.store(dx_ptr + cell, slope, taken)
         sample += 1
 
 
 @triton.jit
-def toss(
-    x_ptr, at, item, seed, ends_ptr, coin, CLASSES: tl.constexpr, DEPTH: tl.constexpr, HEIGHT: tl.constexpr,
-    NATURAL: tl.constexpr, ENDS: tl.constexpr, SATURATION: tl.constexpr,
-):  # fmt: skip
-    """Walk down from the root, a coin a level: [HEIGHT] class ids and their log p."""
-    FOURS: tl.constexpr = (DEPTH + 3) // 4
-    place = tl.full((HEIGHT,), 1, tl.int32)
-    total = tl.zeros((HEIGHT,), tl.float32)
+def toss(x_ptr, at, item, seed, centers_ptr, numbers, F: tl.constexpr):
+    """Walk down from the root, a coin a level: [height] class ids and their log p."""
+    FOURS: tl.constexpr = (F.levels + 3) // 4
+    place = tl.zeros_like(item).to(tl.int32) + 1
+    total = tl.zeros_like(item).to(tl.float32)
     for four in tl.static_range(FOURS):
         uniforms = tl.rand4x(seed, item.to(tl.int64) * FOURS + four)
         for one in tl.static_range(4):
-            if four * 4 + one < DEPTH:
-                is_node = place < CLASSES
-                node = tl.where(is_node, place, 1)
-                x = tl.load(x_ptr + at + (node - 1)).to(tl.float32)
-                ends = coins.ends_of(ends_ptr, node, four * 4 + one, coin, CLASSES - 1, ENDS)
-                left, right = coins.log_branches(x, ends, coin, NATURAL, ENDS, SATURATION, True)
+            if four * 4 + one < F.levels:
+                is_node = place < F.classes
+                here = tl.where(is_node, place, 1)
+                x = tl.load(x_ptr + at + (here - 1)).to(tl.float32)
+                offset, rounded = node.offset_of(x, here, four * 4 + one, centers_ptr, F.kind, F)
+                left, right = node.log_branches(0.0, offset, rounded, numbers, F)
                 # By the less likely branch, whose probability has all its digits. Uniform numbers have steps of 2^-31:
                 # what is less likely than that is drawn as if it were so likely.
                 likely_right = right > left
-                rare = uniforms[one] < tl.exp(tl.minimum(left, right))
+                rare = uniforms[one] < tl.exp2(2 * tl.minimum(left, right))
                 falls_right = likely_right != rare
                 total += tl.where(is_node, tl.where(falls_right, right, left), 0.0)
                 place = tl.where(is_node, 2 * place + falls_right.to(tl.int32), place)
-    return place - CLASSES, total
+    return place - F.classes, total * node.LN_4
 
 
-@triton.jit(do_not_specialize=NUMBERS)
+@triton.jit(do_not_specialize=moves.NUMBERS)
 def sample(
-    x_ptr, seed_ptr, out_ptr, ends_ptr, items, batch, stride, outer_stride, inner,
-    half, rest, angle, least, period, period_rest,
-    CLASSES: tl.constexpr, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, STRIDES: tl.constexpr,
-    NATURAL: tl.constexpr, ENDS: tl.constexpr, SATURATION: tl.constexpr, ONE: tl.constexpr,
+    x_ptr, seed_ptr, out_ptr, centers_ptr, items, batch, stride, half, half_rest, angle, least, steepness,
+    ONE: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
     """Draws for every row, again and again (ONE: once): item i is one of row i % batch."""
-    coin = (half, rest, angle, least, period, period_rest)
-    item = tl.minimum(tl.program_id(0).to(tl.int64) * HEIGHT + tl.arange(0, HEIGHT), items - 1)
+    numbers = (half, half_rest, angle, least, steepness)
+    item = tl.minimum(tl.program_id(0).to(tl.int64) * F.height + tl.arange(0, F.height), items - 1)
     row = item if ONE else item % batch
-    at = _row_start(row, stride, outer_stride, inner, STRIDES)
-    found, _ = toss(
-        x_ptr, at, item, tl.load(seed_ptr), ends_ptr, coin, CLASSES, DEPTH, HEIGHT, NATURAL, ENDS, SATURATION
-    )
+    found, _ = toss(x_ptr, moves.row_start(row, stride, F), item, tl.load(seed_ptr), centers_ptr, numbers, F)
     tl.store(out_ptr + item, found.to(tl.int64))

@@ -63,6 +63,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="folder for a CSV and its provenance; else nothing is written")
     parser.add_argument("--only", default="", help="time only the operations whose name holds this text")
     parser.add_argument("--rounds", type=int, default=31, help="interleaved rounds; the median is reported")
+    parser.add_argument("--threads", type=int, help="of PyTorch on a CPU; by default its own choice")
     parser.add_argument("--seconds", type=float, default=0.05, help="time of one contender in one round")
     arguments = parser.parse_args()
     if arguments.rounds < 2:
@@ -78,6 +79,8 @@ def main() -> None:
     if arguments.output:
         arguments.output.mkdir(parents=True, exist_ok=True)
 
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     # A head follows a linear layer. The first large matrix product of a process also sets up the BLAS library, which
     # changes the speed of the small ones after it.
@@ -154,17 +157,7 @@ def _bench(backend: str, device: str) -> Bench:
             gpu_operations.captured,
             gpu_operations.CAPTURED,
         )
-    return Bench(operations.OPERATIONS, "cpu", facts=_optional_versions("numba"))
-
-
-def _optional_versions(*packages: str) -> dict[str, str]:
-    found = {}
-    for package in packages:
-        try:
-            found[package] = version(package)
-        except ImportError:
-            found[package] = "not installed"
-    return found
+    return Bench(operations.OPERATIONS, "cpu")
 
 
 def _peak_mib(run: Run) -> float:
@@ -182,6 +175,8 @@ def _write(folder: Path, bench: Bench, rows: list[tuple[object, ...]]) -> None:
         writer.writerow(COLUMNS)
         writer.writerows(rows)
     facts: dict[str, Any] = provenance(" ".join(["python -m benchmarks", *sys.argv[1:]])) | bench.facts
+    if not bench.on_gpu:
+        facts["threads"] = torch.get_num_threads()
     (folder / f"{bench.name}.json").write_text(json.dumps(facts, indent=2) + "\n")
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -97,11 +96,29 @@ def log_probabilities(rows: int, classes: int) -> Case:
         check(f"log_catnat {activation}", _few(ct.log_catnat(scores, pi)), expected)
         check_gradient(f"log_catnat {activation}", _few(run()[0]), _few(scores), _few(gradient), pi)
         ours[activation] = run
-    limits: dict[str, float | None] = dict.fromkeys(ACTIVATIONS, 1.5)
-    if find_spec("numba") is None:  # then without compiled loops
-        small = rows * classes < 1000
-        limits = {"sigmoid": 3.0 if small else 3.5, "natural": 4.5 if small else 5.0}
-    return Case(_forward_backward(lambda x: F.log_softmax(x, -1), logits, gradient), ours, limits)
+    return Case(_forward_backward(lambda x: F.log_softmax(x, -1), logits, gradient), ours, _at_most(1.5))
+
+
+def masked_log_probabilities(rows: int, classes: int) -> Case:
+    """All log-probabilities of the allowed classes, forward and backward."""
+    scores = torch.randn(rows, classes - 1, requires_grad=True)
+    logits = torch.randn(rows, classes, requires_grad=True)
+    mask = torch.rand(rows, classes) < 0.7
+    mask[:, 0] = True
+    gradient = torch.where(mask, torch.randn(rows, classes), 0.0)
+    ours = {}
+    for activation in ACTIVATIONS:
+        pi = catnat.Parameterization(classes, activation)
+        allowed = mask[:CHECKED_ROWS].numpy()
+        expected = reference.log_catnat(_few(scores), pi, allowed)
+        came = _few(ct.log_catnat(scores, pi, mask=mask))
+        check(f"masked log_catnat {activation}", came[allowed], expected[allowed])
+        ours[activation] = _forward_backward(lambda s, pi=pi: ct.log_catnat(s, pi, mask=mask), scores, gradient)
+
+    def rival(x: Tensor) -> Tensor:
+        return F.log_softmax(torch.where(mask, x, -torch.inf), -1)
+
+    return Case(_forward_backward(rival, logits, gradient), ours, _at_most(1.5))
 
 
 def log_probability_of_one(rows: int, classes: int) -> Case:
@@ -122,7 +139,7 @@ def log_probability_of_one(rows: int, classes: int) -> Case:
     def rival(x: Tensor) -> Tensor:
         return F.log_softmax(x, -1).gather(-1, index.unsqueeze(-1)).squeeze(-1)
 
-    return Case(_forward_backward(rival, logits, gradient), ours, _below_one_from(32, classes))
+    return Case(_forward_backward(rival, logits, gradient), ours, _at_most(1.5 if classes < 32 else 1.0))
 
 
 def loss(rows: int, classes: int) -> Case:
@@ -137,15 +154,11 @@ def loss(rows: int, classes: int) -> Case:
         came = ct.cross_entropy(scores, target, pi, reduction="none")
         check(f"cross_entropy {activation}", _few(came), expected)
         ours[activation] = _forward_backward(lambda s, pi=pi: ct.cross_entropy(s, target, pi), scores, one)
-    return Case(_forward_backward(lambda x: F.cross_entropy(x, target), logits, one), ours, _no_limit())
+    return Case(_forward_backward(lambda x: F.cross_entropy(x, target), logits, one), ours, _at_most(1.5))
 
 
-def _below_one_from(least: int, classes: int) -> dict[str, float | None]:
-    return dict.fromkeys(ACTIVATIONS, 1.0 if classes >= least else None)
-
-
-def _no_limit() -> dict[str, float | None]:
-    return dict.fromkeys(ACTIVATIONS)
+def _at_most(limit: float | None) -> dict[str, float | None]:
+    return dict.fromkeys(ACTIVATIONS, limit)
 
 
 def one_sample(rows: int, classes: int) -> Case:
@@ -158,14 +171,37 @@ def one_sample(rows: int, classes: int) -> Case:
         counts = torch.bincount(drawn, minlength=classes).numpy()
         check_draws(f"sample {activation}", counts, _few(scores)[:1], pi)
         ours[activation] = lambda pi=pi: ct.sample(scores, pi)
-    limits: dict[str, float | None] = dict.fromkeys(ACTIVATIONS, 1.0 if rows * classes >= 1024 * 18 else None)
+    limits = _at_most(1.0 if rows * classes >= 1024 * 18 else None)
     return Case(lambda: torch.multinomial(F.softmax(logits, -1), 1), ours, limits)
 
 
-SHAPES = ((8, 18), (1024, 18), (3840, 32), (16384, 32), (4096, 256), (512, 1024), (8, 65536))
+def _policy(policy: torch.distributions.Categorical) -> tuple[Tensor, Tensor, Tensor]:
+    action = policy.sample()
+    return action, policy.log_prob(action), policy.entropy()
+
+
+def acting(rows: int, classes: int) -> Case:
+    """A policy's step: a draw per row, its log p and the entropy, by the distribution's three calls and by `draw`."""
+    scores, logits = torch.randn(rows, classes - 1), torch.randn(rows, classes)
+    ours: dict[str, Run] = {}
+    for activation in ACTIVATIONS:
+        pi = catnat.Parameterization(classes, activation)
+        action, log_prob, entropy = ct.draw(scores, pi)
+        check(f"draw {activation}, entropy", _few(entropy), reference.entropy(_few(scores), pi))
+        expected = reference.log_prob(_few(scores), action[:CHECKED_ROWS].numpy(), pi)
+        check(f"draw {activation}, log p", _few(log_prob), expected)
+        ours[f"CatnatCategorical {activation}"] = lambda pi=pi: _policy(ct.CatnatCategorical(scores, pi))
+        ours[f"draw {activation}"] = lambda pi=pi: ct.draw(scores, pi)
+    return Case(lambda: _policy(torch.distributions.Categorical(logits=logits)), ours, dict.fromkeys(ours, 1.0))
+
+
+SMALL = ((8, 6), (8, 18))
+SHAPES = (*SMALL, (1024, 18), (3840, 32), (16384, 32), (4096, 256), (512, 1024), (8, 65536))
 OPERATIONS = {
     "log_catnat forward+backward": Operation("torch.log_softmax", SHAPES, log_probabilities),
     "log_prob forward+backward": Operation("torch.log_softmax + gather", SHAPES, log_probability_of_one),
     "cross_entropy forward+backward": Operation("torch cross_entropy", SHAPES, loss),
+    "masked log_catnat forward+backward": Operation("torch.log_softmax, masked", SHAPES, masked_log_probabilities),
     "sample": Operation("torch.softmax + multinomial", SHAPES, one_sample),
+    "sample + log_prob + entropy": Operation("torch Categorical", (*SMALL, (1024, 18)), acting),
 }

@@ -1,0 +1,238 @@
+"""The stranger's swap: a stack of runs is the runs, every head learns, and the sentences follow the numbers."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import swap
+from benchmarks.swap import DEFAULT, HEADS, JUDGE, PM, TASKS, Row, Setting, Task
+from catnat_lab.errors import UserError
+
+CPU = torch.device("cpu")
+SMALL = Task("digits", (64, 12, 10), 1, 8, (Setting("Adam", 1e-2), Setting("SGD", 0.1)))
+
+
+# ---------------------------------------------------------------- training
+
+
+@pytest.mark.parametrize("setting", SMALL.settings, ids=str)
+def test_a_stacked_step_is_the_step_of_every_run_alone(setting: Setting) -> None:
+    heads, seeds = list(HEADS.values()), (3, 8)
+    starts = [swap.start(SMALL.sizes, seed) for seed in seeds]
+    random = np.random.default_rng(0)
+    x = torch.from_numpy(random.random((len(seeds), 8, 64), np.float32))
+    y = torch.from_numpy(random.integers(0, 10, (len(seeds), 8)))
+
+    def step(layers: swap.Layers, heads: Sequence, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        parts = [part for layer in layers for part in layer]
+        optimiser = {"Adam": torch.optim.Adam, "SGD": torch.optim.SGD}[setting.optimiser](parts, lr=setting.rate)
+        losses = swap.torch_losses(layers, heads, x, y)
+        losses.sum().backward()
+        optimiser.step()
+        return losses
+
+    together = swap.torch_layers(swap.stack(starts), len(heads), CPU)
+    losses = step(together, heads, x, y)
+    for h, head in enumerate(heads):
+        for s, first in enumerate(starts):
+            alone = swap.torch_layers(swap.stack([first]), 1, CPU)
+            loss = step(alone, [head], x[s : s + 1], y[s : s + 1])
+            torch.testing.assert_close(losses[h, s], loss[0, 0])
+            for stacked, single in zip(together, alone, strict=True):
+                for a, b in zip(stacked, single, strict=True):
+                    torch.testing.assert_close(a.grad[h, s], b.grad[0, 0], rtol=1e-4, atol=1e-6)
+                    if setting.optimiser == "SGD":  # Adam's first step is the gradient's sign: noise where it is 0
+                        torch.testing.assert_close(a[h, s], b[0, 0])
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_jax_has_the_same_losses_and_gradients_as_torch(head: str) -> None:
+    jax = pytest.importorskip("jax")
+    pytest.importorskip("optax")
+    first = swap.start(SMALL.sizes, 5)
+    x, y = np.random.default_rng(0).random((8, 64), np.float32), np.arange(8)
+    layers = swap.torch_layers(swap.stack([first]), 1, CPU)
+    loss = swap.torch_losses(layers, [HEADS[head]], torch.from_numpy(x)[None], torch.from_numpy(y)[None])
+    loss.sum().backward()
+    value, gradients = jax.value_and_grad(swap.jax_loss)(first, HEADS[head], x, y)
+    np.testing.assert_allclose(value, loss.item(), rtol=1e-5)
+    for ours, theirs in zip(layers, gradients, strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(b, a.grad[0, 0], rtol=1e-4, atol=1e-6)
+
+
+def test_a_mapped_run_in_jax_is_the_run_alone() -> None:
+    pytest.importorskip("jax")
+    pytest.importorskip("optax")
+    split, seeds = swap.small_digits(), (0, 4)
+    x, y = (part[:40] for part in split.train)
+    starts = [swap.start(SMALL.sizes, seed) for seed in seeds]
+    orders = np.stack([swap.order(len(x), SMALL.batch, 1, seed) for seed in seeds])
+    train = swap.jax_training("SGD", HEADS[DEFAULT])
+    together = train(swap.stack(starts), orders, x, y, 0.1)
+    for s, first in enumerate(starts):
+        alone = train(swap.stack([first]), orders[s : s + 1], x, y, 0.1)
+        for stacked, single in zip(together, alone, strict=True):
+            for a, b in zip(stacked, single, strict=True):
+                np.testing.assert_allclose(a[s], b[0], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_every_head_learns(backend: str) -> None:
+    pytest.importorskip(backend)
+    task = replace(TASKS["digits"], epochs=2)
+    rows = swap.run(task, backend, Setting("Adam", 1e-2), (0, 1), swap.small_digits(), CPU)
+    assert [(row.head, row.seed) for row in rows] == [(head, seed) for head in HEADS for seed in (0, 1)]
+    assert min(row.accuracy for row in rows) > 0.5
+    assert all((row.beyond is None) == (row.head == "softmax") for row in rows)
+    assert all(row.beyond == 0 for row in rows if row.head == JUDGE)
+
+
+def test_a_run_that_is_not_a_number_says_so_and_harms_no_other() -> None:
+    rate = 1e30  # far beyond what softmax survives
+    alone = swap.train_torch(SMALL, Setting("SGD", rate), [None], (0, 1), swap.small_digits(), CPU)
+    assert all(math.isnan(accuracy) for accuracy, _ in alone[0])
+    first = swap.stack([swap.start(SMALL.sizes, seed) for seed in (0, 1)])
+    first[0][0][0, 0, 0] = np.nan  # one seed of two
+    layers = swap.torch_layers(first, len(HEADS), CPU)
+    losses = swap.torch_losses(layers, list(HEADS.values()), torch.ones(2, 8, 64), torch.zeros(2, 8, dtype=torch.long))
+    losses.sum().backward()
+    assert losses[:, 0].isnan().all() and losses[:, 1].isfinite().all()
+    assert all(part.grad[:, 1].isfinite().all() for layer in layers for part in layer)
+
+
+def test_every_epoch_sees_every_image_once_in_an_order_of_its_own() -> None:
+    epochs = swap.order(count=20, batch=4, epochs=3, seed=1).reshape(3, 20)
+    assert (np.sort(epochs) == np.arange(20)).all()
+    assert (epochs[0] != epochs[1]).any()
+    assert swap.order(count=22, batch=4, epochs=1, seed=1).shape == (5, 4)  # what fills no batch is left out
+
+
+# ---------------------------------------------------------------- sentences
+
+
+def made_up(default: Sequence[float], judge: Sequence[float], backend: str = "torch", rate: float = 0.1) -> list[Row]:
+    others = {"softmax": [0.97] * len(judge), JUDGE: judge, DEFAULT: default, "catnat-natural": [0.1] * len(judge)}
+    return [
+        Row("digits", backend, "SGD", rate, head, seed, accuracy, None if head == "softmax" else 0.25)
+        for head, accuracies in others.items()
+        for seed, accuracy in enumerate(accuracies)
+    ]
+
+
+def test_differences_are_paired_by_seed() -> None:
+    (found,) = swap.findings(made_up([0.90, 0.93, 0.96], [0.91, 0.92, 0.94]))
+    assert found.difference == pytest.approx(0.02 / 3)
+    assert found.error == pytest.approx(np.std([-0.01, 0.01, 0.02], ddof=1) / math.sqrt(3))
+    assert not found.broken
+    assert str(found) == f"digits, torch, SGD 0.1: +0.67 {PM} 0.88 points, +0.8 standard errors: kept."
+
+
+@pytest.mark.parametrize(
+    ("default", "judge", "below", "lost"),
+    [
+        ([0.90, 0.91, 0.92], [0.92, 0.92, 0.92], True, ()),  # 1 point below, error 0.58
+        ([0.91, 0.93, 0.91], [0.92, 0.92, 0.92], False, ()),  # a third of a point below, error 0.67
+        ([0.92, 0.92, 0.92], [0.92, 0.92, 0.92], False, ()),  # a tie without any spread
+        ([0.91, 0.91, 0.91], [0.92, 0.92, 0.92], True, ()),
+        ([0.99, 0.19, 0.99], [0.92, 0.20, 0.92], False, (1,)),  # above on the whole, but a seed is lost
+        ([0.99, 0.99, math.nan], [0.92, 0.92, 0.92], False, (2,)),
+        ([0.93, 0.93, math.nan], [0.92, 0.92, 0.11], False, ()),  # the sigmoid lost it too
+        ([math.nan] * 3, [0.92] * 3, False, (0, 1, 2)),
+    ],
+)
+def test_the_rule(default: list[float], judge: list[float], below: bool, lost: tuple[int, ...]) -> None:
+    rows = made_up(default, judge)
+    (found,) = swap.findings(rows)
+    assert (found.below, found.lost, found.broken) == (below, lost, below or bool(lost))
+    told = swap.report(rows)
+    assert ("Verdict: kept in all 1 settings" in told) == (not found.broken)
+    assert ("Verdict: broken in 1 of 1 settings: digits, torch, SGD 0.1" in told) == found.broken
+    assert (f"{len(lost)} seeds lost" in told) == bool(lost)
+
+
+def test_the_report_is_computed_from_the_rows() -> None:
+    rows = [
+        *made_up([0.94, 0.96], [0.93, 0.93]),
+        *made_up([0.94, 0.94], [0.93, 0.97], rate=0.5),
+        *made_up([0.95, 0.96], [0.93, 0.93], "jax"),
+    ]
+    told = swap.report(rows)
+    assert "| digits, torch | SGD 0.1 | SGD 0.5 |" in told
+    assert f"| {DEFAULT} | 95.00 {PM} 1.00 (94.0) | 94.00 {PM} 0.00 (94.0) |" in told
+    assert (
+        "below catnat-sigmoid by more than a standard error in 0 of 3 settings, and above by more than one in 2" in told
+    )
+    assert "Were the two equal, 0.8 would be" in told  # a quarter of three: Student's t, one degree of freedom
+    assert "catnat-natural: 6 of 6 runs lost; nodes beyond the natural range: 25% to 25%" in told
+    assert "the rule broken in 3 of 3 settings" in told  # the paper's head
+    assert f"{DEFAULT} minus softmax, by setting: -3.00 to -1.50 points" in told
+    assert "at most 0.50 points apart" in told
+    assert "Verdict: kept in all 3 settings." in told
+
+
+def test_a_table_counts_what_is_not_a_number() -> None:
+    assert f"| {DEFAULT} | 1 of 2 NaN |" in swap.report(made_up([math.nan, 0.9], [0.9, 0.9]))
+
+
+# ---------------------------------------------------------------- files
+
+
+def write_idx(folder: Path, count: int, labels: int) -> None:
+    random = np.random.default_rng(0)
+    for name in ("train", "t10k"):
+        pixels = random.integers(0, 256, count * 784, np.uint8).tobytes()
+        (folder / f"{name}-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, count, 28, 28) + pixels)
+        classes = struct.pack(">2I", 0x801, labels) + random.integers(0, 10, labels, np.uint8).tobytes()
+        (folder / f"{name}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(classes))
+
+
+def test_mnist_is_read_with_its_labels(tmp_path: Path) -> None:
+    write_idx(tmp_path, 12, 12)
+    split = swap.mnist(tmp_path)
+    for x, y in (split.train, split.test):
+        assert x.shape == (12, 784) and x.dtype == np.float32 and x.min() >= 0 and 0.9 < x.max() <= 1
+        assert y.shape == (12,) and y.dtype == np.int64 and y.max() < 10
+
+
+def test_labels_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    write_idx(tmp_path, 12, 11)
+    with pytest.raises(UserError, match=r"a label per image, 12; train-labels-idx1-ubyte has 11"):
+        swap.mnist(tmp_path)
+    (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(b"no labels at all"))
+    with pytest.raises(UserError, match="expected IDX labels"):
+        swap.mnist(tmp_path)
+    (tmp_path / "train-labels-idx1-ubyte.gz").unlink()
+    with pytest.raises(UserError, match="expected train-labels-idx1-ubyte"):
+        swap.mnist(tmp_path)
+
+
+def test_the_command_records_all_runs_and_hides_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, output = tmp_path / "private", tmp_path / "results"
+    folder.mkdir()
+    write_idx(folder, 12, 12)
+    task = Task("mnist", (784, 8, 10), 1, 4, SMALL.settings)
+    monkeypatch.setitem(swap.TASKS, "mnist", task)
+    given = ["--tasks", "mnist", "--backend", "torch", "--seeds", "2", "--tails", "0.2"]
+    monkeypatch.setattr("sys.argv", ["swap", *given, "--digits", str(folder), "--output", str(output)])
+    swap.main()
+    with (output / "swap.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["task", "backend", "optimiser", "rate", "head", "seed", "accuracy", "beyond"]
+    assert len(rows) == len(task.settings) * (len(HEADS) + 1) * 2
+    assert {row["head"] for row in rows} == {*HEADS, "tail 0.2"}
+    facts = json.loads((output / "swap.json").read_text())
+    assert "--digits FOLDER" in facts["command"] and "private" not in json.dumps(facts)
+    assert "commit" in facts and "tail" in facts["default"]
+    assert "Verdict:" in (output / "swap.md").read_text()

@@ -45,7 +45,7 @@ def is_plain(tensor: Tensor) -> bool:
 
 def fake_mode_of(tensor: Tensor) -> AbstractContextManager[object] | None:
     """The mode that a tensor without values belongs to; None for one that has values."""
-    return getattr(tensor, "fake_mode", None)
+    return None if type(tensor) in PLAIN_TENSORS else getattr(tensor, "fake_mode", None)
 
 
 def in_forward_mode() -> bool:

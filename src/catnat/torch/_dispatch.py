@@ -65,12 +65,7 @@ def _fast_walk(plan: Plan, dtype: torch.dtype, device: torch.device) -> Walk | N
         plan.gpu = autograd.settings_for(plan.pi, device)
         return None if plan.gpu is None else Walk(autograd, True, True, False, False, 4096)
     if device.type == "cpu":
-        try:
-            from catnat.torch import _cpu
-
-            _cpu.settings_for
-        except (ImportError, AttributeError):
-            return None
+        from catnat.torch import _cpu
 
         plan.cpu = _cpu.settings_for(plan.pi, dtype)
         return None if plan.cpu is None else Walk(_cpu, False, False, True, True, 1 << 62)
@@ -98,10 +93,9 @@ def _walk(x: Tensor, plan: Plan, masked: bool = False, head: bool = False) -> tu
 def log_p(x: Tensor, plan: Plan, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
     """log p of every class: [..., K]."""
     walk, x = _walk(x, plan, mask is not None)
+    masking = () if mask is None else (mask, mask_mode)
     if walk is not None:
-        if mask is not None:
-            return walk.functions.log_classes(x, plan, mask, mask_mode)
-        return _classes_in_order(walk.functions.log_classes(x, plan), walk, plan)
+        return _classes_in_order(walk.functions.log_classes(x, plan, *masking), walk, plan)
     if mask is None:
         return _eager.log_classes(x, plan)
     classes, _ = _eager.descend(*_masks.branches(x, plan, mask, mask_mode), plan)
@@ -123,11 +117,13 @@ def log_prob(
     x: Tensor, index: Tensor, plan: Plan, mask: Tensor | None = None, mask_mode: str = "renormalize"
 ) -> Tensor:
     """log p of ``index``, whose shape broadcasts with the batch of ``x``."""
-    index = index.long()
+    index = index if index.dtype == torch.int64 else index.long()
     # a mask needs the whole row; so does a tree too large for a table of its paths
     whole = mask is not None or not plan.has_paths
     if whole:
         x = log_p(x, plan, mask, mask_mode)  # [..., K] from here on
+    if index.dim() == 1 and x.dim() == 2 and index.shape[0] == x.shape[0]:  # one class per row: nothing to arrange
+        return _pick(x, index, plan, whole)
     batch, extra = x.shape[:-1], index.dim() - (x.dim() - 1)
     if extra < 0 or index.shape[extra:] != batch:
         try:
@@ -168,11 +164,16 @@ def cross_entropy(
 # -- a policy's head ---------------------------------------------------------------------------------------------
 
 
+def classes_are_cheap(x: Tensor, plan: Plan) -> bool:
+    """Whether all log-probabilities cost no more than a path: then one call of `log_p` serves for a whole policy."""
+    return plan.cpu is not None and plan.fast.functions.wants_all(x, plan) and _walk(x, plan)[0] is not None
+
+
 def entropy(x: Tensor, plan: Plan, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
     """Entropy in nats: [...]."""
     walk, x = _walk(x, plan, mask is not None, head=True)
     if walk is not None:
-        return walk.functions.entropy(x, plan) if mask is None else walk.functions.entropy(x, plan, mask, mask_mode)
+        return walk.functions.entropy(x, plan, *(() if mask is None else (mask, mask_mode)))
     return _eager.entropy(*_masks.branches(x, plan, mask, mask_mode), plan)
 
 
@@ -193,9 +194,8 @@ def sample(
         x, mask = x.expand((*batch, -1)), mask.expand((*batch, -1))
     walk, x = _walk(x, plan, mask is not None)
     if walk is not None:
-        if mask is not None:
-            return walk.functions.sample(x, count, plan, generator, mask, mask_mode)
-        return _ids_from_heap(walk.functions.sample(x, count, plan, generator), walk, plan)
+        masking = () if mask is None else (mask, mask_mode)
+        return _ids_from_heap(walk.functions.sample(x, count, plan, generator, *masking), walk, plan)
     if mask is None:
         logits_at = _eager.logits_of_scores(x, plan)
     else:
@@ -213,11 +213,12 @@ def head(
 ) -> Tensors:
     """A class per row, drawn or given, its log p and the row's entropy."""
     walk, ready = _walk(x, plan, mask is not None, head=True)
-    if walk is not None and mask is None:
+    if walk is not None:
+        masking = () if mask is None else (mask, mask_mode)
         if index is None:
-            log_prob_, found, index = walk.functions.draw(ready, plan, generator)
-            return _ids_from_heap(index, walk, plan), log_prob_, found
-        return index, *walk.functions.judge(ready, _ids_in_heap(index.long(), walk, plan), plan)
+            own, found, index = walk.functions.draw(ready, plan, generator, *masking)
+            return _ids_from_heap(index, walk, plan), own, found
+        return index, *walk.functions.judge(ready, _ids_in_heap(index.long(), walk, plan), plan, *masking)
     if index is None:
         with torch.no_grad():
             index = sample(x, 1, plan, mask, mask_mode, generator).squeeze(0)

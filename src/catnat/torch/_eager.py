@@ -145,6 +145,22 @@ def kl_divergence(p: tuple[Tensor, Tensor], q: tuple[Tensor, Tensor], plan: Plan
     return torch.where(coins == torch.inf, coins, reached.exp() * coins).sum(-1)
 
 
+def entropy_of_classes(log_p: Tensor) -> Tensor:
+    """Entropy in nats from the log-probabilities of all classes."""
+    if log_p.requires_grad:  # the derivative of entr is infinite at 0
+        return minus_p_log_p(log_p).sum(-1)
+    return torch.special.entr(log_p.exp()).sum(-1)
+
+
+def race(log_p: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
+    """[count, ...] draws: the class that comes first, if each takes an exponential time at the rate p.
+
+    NaN comes first, a class of probability 0 never.
+    """
+    times = torch.empty((count, *log_p.shape), dtype=log_p.dtype, device=log_p.device).exponential_(generator=generator)
+    return times.reciprocal_().mul_(log_p.exp()).argmax(-1)
+
+
 def minus_p_log_p(log_p: Tensor) -> Tensor:
     """- p log p with value and gradient 0 at p = 0."""
     return -times_log(log_p.exp(), log_p)

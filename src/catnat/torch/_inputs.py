@@ -89,13 +89,14 @@ def prepare_mask(mask: Tensor | None, mask_mode: str, x: Tensor, plan: Plan, dim
         )
     moved = mask if mask.dim() == 1 else to_last(mask, dim, "mask")
     check_classes("mask", plan.num_classes, int(moved.shape[-1]) if moved.dim() else 0, mask.shape)
-    try:
-        torch.broadcast_shapes(moved.shape[:-1], x.shape[:-1])
-    except RuntimeError:
-        raise ValueError(
-            f"mask must broadcast to the scores' batch {tuple(x.shape[:-1])} with {plan.num_classes} classes; "
-            f"got shape {tuple(mask.shape)}"
-        ) from None
+    if moved.dim() > 1 and moved.shape[:-1] != x.shape[:-1]:
+        try:
+            torch.broadcast_shapes(moved.shape[:-1], x.shape[:-1])
+        except RuntimeError:
+            raise ValueError(
+                f"mask must broadcast to the scores' batch {tuple(x.shape[:-1])} with {plan.num_classes} classes; "
+                f"got shape {tuple(mask.shape)}"
+            ) from None
     if is_plain(moved):
         allowed = moved.any(-1)
         if moved.device.type != "cpu":

@@ -23,10 +23,12 @@ from torch.distributions.relaxed_categorical import ExpRelaxedCategorical
 from catnat.core.errors import check_num_classes, check_width
 from catnat.torch import functional, sampling
 from catnat.torch._compat import is_plain
-from catnat.torch._eager import p_log_ratio
+from catnat.torch._dispatch import classes_are_cheap
+from catnat.torch._eager import entropy_of_classes, p_log_ratio, race
 from catnat.torch._inputs import ParameterizationLike, check_mask, check_scores, prepare, prepare_mask
 
 Shape = Sequence[int] | torch.Size
+SMALL = 1 << 18  # numbers that a draw may race with
 
 
 class _Scores(constraints.Constraint):
@@ -126,8 +128,8 @@ class CatnatCategorical(Categorical):
         batch = scores.shape[:-1]
         if mask is not None:
             batch = torch.broadcast_shapes(batch, mask.shape[:-1])
-            mask = mask.expand((*batch, -1))
-        self.scores = scores.expand((*batch, -1))
+            scores, mask = scores.expand((*batch, -1)), mask.expand((*batch, -1))
+        self.scores = scores
         self.parameterization = parameterization
         self.mask_mode = mask_mode
         self.allowed = mask  # not .mask: Pyro gives that name another meaning
@@ -186,8 +188,25 @@ class CatnatCategorical(Categorical):
         new._validate_args = self._validate_args
         return new
 
+    def _shares_logits(self) -> bool:
+        """Whether one row of log-probabilities serves sample, log_prob and entropy: where it is cheap, and no gradient.
+
+        (With a gradient the three must not share a graph: a user may go back through each by itself.)
+        """
+        if self._logits is not None:
+            return True
+        if torch.is_grad_enabled() and self.scores.requires_grad:
+            return False
+        x, plan, _ = prepare(self.scores, self.parameterization)
+        return classes_are_cheap(x, plan)
+
     def sample(self, sample_shape: Shape = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Draw class ids by tree descent."""
+        shape = torch.Size(sample_shape)
+        if shape.numel() * self.scores.numel() <= SMALL and self._shares_logits():
+            with torch.no_grad():
+                drawn = race(self.logits.detach(), shape.numel(), generator)
+            return drawn.reshape((*shape, *self._batch_shape))
         return sampling.sample(
             self.scores,
             self.parameterization,
@@ -201,13 +220,15 @@ class CatnatCategorical(Categorical):
         if self._validate_args:
             self._validate_sample(value)
         value = value.long()
-        if self._logits is not None or self.allowed is not None:  # the whole row is there, or needed anyway
+        if self.allowed is not None or self._shares_logits():  # the whole row is there, or needed anyway
             value, logits = torch.broadcast_tensors(value.unsqueeze(-1), self.logits)
             return logits.gather(-1, value[..., :1]).squeeze(-1)
         return functional.log_prob(self.scores, value, self.parameterization)
 
     def entropy(self) -> Tensor:
         """Entropy in nats."""
+        if self._shares_logits():
+            return entropy_of_classes(self.logits)
         return functional.entropy(self.scores, self.parameterization, **self._masking)
 
 

@@ -11,6 +11,7 @@ from catnat.torch._inputs import (
     ParameterizationLike,
     check_batch,
     check_index,
+    check_integers,
     check_target_ids,
     prepare,
     prepare_mask,
@@ -100,8 +101,13 @@ def log_prob(
     """
     x, plan, dtype = prepare(scores, parameterization)
     mask = prepare_mask(mask, mask_mode, x, plan)
-    check_index(index, plan)
-    return _dispatch.log_prob(x, index, plan, mask, mask_mode).to(dtype)
+    check_integers(index, "index")
+    try:
+        found = _dispatch.log_prob(x, index, plan, mask, mask_mode)
+    except (IndexError, RuntimeError):  # a walk checks on the way what it looks up
+        check_index(index, plan)  # and says which one it was
+        raise
+    return found if found.dtype == dtype else found.to(dtype)
 
 
 def entropy(
@@ -183,8 +189,10 @@ def cross_entropy(
         >>> ct.cross_entropy(torch.zeros(5, 3), torch.tensor([0, 1, 2, 3, 3]))
         tensor(1.3863)
     """
-    check_choice("reduction", reduction, REDUCTIONS)
-    check_share("label_smoothing", label_smoothing)
+    if reduction not in REDUCTIONS:
+        check_choice("reduction", reduction, REDUCTIONS)
+    if label_smoothing != 0:
+        check_share("label_smoothing", label_smoothing)
     if not isinstance(target, Tensor):
         raise TypeError(f"target must be a torch.Tensor of class ids or of probabilities; got {type(target).__name__}")
     x, plan, dtype = prepare(scores, parameterization, dim)
@@ -206,9 +214,13 @@ def cross_entropy(
         return _reduced(loss, torch.ones_like(loss), reduction, dtype)
     check_target_ids(target, x.shape[:-1])
     if label_smoothing == 0:
-        found = _dispatch.cross_entropy(x, target, plan, ignore_index, weight, reduction)
+        try:
+            found = _dispatch.cross_entropy(x, target, plan, ignore_index, weight, reduction)
+        except (IndexError, RuntimeError):
+            check_index(torch.where(target == ignore_index, 0, target), plan, "target")
+            raise
         if found is not None:
-            return found.to(dtype)
+            return found if found.dtype == dtype else found.to(dtype)
     keep = target != ignore_index
     ids = torch.where(keep, target, 0)
     check_index(ids, plan, "target")

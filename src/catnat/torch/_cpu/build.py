@@ -1,0 +1,72 @@
+"""Compiles the walk at first need, once for every user and kind of machine."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from catnat.core import fits
+
+SOURCE = Path(__file__).with_name("walk.cpp")
+TORCH = Path(torch.__file__).parent
+
+
+@cache
+def load() -> ModuleType | None:
+    """The compiled walk; None, and a line in the log, where it cannot be had."""
+    try:
+        spec = importlib.util.spec_from_file_location("catnat.torch._cpu._walk", _library())
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    except Exception as error:  # whatever is amiss with a compiler, the plain walk goes on
+        said = str(getattr(error, "stderr", "") or error).strip().splitlines() or [repr(error)]
+        logging.getLogger("catnat").warning("no compiled walk for the CPU, so a slower one is used: %s", said[0])
+        return None
+
+
+def _library() -> Path:
+    compiler = shutil.which(os.environ.get("CXX") or "c++")
+    if compiler is None or sys.platform != "linux":
+        raise FileNotFoundError("it wants Linux and a C++ compiler")
+    import fcntl  # not on every system
+
+    folders = (TORCH / "include", TORCH / "include/torch/csrc/api/include", sysconfig.get_path("include"))
+    flags = [
+        *("-std=c++20", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC"),
+        *("-fvisibility=hidden", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"),
+        *(f"-DFIT_{n}={','.join(map(repr, getattr(fits, n).coefficients))}" for n in ("EXP", "LOG_ONE_PLUS")),
+        *(f"-I{folder}" for folder in folders),
+    ]
+    # without -fopenmp: the threads are those of the OpenMP that PyTorch has brought along
+    link = ["-shared", f"-L{TORCH / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"]
+    processor = re.findall("^(?:flags|Features).*", Path("/proc/cpuinfo").read_text(), re.M)[:1]  # for -march=native
+    versions = torch.__version__, sysconfig.get_config_var("SOABI"), compiler, os.stat(compiler).st_mtime
+    key = hashlib.sha256(repr((versions, flags, processor)).encode() + SOURCE.read_bytes()).hexdigest()[:16]
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "catnat"
+    library = folder / f"walk-{key}.so"
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        if not library.exists():
+            fcntl.flock(lock, fcntl.LOCK_EX)  # of many processes one compiles and the others wait
+        if not library.exists():
+            logging.getLogger("catnat").info("compiling the walk for this CPU, once: %s", library)
+            with tempfile.TemporaryDirectory(dir=folder) as work:  # renamed when it is whole
+                for command in (["-c", SOURCE, "-o", "walk.o", *flags], ["walk.o", "-o", "walk.so", *link]):
+                    subprocess.run([compiler, *command], cwd=work, check=True, capture_output=True, text=True)
+                os.replace(f"{work}/walk.so", library)
+    return library

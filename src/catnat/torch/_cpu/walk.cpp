@@ -1,0 +1,277 @@
+// The tree walked on a CPU: rows of K-1 scores to log p of all K classes, and gradients back; in float32 and float64.
+//
+// A node is its logit z: it goes right with a = sigmoid(z) and left with 1 - a. Node i has its children at places 2i and
+// 2i+1, in every tree. Flat loops over the nodes of some rows become vector code; short loops follow each row's tree.
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/nll_loss.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <bit>
+#include <variant>
+
+using at::Tensor;
+using Optional = std::optional<Tensor>;
+
+constexpr int64_t BLOCK = 1024;  // nodes that a flat loop takes at once: they stay in the nearest cache
+constexpr int FIT = 9;           // coefficients of the natural activation's fit
+constexpr double INF = std::numeric_limits<double>::infinity();
+
+// -- functions: float32 by the fits of catnat.core.fits, which the compiler's command line holds ---------------------
+
+constexpr float EXP[] = {FIT_EXP}, LOG_ONE_PLUS[] = {FIT_LOG_ONE_PLUS};
+
+template <int N> float power(float v) { if constexpr (N == 1) return v; else return power<N / 2>(v) * power<N / 2>(v); }
+
+template <int N> float poly(const float* c, float v) {  // in halves, so that few steps wait for one another
+  constexpr int low = N > 8 ? 8 : N > 4 ? 4 : N > 2 ? 2 : 1;
+  if constexpr (N == 1) return c[0]; else return poly<low>(c, v) + power<low>(v) * poly<N - low>(c + low, v);
+}
+template <class T> T least_of(T a, T b) {  // b if a is NaN
+#ifdef __aarch64__
+  return std::fmin(a, b);  // one instruction here, a call elsewhere
+#else
+  return a < b ? a : b;
+#endif
+}
+float exp_minus(float w) {  // exp(-w) for w >= 0; 0 from 88 on, and for NaN, which must come out elsewhere
+  w = least_of(w, 88.0f);
+  constexpr float shift = 0x1.8p23f + 127;  // leaves a whole number in the lowest bits: the exponent of a power of two
+  const float shifted = shift - w * 1.44269504f, r = (shift - shifted) * 0.693147181f - w;
+  const float power_of_two = std::bit_cast<float>(std::bit_cast<int32_t>(shifted) << 23);
+  return power_of_two + power_of_two * (r + r * r * poly<std::size(EXP)>(EXP, r));
+}
+float log_one_plus(float t) { return t + t * t * poly<std::size(LOG_ONE_PLUS)>(LOG_ONE_PLUS, t); }  // t in [0, 1]
+double exp_minus(double w) { return std::exp(-w); }
+double log_one_plus(double t) { return std::log1p(t); }
+
+// -- one node: z follows the natural curve in y = gain x + shift up to the joint, and then a straight line -----------
+
+enum Kind { SIGMOID, FITTED, NATURAL };  // FITTED: the curve by a polynomial; NATURAL: by the library's functions
+
+template <class T> struct Node {
+  Kind kind;
+  T gain, joint, steepest;
+  float fit[FIT];
+
+  T fitted(T y) const {
+    const T size = std::abs(y), inside = least_of(size, joint), v = inside * inside;
+    return std::copysign(steepest * (size - inside) + (inside + v * inside * poly<FIT>(fit, v)), y);
+  }
+  T natural(T y) const {
+    const T inside = std::clamp(y, -joint, joint);
+    return T(2 * std::asinh(std::tan(inside / 2.0))) + steepest * (y - inside);
+  }
+};
+
+// -- the tree --------------------------------------------------------------------------------------------------------
+
+template <class T> struct Loops {
+  Node<T> node;
+  std::vector<T> shifts;                            // of the nodes of as many rows as are taken at once
+  std::vector<std::pair<int64_t, int64_t>> levels;  // the first and past the last node of every level
+  std::vector<int64_t> node_places, class_places;
+  bool in_order;                                    // class k is at place K + k
+  const int64_t K = class_places.size(), N = K - 1, rows_at_once = shifts.size() / N;
+  const bool heap = node_places.back() == N;        // node i is at place i
+
+  // Visits the nodes of whole rows with z and exp(-scale |z|), in short loops for the sake of the vector code.
+  template <class F> void each_logit(const T* x, int64_t count, T scale, F visit) const {
+    const Node<T> node = this->node;  // a copy, which no store can change
+    T z[BLOCK], e[BLOCK];
+    for (int64_t first = 0; first < count; first += BLOCK) {
+      const int64_t n = std::min(BLOCK, count - first);
+      const T *own = x + first, *shift = shifts.data() + first;
+      if (node.kind == SIGMOID) for (int64_t j = 0; j < n; ++j) z[j] = own[j] + shift[j];
+      else if (node.kind == FITTED) for (int64_t j = 0; j < n; ++j) z[j] = node.fitted(node.gain * own[j] + shift[j]);
+      else for (int64_t j = 0; j < n; ++j) z[j] = node.natural(node.gain * own[j] + shift[j]);
+      for (int64_t j = 0; j < n; ++j) e[j] = exp_minus(scale * std::abs(z[j]));
+#pragma GCC ivdep
+      for (int64_t j = 0; j < n; ++j) visit(first + j, z[j], e[j]);
+    }
+  }
+  void branches(const T* x, int64_t count, T* left, T* right) const {  // log(1-a) and log(a)
+    each_logit(x, count, 1, [=](int64_t j, T z, T odds) {
+      const T common = z == z ? log_one_plus(odds) : z;
+      left[j] = least_of(-z, T(0)) - common;
+      right[j] = least_of(z, T(0)) - common;
+    });
+  }
+  // The gradient in the scores from those in log p, summed below every branch: dz/dx ((1-a) right - a left).
+  void pull(const T* x, int64_t count, const T* below, T* dx) const {
+    each_logit(x, count, T(0.5), [=, gain = node.gain, steepest = node.steepest](int64_t j, T z, T root) {
+      const T odds = root * root, slope = gain * least_of(T(0.5) / root, steepest / (1 + odds));  // dz/dx / (1 + odds)
+      const T found = slope * ((z > 0 ? odds : 1) * below[2 * j + 1] - (z > 0 ? 1 : odds) * below[2 * j]);
+      dx[j] = z == z ? found : z;
+    });
+  }
+
+  // Along one row's tree: left[i] and right[i] belong to node i, at[p] to place p.
+  template <class F> void each_node(bool upwards, int64_t top, F visit) const {  // all but the first `top` levels
+    for (int64_t step = top, depth = levels.size(); step < depth; ++step) {
+      const auto [low, high] = levels[upwards ? depth - 1 + top - step : step];
+      if (heap) {
+#pragma GCC ivdep
+        for (int64_t i = low; i < high; ++i) visit(i, i);
+      } else
+        for (int64_t i = low; i < high; ++i) visit(i, node_places[i]);
+    }
+  }
+  template <class V> void sum_below(const V* of_classes, T* at) const {  // at every place but the root
+    if (in_order) std::copy(of_classes, of_classes + K, at + K);
+    else for (int64_t k = 0; k < K; ++k) at[class_places[k]] = of_classes[k];
+    each_node(true, 1, [=](int64_t i, int64_t p) { at[p] = at[2 * i] + at[2 * i + 1]; });
+  }
+  void sum_paths(const T* left, const T* right, T* at, T* of_classes) const {
+    at[1] = 0;
+    each_node(false, 0, [=](int64_t i, int64_t p) { at[2 * i] = at[p] + left[i], at[2 * i + 1] = at[p] + right[i]; });
+    if (in_order) std::copy(at + K, at + 2 * K, of_classes);
+    else for (int64_t k = 0; k < K; ++k) of_classes[k] = at[class_places[k]];
+  }
+  // Leaves the branches of the tree of the allowed classes. To prune it, a dead branch is never taken. To renormalise it,
+  // each branch also counts times the mass of the allowed classes below, divided by the mass below its node.
+  void mask_branches(const bool* mask, bool renormalizes, T* left, T* right, T* allowed, T* mass) const {
+    sum_below(mask, allowed);
+    if (allowed[2] + allowed[3] == 0) throw py::value_error("mask must allow at least one class in every row");
+    for (int64_t p = 2; p < 2 * K; ++p) mass[p] = allowed[p] == 0 ? -T(INF) : T(0);
+    if (renormalizes) each_node(true, 0, [=](int64_t i, int64_t p) {
+      const T on_left = left[i] + mass[2 * i], on_right = right[i] + mass[2 * i + 1], gap = std::abs(on_left - on_right);
+      const T sum = log_one_plus(exp_minus(gap)) - least_of(-on_left, -on_right);
+      const T own = (on_left == -T(INF)) & (on_right == -T(INF)) ? -T(INF) : gap == gap ? sum : gap;
+      left[i] = on_left - own, right[i] = on_right - own, mass[p] = own;
+    });
+    bool strange = false;
+#pragma GCC ivdep
+    for (int64_t i = 1; i < K; ++i) {
+      const bool no_left = allowed[2 * i] == 0, no_right = allowed[2 * i + 1] == 0;
+      left[i] = no_left ? -T(INF) : no_right ? 0 : left[i];
+      right[i] = no_right ? -T(INF) : no_left ? 0 : right[i];
+      strange |= left[i] != left[i];
+    }
+    for (int64_t i = 1; strange && i < K; ++i) {  // live branches without any mass share it by the number of their classes
+      const T all = allowed[2 * i] + allowed[2 * i + 1];
+      if (mass[node_places[i]] == -T(INF) && allowed[2 * i] > 0 && allowed[2 * i] < all)
+        left[i] = std::log(allowed[2 * i] / all), right[i] = std::log(allowed[2 * i + 1] / all);
+    }
+  }
+};
+
+// -- rows of tensors; a mask is bool [K] or [..., K] -----------------------------------------------------------------
+
+template <class T, class F> void each_chunk(const Loops<T>& loops, const Tensor& x, const Optional& mask, F visit) {
+  at::parallel_for(0, x.numel() / loops.N, 1 + 8192 / loops.N, [&](int64_t row, int64_t end) {
+    const int64_t rows = std::min(loops.rows_at_once, end - row);
+    std::vector<T> flat(2 + 2 * loops.N * rows), places((mask ? 6 : 2) * loops.K);  // this thread's own
+    for (; row < end; row += rows) visit(flat.data(), places.data(), row, std::min(end, row + rows));
+  });
+}
+const bool* row_of(const Optional& mask, int64_t row, int64_t K) {
+  return mask ? mask->const_data_ptr<bool>() + (mask->dim() == 1 ? 0 : row * K) : nullptr;
+}
+template <class T> Tensor value(const Loops<T>& loops, const Tensor& x, const Optional& mask, bool renormalizes) {
+  const int64_t K = loops.K, N = loops.N;
+  auto sizes = x.sizes().vec();
+  sizes.back() = K;
+  const Tensor log_p = at::empty(sizes, x.options());
+  each_chunk(loops, x, mask, [&](T* left, T* at, int64_t row, int64_t end) {
+    T *right = left + 1 + N * (end - row), *out = log_p.mutable_data_ptr<T>() + row * K;
+    loops.branches(x.const_data_ptr<T>() + row * N, (end - row) * N, left + 1, right + 1);  // nodes count from 1
+    for (; row < end; ++row, left += N, right += N, out += K) {
+      const bool* allowed = row_of(mask, row, K);
+      if (allowed) loops.mask_branches(allowed, renormalizes, left, right, at + 2 * K, at + 4 * K);
+      loops.sum_paths(left, right, at, out);
+      for (int64_t k = 0; allowed && k < K; ++k) out[k] = allowed[k] ? out[k] : -T(INF);
+    }
+  });
+  return log_p;
+}
+template <class T> Tensor gradient(const Loops<T>& loops, const Tensor& x, const Optional& mask, bool renormalizes,
+                                   const Tensor& log_p, const Tensor& of_log_p) {
+  const int64_t K = loops.K, N = loops.N;
+  const Tensor dx = at::empty_like(x);
+  each_chunk(loops, x, mask, [&](T* flat, T* own, int64_t first, int64_t end) {
+    T *at = flat, *below = own + 2 * K;  // at[2] to at[2K - 1] are a row's
+    for (int64_t row = first; row < end; ++row, at += 2 * N) {
+      const T *given = of_log_p.const_data_ptr<T>() + row * K, *found = log_p.const_data_ptr<T>() + row * K;
+      const bool* allowed = row_of(mask, row, K);
+      T sum = 0;
+      for (int64_t k = 0; allowed && k < K; ++k) own[k] = allowed[k] ? given[k] : 0, sum += own[k];
+      for (int64_t k = 0; allowed && renormalizes && k < K; ++k) own[k] -= exp_minus(-found[k]) * sum;
+      loops.sum_below(allowed ? own : given, at);
+      if (!allowed || renormalizes) continue;
+      loops.sum_below(allowed, below);
+#pragma GCC ivdep
+      for (int64_t i = 1; i < K; ++i) {  // a node with a dead branch has no say
+        const bool whole = (below[2 * i] != 0) & (below[2 * i + 1] != 0);
+        at[2 * i] = whole ? at[2 * i] : 0, at[2 * i + 1] = whole ? at[2 * i + 1] : 0;
+      }
+    }
+    loops.pull(x.const_data_ptr<T>() + first * N, (end - first) * N, flat + 2, dx.mutable_data_ptr<T>() + first * N);
+  });
+  return dx;
+}
+
+// -- PyTorch's gradients, and Python ---------------------------------------------------------------------------------
+
+struct Walk : torch::CustomClassHolder {
+  std::variant<Loops<float>, Loops<double>> loops;
+  py::object plain;  // the gradient in plain, differentiable tensor code
+  Walk(decltype(loops) loops, py::object plain) : loops(std::move(loops)), plain(std::move(plain)) {}
+  ~Walk() override { py::gil_scoped_acquire gil; plain = py::object(); }  // a graph may hold it and die in any thread
+  Tensor log_p(const Tensor& x, const Optional& mask, bool renormalizes) const {
+    return std::visit([&](auto& own) { return value(own, x, mask, renormalizes); }, loops);
+  }
+};
+using WalkPointer = c10::intrusive_ptr<Walk>;
+
+struct LogP : torch::autograd::Function<LogP> {
+  using Context = torch::autograd::AutogradContext;
+  static Tensor forward(Context* ctx, const Tensor& x, const Optional& mask, WalkPointer walk, bool renormalizes) {
+    const Tensor log_p = walk->log_p(x, mask, renormalizes);
+    ctx->save_for_backward({x, mask.value_or(Tensor()), log_p});
+    ctx->saved_data["walk"] = c10::IValue::make_capsule(walk);
+    ctx->saved_data["renormalizes"] = renormalizes;
+    return log_p;
+  }
+  static std::vector<Tensor> backward(Context* ctx, std::vector<Tensor> gradients) {
+    const auto saved = ctx->get_saved_variables();
+    const auto walk = c10::static_intrusive_pointer_cast<Walk>(ctx->saved_data["walk"].toCapsule());
+    const bool renormalizes = ctx->saved_data["renormalizes"].toBool();
+    const Optional mask = saved[1].defined() ? Optional(saved[1]) : std::nullopt;
+    const Tensor& given = gradients[0];
+    if (at::GradMode::is_enabled() || !given.has_storage() || given.is_neg()) {  // to be differentiated, or not plain
+      py::gil_scoped_acquire gil;
+      return {walk->plain(saved[0], mask, renormalizes, given).cast<Tensor>(), Tensor(), Tensor(), Tensor()};
+    }
+    const auto pull = [&](auto& own) { return gradient(own, saved[0], mask, renormalizes, saved[2], given.contiguous()); };
+    return {std::visit(pull, walk->loops), Tensor(), Tensor(), Tensor()};
+  }
+};
+
+Tensor log_p(WalkPointer walk, const Tensor& scores, const Optional& mask, bool renormalizes) {
+  const Tensor x = (scores.is_neg() ? scores.resolve_neg() : scores).contiguous();
+  const bool tracks = at::GradMode::is_enabled() && x.requires_grad();
+  return tracks ? LogP::apply(x, mask, walk, renormalizes) : walk->log_p(x, mask, renormalizes);
+}
+Tensor cross_entropy(WalkPointer walk, const Tensor& x, const Tensor& target, const Optional& weight, int64_t reduction,
+                     int64_t ignored) {
+  const Tensor found = log_p(walk, x, {}, true);
+  return at::nll_loss(found.flatten(0, -2), target.flatten(), weight, reduction, ignored);
+}
+template <class T> WalkPointer make(int kind, std::vector<T> numbers, std::vector<float> fit, std::vector<T> shifts,
+                                    decltype(Loops<T>::levels) levels, std::vector<int64_t> node_places,
+                                    std::vector<int64_t> class_places, bool in_order, py::object plain) {
+  Node<T> node{Kind(kind), numbers[0], numbers[1], numbers[2]};
+  std::copy(fit.begin(), fit.end(), node.fit);
+  return c10::make_intrusive<Walk>(Loops<T>{node, shifts, levels, node_places, class_places, in_order}, plain);
+}
+
+PYBIND11_MODULE(_walk, module) {
+  using release = py::call_guard<py::gil_scoped_release>;
+  module.def("make_float32", &make<float>).def("make_float64", &make<double>);
+  py::class_<Walk, WalkPointer>(module, "Walk").def("log_p", &log_p, release()).def("cross_entropy", &cross_entropy, release());
+}

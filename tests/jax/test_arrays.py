@@ -148,6 +148,24 @@ def test_the_key_alone_decides_the_draws():
     assert old.shape == (40,)
 
 
+def test_a_raw_key_may_be_numpys():
+    raw = jax.random.PRNGKey(3)
+    x = jnp.zeros((4, 5))
+    for draw in (
+        cj.sample,
+        lambda key, s: cj.draw(key, s).sample,
+        cj.straight_through,
+        cj.relaxed_sample,
+        cj.gumbel_straight_through,
+        lambda key, s: cj.sample_without_replacement(key, s, 3),
+        lambda key, s: cj.CatnatCategorical(s).sample(key, (2,)),
+        lambda key, s: cj.RelaxedOneHotCatnat(0.5, s).rsample(key),
+        lambda key, s: cj.MultiCatnat(s, [3, 4]).sample(key),
+        lambda key, s: cj.CatnatLinear.init(key, 5, 6).weight,
+    ):
+        np.testing.assert_array_equal(draw(np.asarray(raw), x), draw(raw, x))
+
+
 # -- beside optax ------------------------------------------------------------------------------------------------
 
 

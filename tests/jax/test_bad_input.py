@@ -105,6 +105,16 @@ def test_unknown_saturation_and_kl_of_different_widths() -> None:
         cj.kl_divergence(X, jnp.zeros((4, 3)))
 
 
+@pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, jnp.float8_e5m2])
+@takes_scores
+def test_scores_of_a_dtype_that_we_do_not_compute_in(call: Callable[..., object], dtype: type) -> None:
+    wanted = rf"scores must be float16, bfloat16, float32 or float64; got {jnp.dtype(dtype).name}"
+    with pytest.raises(TypeError, match=wanted):
+        call(X.astype(dtype), PI)
+    with pytest.raises(TypeError, match=wanted.replace("scores", "probs")):
+        cj.scores_from_probs(jnp.ones(K, dtype), PI)
+
+
 # -- masks -------------------------------------------------------------------------------------------------------
 
 
@@ -241,6 +251,8 @@ def test_what_is_no_key_is_told_so(draw) -> None:
         (0, "int"),
         (scores, r"float32 of shape \(2, 3\)"),
         (jax.random.split(jax.random.key(0)), "shape"),
+        (np.zeros(2, np.int32), r"int32 of shape \(2,\)"),
+        (np.zeros((2, 2), np.uint32), r"uint32 of shape \(2, 2\)"),
     ]:
         with pytest.raises(TypeError, match=f"key, the first argument, must be one random key.*got.*{came}"):
             draw(wrong, scores)

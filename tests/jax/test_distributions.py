@@ -124,6 +124,26 @@ def test_empty_batches_and_single_classes_are_no_special_case(shape, masked):
     assert_array_equal(ours.kl_divergence(ours), jnp.zeros(shape[:-1]))
 
 
+@MASKED
+def test_every_method_of_every_kind_takes_an_empty_batch(masking):
+    scores = jnp.zeros((0, K - 1))
+    for ours in (
+        cj.CatnatCategorical(scores, **masking),
+        cj.OneHotCatnat(scores, **masking),
+        cj.OneHotCatnatStraightThrough(scores, **masking),
+        cj.CatnatCategorical(probs=jnp.zeros((0, K)), **masking),
+        cj.CatnatCategorical(logits=jnp.zeros((0, K)), **masking),
+        cj.RelaxedOneHotCatnat(0.5, scores),
+        cj.MultiCatnat(scores, [3, 4]),
+    ):
+        drawn, log_prob = ours.sample_and_log_prob(KEY, (2,))
+        assert drawn.shape == (2, 0, *ours.event_shape) and log_prob.shape == (2, 0)
+        if not isinstance(ours, cj.RelaxedOneHotCatnat):
+            assert ours.mode.shape == (0, *ours.event_shape)
+            assert ours.entropy().shape == ours.kl_divergence(ours).shape == (0,)
+        assert ours.expand((5, 0)).batch_shape == (5, 0)
+
+
 @pytest.mark.parametrize("masking", MASKINGS[:2], ids=["free", "renormalize"])
 def test_expand_repeats_the_distribution(masking):
     scores = jnp.asarray(draw(3, K - 1), jnp.float32)
@@ -164,6 +184,42 @@ def test_answers_have_the_dtype_of_the_scores(dtype):
     relaxed = cj.RelaxedOneHotCatnat(0.5, scores)
     drawn, log_prob = relaxed.sample_and_log_prob(KEY)
     assert drawn.dtype == log_prob.dtype == cj.OneHotCatnatStraightThrough(scores).rsample(KEY).dtype == dtype
+
+
+# -- given by probabilities --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [cj.CatnatCategorical, cj.OneHotCatnat, cj.OneHotCatnatStraightThrough])
+@EACH
+def test_probabilities_or_logits_may_come_in_place_of_scores(kind, pi):
+    p = np.random.default_rng(0).dirichlet(np.ones(K), 3).astype(np.float32)
+    by_probs, by_logits = kind(probs=p * 7, parameterization=pi), kind(logits=np.log(p) + 3, parameterization=pi)
+    for ours in (by_probs, by_logits):
+        assert_allclose(ours.probs, p, rtol=1e-4, atol=1e-6)
+        assert ours.scores.shape == (3, K - 1) and ours.parameterization == pi
+    assert_array_equal(by_probs.scores, cj.scores_from_probs(p * 7, pi))
+    again = kind(logits=by_probs.logits, parameterization=pi)
+    assert_allclose(again.logits, by_probs.logits, rtol=1e-4, atol=1e-5)
+    half = kind(logits=jnp.zeros(K, jnp.bfloat16))
+    assert half.scores.dtype == jnp.bfloat16
+
+
+def test_exactly_one_of_scores_logits_and_probs():
+    x, p = jnp.zeros(3), jnp.ones(4) / 4
+    for given, came in [
+        ({}, "none"),
+        ({"scores": x, "probs": p}, "scores and probs"),
+        ({"logits": p, "probs": p}, "probs and"),
+    ]:
+        with pytest.raises(ValueError, match=f"exactly one of scores, probs and logits must be given; got {came}"):
+            cj.CatnatCategorical(**given)
+    with pytest.raises(TypeError, match="logits"):
+        cj.CatnatCategorical(logits=[0.0, 1.0])
+
+
+def test_a_masked_class_may_have_the_logit_minus_infinity():
+    logits = jnp.array([0.0, -jnp.inf, 1.0, -jnp.inf])
+    assert_allclose(cj.CatnatCategorical(logits=logits).probs, jax.nn.softmax(logits), atol=1e-6)
 
 
 # -- KL ----------------------------------------------------------------------------------------------------------
@@ -333,6 +389,15 @@ def test_a_sample_that_has_rounded_to_zero_keeps_a_finite_density():
     ours = cj.RelaxedOneHotCatnat(0.01, jnp.asarray(draw(K - 1), jnp.float32))
     drawn = ours.sample(KEY, (100,))
     assert (drawn == 0).any() and jnp.isfinite(ours.log_prob(drawn)).all()
+
+
+def test_the_relaxed_takes_its_own_samples_of_ten_thousand_classes():
+    scores = 2 * jax.random.normal(KEY, (20, 9999))
+    for pi in ("natural", "sigmoid"):
+        ours = cj.RelaxedOneHotCatnat(0.5, scores, pi)
+        drawn, log_prob = ours.sample_and_log_prob(KEY)
+        assert jnp.isfinite(log_prob).all() and jnp.isfinite(ours.log_prob(ours.probs)).all()
+        assert_allclose(drawn.sum(-1), 1, rtol=1e-4)
 
 
 def test_the_noise_is_gumbels_and_fine_where_it_is_large():

@@ -242,7 +242,7 @@ def test_drawing_all_is_a_permutation_of_what_is_allowed(masking, dtype):
 
 @pytest.mark.parametrize("mask_mode", ["renormalize", "prune"])
 def test_classes_without_mass_come_last_and_forbidden_ones_never(mask_mode):
-    pi = catnat.Parameterization(4, catnat.Natural(floor=0.0))
+    pi = catnat.Parameterization(4, catnat.Natural(tail=0.0, floor=0.0))
     scores = jnp.broadcast_to(jnp.array([100.0, 0.0, 0.0]), (500, 3))  # all mass on the right half
     drawn = np.asarray(cj.sample_without_replacement(KEY, scores, 4, pi))
     assert (drawn[:, :2] >= 2).all() and (np.sort(drawn) == np.arange(4)).all()

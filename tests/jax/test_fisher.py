@@ -64,6 +64,37 @@ def test_natural_nodes_have_constant_information(name):
     assert_allclose(cj.fisher_diagonal(scores, pi), cj.reach(scores, pi) * (math.pi / A) ** 2, rtol=1e-9)
 
 
+@pytest.mark.parametrize("tail", [0.1, 0.05, 1e-3])
+def test_beyond_the_joint_information_falls_off(tail):
+    natural = catnat.Natural(A, tail)
+    pi = catnat.Parameterization(2, natural)
+    x = np.linspace(-2 * A, 2 * A, 81)[:, None]
+    a, s = np.asarray(cj.catnat(x, pi)), natural.steepest * 2 * math.pi / A
+    expected = np.where(a.min(-1) > tail, (math.pi / A) ** 2, a[:, 0] * a[:, 1] * s**2)
+    assert_allclose(cj.fisher_diagonal(x, pi)[:, 0], expected, rtol=1e-9)
+
+
+def test_saturation_counts_the_nodes_beyond_the_natural_range():
+    with jax.enable_x64(False):
+        joint = catnat.Natural().joint
+        x = jnp.array([0.0, joint - 0.01, joint + 0.01, -9.0, jnp.nan])
+        assert cj.saturation(x, catnat.Parameterization(6, center=0.0)) == jnp.float32(0.4)
+        assert cj.saturation(x, catnat.Parameterization(6, catnat.Natural(1.0), center=0.0)) == jnp.float32(0.6)
+        moved = catnat.Parameterization(6, center=10.0)
+        assert cj.saturation(x + 10, moved) == jnp.float32(0.4)
+        for none in ("sigmoid", catnat.Natural(tail=0.5)):
+            assert cj.saturation(x, none) == 0
+        y = jnp.array([3.0, 3.14, 3.15, -9.0])
+        for of, share in [("clip", 0.5), ("revive", 0.5), ("reflect", 0.0)]:
+            pi = catnat.Parameterization(5, catnat.Natural(tail=0.0, saturation=of), center=0.0)
+            assert cj.saturation(y, pi) == share, of
+        floor = catnat.Parameterization(5, catnat.Natural(tail=0.0, floor=1e-5), center=0.0)
+        assert cj.saturation(y, floor) == 0.75
+        assert cj.saturation(jnp.zeros((0, 4))) == 0
+        found = jax.jit(lambda s: cj.saturation(s, axis=0))(jnp.ones((3, 7), jnp.bfloat16))
+        assert found.shape == () and found.dtype == jnp.bfloat16
+
+
 def test_softmaxs_fisher_matrix_is_proposition_1():
     logits = draw(5, 4)
     expected = ct.softmax_fisher(torch.from_numpy(logits))

@@ -79,6 +79,70 @@ def test_the_gradient_of_a_weight_is_that_of_the_function():
     np.testing.assert_allclose(gradient.weight, expected, rtol=1e-6)
 
 
+# -- the linear layer --------------------------------------------------------------------------------------------
+
+INPUTS = draw(7, 3).astype(np.float32)
+
+
+@pytest.mark.parametrize("pi", [PI, "natural", catnat.Natural(tail=0.0)], ids=["chain", "natural", "paper"])
+def test_a_linear_layer_is_its_functions(pi):
+    key = jax.random.key(1)
+    head = cj.CatnatLinear.init(key, 3, K, pi)
+    scores = INPUTS @ head.weight.T + head.bias
+    assert head.weight.shape == (K - 1, 3) and head.bias.shape == (K - 1,)
+    assert 0.2 < jnp.abs(head.weight).max() <= 3**-0.5
+    labels = np.arange(7) % K
+    assert_array_equal(head.scores(INPUTS), scores)
+    assert_array_equal(head.log_probs(INPUTS), cj.log_catnat(scores, pi))
+    assert_array_equal(head(INPUTS, mask=MASK), cj.log_catnat(scores, pi, mask=MASK))
+    assert_array_equal(
+        head.loss(INPUTS, labels, label_smoothing=0.1, reduction="mean"),
+        cj.cross_entropy(scores, labels, pi, label_smoothing=0.1, reduction="mean"),
+    )
+    assert_array_equal(
+        head.sample(key, INPUTS, sample_shape=(2,), mask=MASK, mask_mode="prune"),
+        cj.sample(key, scores, pi, sample_shape=(2,), mask=MASK, mask_mode="prune"),
+    )
+    assert_array_equal(head.mode(INPUTS), cj.mode(scores, pi))
+    assert_array_equal(head.distribution(INPUTS, mask=MASK).logits, cj.log_catnat(scores, pi, mask=MASK))
+
+
+def test_a_linear_layer_starts_uniform_or_at_given_frequencies():
+    key, nothing = jax.random.key(0), np.zeros((2, 3), np.float32)
+    np.testing.assert_allclose(cj.CatnatLinear.init(key, 3, 18)(nothing), -np.log(18), rtol=1e-6)
+    np.testing.assert_allclose(cj.CatnatLinear.init(key, 3, 18, bias=False)(nothing), -np.log(18), rtol=1e-6)
+    frequencies = np.array([5.0, 1, 2, 1, 1], np.float32)
+    head = cj.CatnatLinear.init(key, 3, K, PI, class_frequencies=frequencies)
+    np.testing.assert_allclose(jnp.exp(head(nothing))[0], frequencies / 10, rtol=1e-5)
+    for wrong, word in [
+        ({"class_frequencies": frequencies, "bias": False}, "bias"),
+        ({"class_frequencies": frequencies - 1}, "above 0"),
+        ({"parameterization": catnat.Parameterization(4)}, "num_classes = 5 classes; it has 4"),
+    ]:
+        with pytest.raises(ValueError, match=word):
+            cj.CatnatLinear.init(key, 3, K, **wrong)
+
+
+def test_a_linear_layer_is_a_pytree_that_learns():
+    head = cj.CatnatLinear.init(jax.random.key(0), 3, K)
+    assert len(jax.tree.leaves(head)) == 2 and len(jax.tree.leaves(cj.CatnatLinear(head.weight))) == 1
+    corners = jnp.asarray(3 * np.random.default_rng(0).normal(size=(K, 3)), jnp.float32)
+    labels = jnp.arange(40) % K
+
+    @jax.jit
+    def step(head):
+        loss, gradient = jax.value_and_grad(lambda head: head.loss(corners[labels], labels, reduction="mean"))(head)
+        return jax.tree.map(lambda p, g: p - 0.3 * g, head, gradient), loss
+
+    losses = []
+    for _ in range(60):
+        head, loss = step(head)
+        losses.append(float(loss))
+    assert losses[-1] < 0.3 * losses[0] and (head.mode(corners) == jnp.arange(K)).all()
+    batched = jax.vmap(lambda key: cj.CatnatLinear.init(key, 3, K))(jax.random.split(jax.random.key(0), 4))
+    assert batched.weight.shape == (4, K - 1, 3)
+
+
 @pytest.mark.parametrize("module", [cj.Catnat, cj.LogCatnat, cj.CatnatCrossEntropyLoss])
 def test_a_wrong_parameterization_is_refused_at_once(module):
     with pytest.raises(ValueError, match="parameterization"):

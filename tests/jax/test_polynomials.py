@@ -34,7 +34,9 @@ def test_the_logit_of_any_tail_is_right_by_fit_or_without(tail: float) -> None:
 
 def test_tail_one_half_is_the_sigmoid() -> None:
     x = np.linspace(-30, 30, 301).astype(np.float32)[:, None]
-    both = [_node.log_branches(x, plan_for(a, 2, np.dtype(np.float32))) for a in (Natural(tail=0.5), "sigmoid")]
+    both = [
+        _node.log_coin(_node.logit(x, plan_for(a, 2, np.dtype(np.float32)))) for a in (Natural(tail=0.5), "sigmoid")
+    ]
     np.testing.assert_allclose(*both, rtol=1e-6)
 
 
@@ -46,7 +48,7 @@ def test_derivatives_of_any_order_are_right_at_zero(tail: float, dtype: type) ->
     of = {0.5: [0.5, -0.25, 0.0, 0.125], 0.05: [0.5, -0.25, 0.125, -0.125], 0.0: [0.5, -0.25, 0.125, -0.125]}[tail]
     with jax.enable_x64(dtype is np.float64):
         plan = plan_for(pi, 2, np.dtype(dtype))
-        function = lambda x: _node.log_branches(x[None], plan)[1][0]  # noqa: E731
+        function = lambda x: _node.log_coin(_node.logit(x[None], plan))[1][0]  # noqa: E731
         for expected in of:
             function = jax.grad(function)
             assert float(function(jnp.zeros((), dtype))) == pytest.approx(expected, abs=1e-5)

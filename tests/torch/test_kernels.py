@@ -54,7 +54,8 @@ def scores_of(pi: Parameterization, where: str, rows: int) -> np.ndarray:
     natural = pi.activation
     end = rng.choice([9.0, 17.0, 37.0, 88.0], shape)
     if isinstance(natural, Natural):
-        end = rng.choice([math.pi, natural.joint], shape) / natural.gain + rng.choice(10.0 ** -np.arange(1, 7), shape)
+        inward = rng.choice([-1, 1], shape) * rng.choice(10.0 ** -np.arange(1, 7), shape)
+        end = rng.choice([math.pi, natural.joint], shape) / natural.gain - inward
     return (pi.centers + end * rng.choice([-1, 1], shape)).astype(np.float32)
 
 
@@ -77,8 +78,9 @@ def both_ways(pi: Parameterization, scores: np.ndarray, exp: bool = False) -> No
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of three levels, so that small trees have several, and a tree above that has several too."""
+    monkeypatch.setattr(blocks, "TOP_BLOCK", blocks.Block(3, 16, 1))
     for name in ("walk", "pull"):
-        monkeypatch.setattr(launch, f"{name}_block", lambda classes, exact: blocks.Block(3, 16, 1))
+        monkeypatch.setattr(blocks, f"{name}_block", lambda classes, exact: blocks.Block(3, 16, 1))
         launcher = getattr(launch, f"_{name}_launcher")
         monkeypatch.setattr(launch, f"_{name}_launcher", lru_cache(launcher.__wrapped__))
 
@@ -204,7 +206,7 @@ def test_what_is_short_for_sixteen_bits_is_close_to_what_is_not() -> None:
         call = launch.Call(coin._replace(centers=None), False, True)
         launcher, form = launch._walk_launcher(call, False)
         short = torch.empty(40, 8)
-        launcher(CPU, launch._programs(40, form), x, short, None, 40, 7, *launch._numbers(*coin[3:]))
+        launcher(launch._programs(40, form), (x, short, None), (40, 7), launch._numbers(*coin[3:]))
         torch.testing.assert_close(short, launch.walk(x, coin, False), rtol=2e-5, atol=1e-4)
 
 
@@ -251,7 +253,14 @@ def test_paths_and_heads(classes: int, name: str) -> None:
 @pytest.mark.parametrize(
     ("rows", "classes"), [(7, 5), (70, 3), (3, 4200)]
 )  # many rows a program, and many programs a row
-def test_losses(rows: int, classes: int, reduction: str, weighted: bool) -> None:
+@pytest.mark.parametrize("programs", ["one", "one in turns", "many"])
+def test_losses(
+    rows: int, classes: int, reduction: str, weighted: bool, programs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if programs != "one":
+        monkeypatch.setattr(
+            blocks, "loss_shape", lambda classes, rows: (2, 4, -(-rows // 2) if programs == "many" else 1)
+        )
     pi = Parameterization(classes, "natural")
     coin = coin_of(pi, CPU)
     assert coin is not None
@@ -270,7 +279,7 @@ def test_losses(rows: int, classes: int, reduction: str, weighted: bool) -> None
     upstream = np.float32(0.7) if reduction != "none" else numbers(rows, seed=4)
     shares = upstream * share / (share.sum() if reduction == "mean" else 1)
     expected, scale = expected_gradient(exact, -np.eye(classes)[target] * shares[:, None], pi)
-    what = launch.LOSS if reduction == "none" else launch.SUMS
+    what = launch.ASKED[reduction]
     room = torch.full((4, rows, classes - 1), torch.nan)  # what the allocator hands out next
     del room
     gradient = launch.pull_path(x, ids, torch.from_numpy(np.asarray(upstream)), coin, what, -100, weight, kept)
@@ -286,7 +295,7 @@ def test_a_loss_over_nothing() -> None:
     ):
         found, share = launch.loss(x, target, coin, -1, None, "mean")
         assert found.isnan()
-        assert (launch.pull_path(x, target, torch.ones(()), coin, launch.SUMS, -1, None, share) == 0).all()
+        assert (launch.pull_path(x, target, torch.ones(()), coin, launch.ASKED["mean"], -1, None, share) == 0).all()
         assert launch.loss(x, target, coin, -1, None, "sum")[0] == 0
 
 
@@ -335,39 +344,35 @@ def test_rows_of_any_strides() -> None:
         assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("classes", [2, 18, 33])
+@pytest.mark.parametrize("classes", [2, 18, 21, 33])
 def test_all_of_the_result_is_written_and_nothing_around_it(classes: int) -> None:
     coin = coin_of(Parameterization(classes, "sigmoid"), CPU)
     assert coin is not None
     x, upstream = (torch.from_numpy(numbers(ROWS, n)) for n in (classes - 1, classes))
     rows = launch.Rows.of(x)
     call, nothing = launch.Call.of(x, rows, coin), launch._numbers(*coin[3:])
-    settings = (coin.centers, ROWS, rows.stride, *nothing)
     walk, form = launch._walk_launcher(call, False)
     pull, pull_form = launch._pull_launcher(call, launch.LOG_P, classes)
-    path, _ = launch._path_launcher(call, "pull_path", True, launch.LOG_P)
+    span, height = blocks.path_span(classes)
+    path = launch._path_launcher(call, "pull_path", height, 4, ONE=True, WHAT=launch.LOG_P, SPAN=span)
     index, ones = torch.zeros(ROWS, dtype=torch.int64), torch.ones(ROWS)
-    for width, start in (
-        (classes, lambda out: walk(CPU, launch._programs(ROWS, form), x, out, *settings)),
-        (
-            classes - 1,
-            lambda out: pull(CPU, launch._programs(ROWS, pull_form), x, upstream, None, None, out, None, *settings),
-        ),
-        (
-            classes - 1,
-            lambda out: path(CPU, 1, x, index, None, ones, None, out, coin.centers, ROWS, 1, 0, rows.stride, *nothing),
-        ),
+    for width, kernel, programs, before, after, integers in (
+        (classes, walk, launch._programs(ROWS, form), (x,), (), ()),
+        (classes - 1, pull, launch._programs(ROWS, pull_form), (x, upstream, None, None), (None,), ()),
+        (classes - 1, path, 1, (x, index, None, ones, None), (), (1, 0)),
     ):
+        integers = (ROWS, *integers, rows.stride)
         room = torch.full((ROWS * width + 200,), torch.nan)
-        start(room[100:-100].view(ROWS, width))
+        inside = room[100:-100].view(ROWS, width)
+        kernel(programs, (*before, inside, *after, coin.centers), integers, nothing)
         assert torch.isfinite(room[100:-100]).all()
         assert room[:100].isnan().all() and room[-100:].isnan().all()
 
 
 def test_spans_never_touch_more_rows_than_a_program_has() -> None:
-    for nodes in (*range(1, 5000), 8191, 50256, 131071):
-        span, height = blocks.path_span(nodes)
-        assert 0 < span <= blocks.SPAN and span % 16 == 0 and span <= (height - 1) * nodes
+    for classes in (*range(2, 5000), 8192, 50257, 131072):
+        span, height = blocks.path_span(classes)
+        assert 0 < span <= blocks.SPAN and span % 16 == 0 and span <= (height - 1) * (classes - 1)
 
 
 def test_empty_batches() -> None:

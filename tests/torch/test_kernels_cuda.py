@@ -94,7 +94,8 @@ def test_the_family_near_its_ends(classes, name):
     natural = pi.activation
     end = rng.choice([9.0, 17.0, 37.0, 88.0], shape)
     if isinstance(natural, Natural):
-        end = rng.choice([np.pi, natural.joint], shape) / natural.gain + rng.choice(10.0 ** -np.arange(1, 7), shape)
+        inward = rng.choice([-1, 1], shape) * rng.choice(10.0 ** -np.arange(1, 7), shape)
+        end = rng.choice([np.pi, natural.joint], shape) / natural.gain - inward
     few = torch.from_numpy((pi.centers + end * rng.choice([-1, 1], shape)).astype(np.float32)).cuda().requires_grad_()
     upstream = torch.randn(12, classes, device="cuda")
     log_p = ct.log_catnat(few, pi)
@@ -106,14 +107,14 @@ def test_the_family_near_its_ends(classes, name):
 
 
 @pytest.mark.parametrize("classes", [18, 131072])
-def test_errors_of_a_level_do_not_add_up(classes):
+def test_a_level_is_off_by_3e_7_at_most(classes):
     """Where every node has the same score, so that what rounds, rounds alike at every level of the likeliest path."""
     for name in ("sigmoid", "natural"):
         pi = Parameterization(classes, name)
         for score in torch.linspace(0.5, 12, 24).tolist():
             x = torch.full((1, classes - 1), score, device="cuda")
             expected = reference.log_prob(double(x), np.array([classes - 1]), pi)
-            close(double(ct.log_catnat(x, pi))[:, -1], expected, np.abs(expected), 2e-6)
+            close(double(ct.log_catnat(x, pi))[:, -1], expected, np.abs(expected), 3e-7 * pi.tree.depth)
 
 
 @pytest.mark.parametrize("classes", [6, 33, 1024, 5000])

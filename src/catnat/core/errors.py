@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from difflib import get_close_matches
+from numbers import Real
 
 
 class CatnatWarning(UserWarning):
@@ -120,6 +121,6 @@ def too_few_allowed(num_samples: int, fewest: int) -> ValueError:
 
 
 def _number(argument: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{argument} must be a number; got {value!r}")
     return float(value)

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,11 @@ class Activation(ABC):
     Fisher information a (1-a) (dz/dx)^2, samples. An activation of your own is a frozen dataclass with these three
     methods, in functions that NumPy, `torch` and `jax.numpy` have under one name: ``xp`` is one of the three.
     """
+
+    def __fx_create_arg__(self, tracer: Any) -> Any:
+        """What torch.fx writes into a traced program: the call that makes this value."""
+        given = (getattr(self, f.name) for f in fields(self) if f.init)  # type: ignore[arg-type]
+        return tracer.create_node("call_function", type(self), tuple(given), {})
 
     @abstractmethod
     def logit(self, offset: Any, xp: Any) -> Any:
@@ -125,7 +130,7 @@ class Natural(Activation):
         y = offset * self.gain
         inside = xp.clip(y, -self.joint, self.joint)
         z = 2 * xp.arcsinh(xp.tan(inside / 2))
-        return z if self.tail == 0 else z + self.steepest * (y - inside)
+        return z if self.tail == 0 else z + xp.where(y == inside, 0.0, self.steepest * (y - inside))
 
     def slope(self, offset: Any, xp: Any) -> Any:
         """gain / cos(y/2), which no longer grows beyond the joints."""
@@ -225,6 +230,11 @@ class Parameterization:
         # made anew: hashes differ between processes, and copied arrays could be written to
         return (Parameterization, (self.num_classes, self.activation, self.tree, self.center))
 
+    def __fx_create_arg__(self, tracer: Any) -> Any:
+        """As for an `Activation`."""
+        given = tuple(tracer.create_arg(value) for value in self.__reduce__()[1])  # type: ignore[attr-defined]
+        return tracer.create_node("call_function", Parameterization, given, {})
+
     @property
     def num_nodes(self) -> int:
         """K-1, the number of scores."""
@@ -249,6 +259,7 @@ class Parameterization:
                 raise ValueError(f"center must hold num_classes - 1 = {self.num_nodes} values; got {len(self.center)}")
             centers = np.array(self.center, dtype=np.float64)
         elif isinstance(self.center, (int, float)) and not isinstance(self.center, bool):
+            object.__setattr__(self, "center", float(self.center))
             centers = np.full(self.num_nodes, float(self.center))
         else:
             raise TypeError(f"center must be 'uniform', a number or a sequence of numbers; got {self.center!r}")

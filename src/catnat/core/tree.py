@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -214,6 +214,10 @@ class Tree:
 
     def __reduce__(self) -> tuple[object, ...]:
         return (Tree, (self.class_places.tolist(),))
+
+    def __fx_create_arg__(self, tracer: Any) -> Any:
+        """What torch.fx writes into a traced program: the call that makes this tree."""
+        return tracer.create_node("call_function", Tree, self.__reduce__()[1], {})
 
     def __copy__(self) -> Tree:
         return self

@@ -32,11 +32,6 @@ def keywords_of(function: Rule) -> list[str]:
     return [p.name for p in signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
 
 
-def is_known(shape: Sequence[Any]) -> bool:
-    """Whether all sizes are numbers: an exported program may have symbols among them."""
-    return all(isinstance(size, int) for size in shape)
-
-
 def shaped(like: Array, shape: Sequence[int]) -> jax.ShapeDtypeStruct:
     """The type of a kernel's result: ``like`` with another shape, and spread over the axes of a mesh as it is."""
     kind = jax.typeof(like)

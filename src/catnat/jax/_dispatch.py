@@ -18,7 +18,7 @@ from jax import Array
 
 from catnat.jax import _compat, _eager
 from catnat.jax._masks import logits_of_masses, prune, renormalize, renormalize_classes
-from catnat.jax._node import log_branches, log_coin, logit, slopes
+from catnat.jax._node import coin, log_coin, logit, slope
 from catnat.jax._plan import Plan
 
 Function = TypeVar("Function", bound=Callable[..., Array])
@@ -38,20 +38,21 @@ def log_classes(x: Array, plan: Plan) -> Array:
 
 def plain_walk(x: Array, *, plan: Plan) -> Array:
     """log p of every class."""
-    return _eager.descend(*log_branches(x, plan), plan)[0]
+    return _eager.descend(*log_coin(logit(x, plan)), plan)[0]
 
 
 def plain_push(x: Array, dx: Array, *, plan: Plan) -> Array:
     """The derivative of `log_classes` at ``x`` along ``dx``."""
-    left, right = slopes(x, plan)
-    return _eager.descend(left * dx, right * dx, plan)[0]
+    left, right, deviation = coin(logit(x, plan))
+    dz = slope(x, deviation, plan) * dx
+    return _eager.descend(-right * dz, left * dz, plan)[0]
 
 
 def plain_pull(x: Array, gradient: Array, *, plan: Plan) -> Array:
     """The gradient in the scores ``x`` of what has this gradient in the log-probabilities."""
-    left, right = slopes(x, plan)
+    left, right, deviation = coin(logit(x, plan))
     below_left, below_right = _eager.ascend(gradient, plan)
-    return left * below_left + right * below_right
+    return slope(x, deviation, plan) * (left * below_right - right * below_left)
 
 
 _walk = _compat.rowwise("catnat_walk", plain_walk, lambda x, *, plan: plan.num_classes)

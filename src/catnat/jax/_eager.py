@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array, lax
 
 from catnat.jax._compat import look_up
-from catnat.jax._node import log_branches, logit
+from catnat.jax._node import log_coin, logit
 from catnat.jax._plan import Plan
 
 # Trees deeper than this are not walked level by level.
@@ -28,23 +28,14 @@ MAX_STEPS = 64
 
 
 def descend(left: Array, right: Array, plan: Plan) -> tuple[Array, Array]:
-    """Sum along every path what stands on the branches.
-
-    Args:
-        left: [..., K-1] what stands on every node's left branch.
-        right: [..., K-1] likewise on the right.
-        plan: the tree.
-
-    Returns:
-        The sums down to every class [..., K] and down to every node [..., K-1].
-    """
+    """Sum along every path what stands on the branches [..., K-1]: down to classes [..., K] and to nodes [..., K-1]."""
     if plan.num_classes == 1:
         return jnp.zeros((*left.shape[:-1], 1), left.dtype), left
     if plan.is_heap:
         return _descend_heap(left, right, plan)
     branches = jnp.stack((left, right), -1).reshape(*left.shape[:-1], 2 * plan.num_nodes)
     # [..., 2K] by place; the root and the place 0 above it add nothing
-    sums = _pad(branches, 2, 0)
+    sums = jnp.pad(branches, [(0, 0)] * (branches.ndim - 1) + [(2, 0)])
     for above in plan.jumps:
         sums = sums + sums[..., above]
     return sums[..., plan.class_places], sums[..., plan.node_places]
@@ -54,7 +45,7 @@ def _descend_heap(left: Array, right: Array, plan: Plan) -> tuple[Array, Array]:
     batch = left.shape[:-1]
     here = jnp.zeros_like(left[..., :1])  # the places of one level
     nodes, finished = [], None
-    for on_left, on_right in zip(_levels(left, plan), _levels(right, plan), strict=True):
+    for on_left, on_right in zip(levels(left, plan), levels(right, plan), strict=True):
         width = on_left.shape[-1]
         if here.shape[-1] > width:  # the last level: the places past its nodes are classes already
             here, finished = lax.split(here, (width, here.shape[-1] - width), axis=here.ndim - 1)
@@ -64,12 +55,8 @@ def _descend_heap(left: Array, right: Array, plan: Plan) -> tuple[Array, Array]:
     return classes, jnp.concatenate(nodes, -1)
 
 
-def _pad(values: Array, before: int, after: int) -> Array:
-    """Values with zeros at the ends of the last axis."""
-    return lax.pad(values, jnp.zeros((), values.dtype), [(0, 0, 0)] * (values.ndim - 1) + [(before, after, 0)])
-
-
-def _levels(values: Array, plan: Plan) -> Sequence[Array]:
+def levels(values: Array, plan: Plan) -> Sequence[Array]:
+    """[..., K-1] cut into the levels of the tree."""
     return lax.split(values, plan.level_sizes, axis=values.ndim - 1)
 
 
@@ -79,18 +66,14 @@ def ascend(classes: Array, plan: Plan) -> tuple[Array, Array]:
         return classes[..., :0], classes[..., :0]
     if plan.is_heap:
         return climb(classes, plan, lambda level, left, right: left + right)
-    sums = _pad(classes, 0, 1)[..., plan.class_or_none]
+    sums = jnp.pad(classes, [(0, 0)] * (classes.ndim - 1) + [(0, 1)])[..., plan.class_at]
     for above in reversed(plan.jumps):
         sums = sums.at[..., above].add(sums)
     return sums[..., 2::2], sums[..., 3::2]
 
 
 def climb(classes: Array, plan: Plan, join: Callable[[int, Array, Array], Array]) -> tuple[Array, Array]:
-    """What ``join(level, left, right)`` makes of both sides of every node, from the classes up to the root.
-
-    Returns:
-        What came to every node from its left and from its right: [..., K-1] each.
-    """
+    """What comes to every node from its left and from its right, [..., K-1] each, where ``join`` puts both together."""
     here = classes[..., :0]  # the nodes of one level
     lefts, rights = [], []
     for level in reversed(range(plan.depth)):
@@ -118,22 +101,13 @@ def _below(here: Array, classes: Array, level: int, plan: Plan) -> Array:
 
 
 def log_path(x: Array, index: Array, plan: Plan) -> Array:
-    """log p of classes from the scores on their paths alone.
-
-    Args:
-        x: [..., K-1] scores.
-        index: [..., M] classes of every row.
-        plan: the tree and the activation.
-
-    Returns:
-        As ``index``.
-    """
+    """log p of classes [..., M] of every row of scores [..., K-1], from those on their paths alone."""
     if plan.num_classes == 1:
         return jnp.zeros(index.shape, x.dtype)
     nodes, turns_right, on_path = _paths(index, plan)  # [..., M, depth]
     flat = (*nodes.shape[:-2], nodes.shape[-2] * plan.depth)
     picked = jnp.take_along_axis(x, nodes.reshape(flat), -1, mode="promise_in_bounds").reshape(nodes.shape)
-    left, right = log_branches(picked, plan, nodes)
+    left, right = log_coin(logit(picked, plan, nodes))
     terms = jnp.where(turns_right, right, left)
     return jnp.sum(terms if on_path is None else jnp.where(on_path, terms, 0), -1)
 

@@ -33,34 +33,30 @@ DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 def prepare(scores: Array, parameterization: ParameterizationLike, axis: int = -1) -> tuple[Array, Plan, np.dtype]:
     """Scores with their classes' axis last and in a dtype to compute in, the plan, and the dtype to answer in."""
-    scores = check_scores(scores)
-    x = to_last(scores, axis, "scores")
-    answer = np.dtype(scores.dtype)
-    if answer.itemsize < 4:
-        x = x.astype(jnp.float32)
+    scores = check_floating(scores, "scores")
+    x = at_least_single(to_last(scores, axis, "scores"))
     plan = plan_for(parameterization, x.shape[-1] + 1, np.dtype(x.dtype))
     if plan.num_nodes != x.shape[-1]:
         check_width(plan.num_classes, x.shape[-1], scores.shape, axis, called="axis")
     if plan.revives:
         x = gate_revival(x, plan)
-    return x, plan, answer
+    return x, plan, np.dtype(scores.dtype)
 
 
-def check_scores(scores: Array) -> Array:
-    """``scores`` as an array of JAX's, or raise unless it is a floating-point array of at least one dimension."""
-    scores = check_floating(scores, "scores")
-    if scores.ndim == 0:
-        raise ValueError("scores must have at least one dimension; got a scalar")
-    return scores
+def at_least_single(values: Array) -> Array:
+    """Values in float32 or more: what is made of many terms wants the digits."""
+    return values.astype(jnp.float32) if values.dtype.itemsize < 4 else values
 
 
 def check_floating(values: Array, argument: str) -> Array:
-    """``values`` as an array of JAX's, or raise unless they are of a floating-point dtype that we compute in."""
+    """``values`` as an array of JAX's, or raise unless they have an axis and a dtype that we compute in."""
     values = as_array(values, argument)
     if not jnp.issubdtype(values.dtype, jnp.floating):
         raise TypeError(f"{argument} must be floating point; got {values.dtype}")
     if values.dtype.name not in DTYPES:
         raise TypeError(f"{argument} must be {', '.join(DTYPES[:-1])} or {DTYPES[-1]}; got {values.dtype}")
+    if values.ndim == 0:
+        raise ValueError(f"{argument} must have at least one dimension; got a scalar")
     return values
 
 
@@ -104,6 +100,11 @@ def to_last(array: Array, axis: int, argument: str) -> Array:
     if not -array.ndim <= axis < array.ndim:
         raise IndexError(f"axis must lie in [{-array.ndim}, {array.ndim - 1}] for {argument}; got {axis}")
     return array if axis in (-1, array.ndim - 1) else jnp.moveaxis(array, axis, -1)
+
+
+def to_axis(last: Array, axis: int) -> Array:
+    """``last`` with its last axis moved to ``axis``."""
+    return last if axis in (-1, last.ndim - 1) else jnp.moveaxis(last, -1, axis)
 
 
 def prepare_mask(mask: Array | None, mask_mode: str, x: Array, plan: Plan, axis: int = -1) -> Array | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 from jax.typing import DTypeLike
 
 from catnat.jax import _eager
@@ -33,7 +33,7 @@ def renormalize(z: Array, mask: Array, plan: Plan) -> Array:
     coins = log_coin(z)
     # a dead branch has no mass, whatever stands on it
     log_left, log_right = (jnp.where(n > 0, c, -jnp.inf) for n, c in zip((on_left, on_right), coins, strict=True))
-    levels = [lax.split(a, plan.level_sizes, axis=a.ndim - 1) for a in (log_left, log_right)]
+    levels = [_eager.levels(branch, plan) for branch in (log_left, log_right)]
 
     def join(level: int, left: Array, right: Array) -> Array:
         return log_add(levels[0][level] + left, levels[1][level] + right)
@@ -66,12 +66,6 @@ def logits_of_masses(probabilities: Array, mask: Array, plan: Plan) -> Array:
 def counts(mask: Array, plan: Plan, dtype: DTypeLike) -> tuple[Array, Array]:
     """How on_right allowed classes are on the left and on the right of every node: [..., K-1] each."""
     return _eager.ascend(mask.astype(dtype), plan)
-
-
-def even_shares(mask: Array, dtype: DTypeLike) -> Array:
-    """The same share for every allowed class, 1 in all."""
-    allowed = mask.astype(dtype)
-    return allowed / allowed.sum(-1, keepdims=True)
 
 
 def _toward_life(z: Array, on_left: Array, on_right: Array) -> Array:

@@ -25,36 +25,38 @@ from catnat.jax import _compat
 from catnat.jax._plan import Plan
 
 Pair = tuple[Array, Array]
+Coin = tuple[Array, Array, Array]
 
 # -- what follows from z -----------------------------------------------------------------------------------------
 
 
 @jax.custom_jvp
-def coin(z: Array) -> Pair:
-    """1-a and a."""
-    t = _exp(-jnp.abs(z))
-    big = 1 / (1 + t)
-    small = t * big
-    return jnp.where(z > 0, small, big), jnp.where(z > 0, big, small)
+def coin(z: Array) -> Coin:
+    """1-a, a and the deviation sqrt(a (1-a))."""
+    root = _exp(jnp.abs(z) / -2)  # of t
+    big = 1 / (1 + root * root)
+    deviation = root * big
+    small = root * deviation
+    return jnp.where(z > 0, small, big), jnp.where(z > 0, big, small), deviation
 
 
 @coin.defjvp
-def _coin_jvp(primals: tuple, tangents: tuple) -> tuple[Pair, Pair]:
-    left, right = coin(*primals)
+def _coin_jvp(primals: tuple, tangents: tuple) -> tuple[Coin, Coin]:
+    left, right, deviation = tossed = coin(*primals)
     moved = left * right * tangents[0]
-    return (left, right), (-moved, moved)
+    return tossed, (-moved, moved, (left - right) * deviation / 2 * tangents[0])
 
 
 @jax.custom_jvp
 def log_coin(z: Array) -> Pair:
     """log(1-a) and log(a)."""
-    rest = _once(log_one_plus(_exp(-jnp.abs(z))))
+    rest = _once(log_one_plus(_exp(jnp.abs(z) / -2) ** 2))
     return jnp.minimum(-z, 0) - rest, jnp.minimum(z, 0) - rest
 
 
 @log_coin.defjvp
 def _log_coin_jvp(primals: tuple, tangents: tuple) -> tuple[Pair, Pair]:
-    left, right = coin(*primals)
+    left, right, _ = coin(*primals)
     return log_coin(*primals), (-right * tangents[0], left * tangents[0])
 
 
@@ -148,40 +150,28 @@ def _fit(tail: float) -> Fit | None:
 def _logit_jvp(plan: Plan, primals: tuple, tangents: tuple) -> Pair:
     x, nodes = primals
     z = logit(x, plan, nodes)
-    return z, slope(x, coin(z), plan, nodes) * tangents[0]
+    return z, slope(x, coin(z)[2], plan, nodes) * tangents[0]
 
 
-def slope(x: Array, tossed: Pair, plan: Plan, nodes: Array | None = None, *, revived: bool = True) -> Array:
-    """dz/dx at scores whose 1-a and a are ``tossed``, in functions that JAX can differentiate, again and again."""
+def slope(x: Array, deviation: Array, plan: Plan, nodes: Array | None = None, *, revived: bool = True) -> Array:
+    """dz/dx at scores whose coin has this deviation, in functions that JAX can differentiate, again and again."""
     of = plan.activation
     if plan.paper is not None:
         u, alive, _, direction = _paper(x, plan, nodes)
         rate = plan.paper.gain * direction / jnp.sin(2 * jnp.where(u == 0, 1, u))
         # a revived score has the slope of the floor, and a gate further up
         return rate if plan.revives and plan.least > 0 and revived else jnp.where(alive, rate, 0)
-    if isinstance(of, Natural) and of.tail < 0.5:  # gain / (2 sqrt(a (1-a))), which no longer grows beyond the joints
-        return of.gain / 2 / jnp.sqrt(jnp.maximum(tossed[0] * tossed[1], of.tail * (1 - of.tail)))
+    if isinstance(of, Natural):  # gain / (2 sqrt(a (1-a))), which no longer grows beyond the joints
+        if of.tail == 0.5:  # both joints are at the centre, where JAX would take the mean of two derivatives
+            return jnp.full_like(x, of.gain)
+        return of.gain / 2 / jnp.maximum(deviation, 0.5 / of.steepest)
     return of.slope(_centered(x, plan, nodes), jnp)
-
-
-def log_branches(x: Array, plan: Plan, nodes: Array | None = None) -> Pair:
-    """log(1-a) and log(a) of scores ``x``."""
-    return log_coin(logit(x, plan, nodes))
-
-
-def slopes(x: Array, plan: Plan) -> Pair:
-    """d log(1-a)/dx and d log(a)/dx."""
-    left, right = coin(logit(x, plan))
-    if isinstance(plan.activation, Sigmoid):
-        return -right, left
-    steep = slope(x, (left, right), plan)
-    return -right * steep, left * steep
 
 
 def information(x: Array, plan: Plan) -> Array:
     """a'^2 / (a (1-a)): the Fisher information of every node's own coin."""
-    left, right = coin(logit(x, plan))
-    return left * right * slope(x, (left, right), plan, revived=False) ** 2
+    deviation = coin(logit(x, plan))[2]
+    return (deviation * slope(x, deviation, plan, revived=False)) ** 2
 
 
 def is_saturated(x: Array, plan: Plan) -> Array:

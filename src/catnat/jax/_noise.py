@@ -28,11 +28,6 @@ def check_temperature(temperature: Array | float, batch: tuple[int, ...]) -> Arr
     return temperature
 
 
-def at_least_single(scores: Array) -> Array:
-    """Scores in float32 or more: what is made of noise, or of many terms, wants the digits."""
-    return scores.astype(jnp.float32) if scores.dtype.itemsize < 4 else scores
-
-
 @partial(jax.jit, static_argnames=("shape", "dtype"))
 def gumbel(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
     """Gumbel noise whose large values, which decide who is largest, are as fine as the others.

@@ -59,16 +59,10 @@ class Plan:
     def __hash__(self) -> int:
         return hash(self._key)
 
-    def __repr__(self) -> str:
-        return f"Plan({self.pi!r}, {self.dtype})"
-
-    def _number(self, values: Floats) -> np.ndarray:
-        return np.asarray(values, dtype=self.dtype)
-
     def _split(self, values: Floats, rest: Floats) -> tuple[np.ndarray, np.ndarray]:
         """values + rest as a leading part in our dtype and, in radians, what that lacks."""
-        lacking = (values - values.astype(self.dtype).astype(np.float64)) + rest
-        return self._number(values), self._number(lacking * self.angle)
+        leading = values.astype(self.dtype)
+        return leading, (((values - leading.astype(np.float64)) + rest) * self.angle).astype(self.dtype)
 
     def _plan_activation(self, pi: Parameterization) -> None:
         """Per-node constants: [K-1] vectors, or numbers where every node has the same."""
@@ -79,21 +73,21 @@ class Plan:
             centers = centers[:1]
         self.centered = bool(np.any(centers != 0))  # whether there is a shift at all
         self.uniform = centers.size <= 1  # whether all nodes have the same
-        self.center = _plain(self._number(centers))
+        self.center = _plain(centers.astype(self.dtype))
         self.paper = of if isinstance(of, Natural) and of.tail == 0 else None
         self.reflects = self.paper is not None and self.paper.saturation == "reflect"
         self.revives = self.paper is not None and self.paper.saturation == "revive"
         if isinstance(of, Natural):
             self.angle = math.pi / (2 * of.amplitude)  # radians a unit of score, measured from an end
-            lower, lower_rest, upper, upper_rest = of.edges(centers)
-            near = self._number(of.near_zero(centers))
-            parts = (*self._split(lower, lower_rest), *self._split(upper, upper_rest), near)
-            self.ends = Ends(*map(_plain, parts))
             # the angle at the joint or at the floor; a floor below the dtype's smallest number counts as none
             least = of.tail or of.floor or 0.0
             self.least = math.asin(math.sqrt(least)) if least >= np.finfo(self.dtype).tiny else 0.0
-            self.period = float(self.dtype.type(2 * of.amplitude))
-            self.period_rest = 2 * of.amplitude - self.period
+        if self.paper is not None:
+            lower, lower_rest, upper, upper_rest = self.paper.edges(centers)
+            parts = (*self._split(lower, lower_rest), *self._split(upper, upper_rest))
+            self.ends = Ends(*map(_plain, (*parts, self.paper.near_zero(centers).astype(self.dtype))))
+            self.period = float(self.dtype.type(2 * self.paper.amplitude))
+            self.period_rest = 2 * self.paper.amplitude - self.period
 
     def center_at(self, nodes: Array | None) -> Values:
         """The centres of the given zero-based nodes, or of all."""
@@ -114,13 +108,6 @@ class Plan:
         found[self.tree.node_places] = np.arange(self.num_classes)
         return found
 
-    @cached_property
-    def class_at(self) -> np.ndarray:
-        """[2K] which class is at every place; 0 where a node is."""
-        found = np.zeros(2 * self.num_classes, dtype=np.int32)
-        found[self.tree.class_places] = np.arange(self.num_classes)
-        return found
-
     # In int32: JAX misreads the same int64 array where both settings of jax_enable_x64 come by in one process.
 
     @cached_property
@@ -129,7 +116,7 @@ class Plan:
         return self.tree.class_places.astype(np.int32)
 
     @cached_property
-    def class_or_none(self) -> np.ndarray:
+    def class_at(self) -> np.ndarray:
         """[2K] which class is at every place; K where none is."""
         found = np.full(2 * self.num_classes, self.num_classes, dtype=np.int32)
         found[self.class_places] = np.arange(self.num_classes)

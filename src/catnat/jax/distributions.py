@@ -20,16 +20,16 @@ from catnat.jax import functional, sampling
 from catnat.jax._dispatch import p_log_ratio
 from catnat.jax._inputs import (
     ParameterizationLike,
+    at_least_single,
     check_floating,
     check_integers,
     check_key,
     check_mask,
-    check_scores,
     check_shape,
     prepare,
     prepare_mask,
 )
-from catnat.jax._noise import at_least_single, check_temperature, gumbel, relaxed_density, soften
+from catnat.jax._noise import check_temperature, gumbel, relaxed_density, soften
 
 Shape = Sequence[int]
 
@@ -83,7 +83,43 @@ class Distribution:
         return f"{type(self).__name__}({', '.join(leaves + settings)})"
 
 
-class Finite(Distribution):
+class OverClasses(Distribution):
+    """What has probabilities of K classes."""
+
+    parameterization: ParameterizationLike
+    allowed: Array | None = None
+    mask_mode = "renormalize"
+
+    @property
+    def num_classes(self) -> int:
+        """K."""
+        return int(self.scores.shape[-1]) + 1
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """Shape of one value."""
+        return (self.num_classes,)
+
+    @property
+    def logits(self) -> Array:
+        """[..., K] normalised log-probabilities of the classes."""
+        return functional.log_catnat(self.scores, self.parameterization, **self._masking)
+
+    @property
+    def probs(self) -> Array:
+        """[..., K] probabilities of the classes."""
+        return functional.catnat(self.scores, self.parameterization, **self._masking)
+
+    @property
+    def _masking(self) -> dict[str, Any]:
+        return {"mask": self.allowed, "mask_mode": self.mask_mode}
+
+    def _single_logits(self) -> Array:
+        """The logits in float32 at least."""
+        return functional.log_catnat(at_least_single(self.scores), self.parameterization, **self._masking)
+
+
+class Finite(OverClasses):
     """What distributions over K classes have, whether a class is written as its id or as a one-hot vector."""
 
     def __init__(
@@ -103,34 +139,13 @@ class Finite(Distribution):
             batch = jnp.broadcast_shapes(scores.shape[:-1], mask.shape[:-1])
             scores = jnp.broadcast_to(scores, (*batch, plan.num_nodes))
             mask = jnp.broadcast_to(mask, (*batch, plan.num_classes))
-        self.scores = scores
-        self.parameterization = parameterization
-        self.mask_mode = mask_mode
+        self.scores, self.parameterization, self.mask_mode = scores, parameterization, mask_mode
         self.allowed = mask  # the name that it has in PyTorch too
-
-    @property
-    def num_classes(self) -> int:
-        """K."""
-        return int(self.scores.shape[-1]) + 1
 
     @property
     def mask(self) -> Array | None:
         """[..., K] the classes that are allowed, or None: the same as ``allowed``."""
         return self.allowed
-
-    @property
-    def _masking(self) -> dict[str, Any]:
-        return {"mask": self.allowed, "mask_mode": self.mask_mode}
-
-    @property
-    def logits(self) -> Array:
-        """[..., K] normalised log-probabilities."""
-        return functional.log_catnat(self.scores, self.parameterization, **self._masking)
-
-    @property
-    def probs(self) -> Array:
-        """[..., K] probabilities."""
-        return functional.catnat(self.scores, self.parameterization, **self._masking)
 
     def entropy(self) -> Array:
         """Entropy in nats."""
@@ -144,10 +159,8 @@ class Finite(Distribution):
             raise ValueError(f"KL needs equally many classes; got {self.num_classes} and {other.num_classes}")
         if self.parameterization == other.parameterization and self.allowed is None and other.allowed is None:
             return functional.kl_divergence(self.scores, other.scores, self.parameterization)
-        log_p, log_q = (
-            functional.log_catnat(at_least_single(d.scores), d.parameterization, **d._masking) for d in (self, other)
-        )
-        return p_log_ratio(log_p, log_q).sum(-1).astype(jnp.promote_types(self.scores.dtype, other.scores.dtype))
+        found = p_log_ratio(self._single_logits(), other._single_logits()).sum(-1)
+        return found.astype(jnp.promote_types(self.scores.dtype, other.scores.dtype))
 
 
 @register_pytree_with_keys_class
@@ -175,7 +188,10 @@ class CatnatCategorical(Finite):
         ((5,), (5,))
     """
 
-    event_shape = ()
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """Shape of one value."""
+        return ()
 
     @property
     def mode(self) -> Array:
@@ -200,11 +216,6 @@ class OneHotCatnat(Finite):
         >>> cj.OneHotCatnat(jnp.zeros((5, 3))).sample(jax.random.key(0)).shape
         (5, 4)
     """
-
-    @property
-    def event_shape(self) -> tuple[int, ...]:
-        """Shape of one value."""
-        return (self.num_classes,)
 
     @property
     def mode(self) -> Array:
@@ -240,7 +251,7 @@ class OneHotCatnatStraightThrough(OneHotCatnat):
 
 
 @register_pytree_with_keys_class
-class RelaxedOneHotCatnat(Distribution):
+class RelaxedOneHotCatnat(OverClasses):
     """Gumbel-softmax samples around catnat probabilities; PyTorch's `RelaxedOneHotCategorical`.
 
     Args:
@@ -262,37 +273,15 @@ class RelaxedOneHotCatnat(Distribution):
     def __init__(
         self, temperature: Array | float, scores: Array, parameterization: ParameterizationLike = "natural"
     ) -> None:
-        scores = check_scores(scores)
         x, _, _ = prepare(scores, parameterization)
-        batch = scores.shape[:-1]
+        batch = x.shape[:-1]
         self.temperature = jnp.broadcast_to(jnp.asarray(check_temperature(temperature, batch), x.dtype), batch)
-        self.scores = scores
-        self.parameterization = parameterization
-
-    @property
-    def num_classes(self) -> int:
-        """K."""
-        return int(self.scores.shape[-1]) + 1
-
-    @property
-    def event_shape(self) -> tuple[int, ...]:
-        """Shape of one value."""
-        return (self.num_classes,)
-
-    @property
-    def logits(self) -> Array:
-        """[..., K] normalised log-probabilities of the classes."""
-        return functional.log_catnat(self.scores, self.parameterization)
-
-    @property
-    def probs(self) -> Array:
-        """[..., K] probabilities of the classes."""
-        return functional.catnat(self.scores, self.parameterization)
+        self.scores, self.parameterization = jnp.asarray(scores), parameterization
 
     def rsample(self, key: Array, sample_shape: Shape = ()) -> Array:
         """Draw points of the simplex, differentiable in the scores and in the temperature."""
         key = check_key(key)
-        log_p = functional.log_catnat(at_least_single(self.scores), self.parameterization)
+        log_p = self._single_logits()
         perturbed = log_p + gumbel(key, (*check_shape("sample_shape", sample_shape), *log_p.shape), log_p.dtype)
         return soften(perturbed, self.temperature).astype(self.scores.dtype)
 
@@ -303,7 +292,7 @@ class RelaxedOneHotCatnat(Distribution):
     def log_prob(self, value: Array) -> Array:
         """Log-density of points of the simplex."""
         check_classes("value", self.num_classes, value.shape[-1] if value.ndim else 0, value.shape)
-        log_p = functional.log_catnat(at_least_single(self.scores), self.parameterization)
+        log_p = self._single_logits()
         return relaxed_density(value.astype(log_p.dtype), log_p, self.temperature).astype(self.scores.dtype)
 
 
@@ -346,7 +335,7 @@ class MultiCatnat(Distribution):
         if per_part and len(kinds) != len(self.nvec):
             raise ValueError(f"parameterization must name one a part: {len(self.nvec)}; got {len(kinds)}")
         self.parameterization = kinds
-        scores = check_scores(scores)
+        scores = check_floating(scores, "scores")
         check_width(sum(self.nvec) - len(self.nvec) + 1, scores.shape[-1], scores.shape, called="axis")
         if mask is not None:
             mask = check_mask(mask)
@@ -386,7 +375,7 @@ class MultiCatnat(Distribution):
 
     def sample(self, key: Array, sample_shape: Shape = ()) -> Array:
         """Draw class ids [..., parts]."""
-        keys = jax.random.split(key, len(self.nvec))
+        keys = jax.random.split(check_key(key), len(self.nvec))
         return jnp.stack([part.sample(k, sample_shape) for part, k in zip(self.parts, keys, strict=True)], -1)
 
     def log_prob(self, value: Array) -> Array:
@@ -394,11 +383,11 @@ class MultiCatnat(Distribution):
         value = check_integers(value, "value")
         if value.shape[-1:] != self.event_shape:
             raise ValueError(f"value must hold one class id a part: {len(self.nvec)}; got shape {value.shape}")
-        return _total([part.log_prob(value[..., i]) for i, part in enumerate(self.parts)])
+        return jnp.stack([part.log_prob(value[..., i]) for i, part in enumerate(self.parts)], -1).sum(-1)
 
     def entropy(self) -> Array:
         """Entropy in nats, summed over the parts."""
-        return _total([part.entropy() for part in self.parts])
+        return jnp.stack([part.entropy() for part in self.parts], -1).sum(-1)
 
     def kl_divergence(self, other: MultiCatnat) -> Array:
         """KL(self || other) in nats, summed over the parts; trees, activations and masks may differ."""
@@ -406,7 +395,7 @@ class MultiCatnat(Distribution):
             raise TypeError(f"KL needs another MultiCatnat; got {type(other).__name__}")
         if self.nvec != other.nvec:
             raise ValueError(f"KL needs the same nvec on both sides; got {self.nvec} and {other.nvec}")
-        return _total([p.kl_divergence(q) for p, q in zip(self.parts, other.parts, strict=True)])
+        return jnp.stack([p.kl_divergence(q) for p, q in zip(self.parts, other.parts, strict=True)], -1).sum(-1)
 
 
 def _scores(
@@ -422,11 +411,7 @@ def _scores(
         return functional.scores_from_probs(probs, parameterization).astype(logits.dtype)
     if probs is not None:
         return functional.scores_from_probs(probs, parameterization)
-    return check_scores(scores)  # type: ignore[arg-type]
-
-
-def _total(parts: list[Array]) -> Array:
-    return jnp.stack(parts, -1).sum(-1)
+    return check_floating(scores, "scores")  # type: ignore[arg-type]
 
 
 def _shape(leaf: Any) -> str:

@@ -12,10 +12,11 @@ from jax import Array, lax
 from jax.tree_util import register_dataclass, register_static
 
 from catnat.core.errors import check_num_samples, too_few_allowed
-from catnat.jax import functional, sampling
+from catnat.jax import functional
 from catnat.jax._compat import is_readable
-from catnat.jax._inputs import ParameterizationLike, as_array, check_key, check_scores
-from catnat.jax._noise import at_least_single, check_temperature, gumbel, soften
+from catnat.jax._inputs import ParameterizationLike, as_array, at_least_single, check_floating, check_key
+from catnat.jax._noise import check_temperature, gumbel, soften
+from catnat.jax.distributions import OneHotCatnatStraightThrough
 
 
 @register_dataclass
@@ -141,9 +142,7 @@ def straight_through(
         >>> cj.straight_through(jax.random.key(0), jnp.zeros((2, 3))).sum(-1)
         Array([1., 1.], dtype=float32)
     """
-    probs = functional.catnat(scores, parameterization, mask=mask, mask_mode=mask_mode)
-    drawn = sampling.sample(key, scores, parameterization, mask=mask, mask_mode=mask_mode)
-    return jax.nn.one_hot(drawn, probs.shape[-1], dtype=probs.dtype) + (probs - lax.stop_gradient(probs))
+    return OneHotCatnatStraightThrough(scores, parameterization, mask=mask, mask_mode=mask_mode).rsample(key)
 
 
 def relaxed_sample(
@@ -164,9 +163,7 @@ def relaxed_sample(
         >>> cj.relaxed_sample(jax.random.key(0), jnp.zeros((2, 3)), temperature=0.5).shape
         (2, 4)
     """
-    perturbed = _perturbed(key, scores, parameterization, mask, mask_mode)
-    temperature = check_temperature(temperature, perturbed.shape[:-1])
-    return soften(perturbed, temperature).astype(scores.dtype)
+    return _softened(key, scores, parameterization, temperature, mask, mask_mode)[1]
 
 
 def gumbel_straight_through(
@@ -188,9 +185,7 @@ def gumbel_straight_through(
         >>> cj.gumbel_straight_through(jax.random.key(0), jnp.zeros((2, 3)), temperature=0.5).sum(-1)
         Array([1., 1.], dtype=float32)
     """
-    perturbed = _perturbed(key, scores, parameterization, mask, mask_mode)
-    temperature = check_temperature(temperature, perturbed.shape[:-1])
-    soft = soften(perturbed, temperature).astype(scores.dtype)
+    perturbed, soft = _softened(key, scores, parameterization, temperature, mask, mask_mode)
     # the largest before the softmax, which may round neighbours together
     hard = jax.nn.one_hot(perturbed.argmax(-1), soft.shape[-1], dtype=soft.dtype)
     return hard + (soft - lax.stop_gradient(soft))
@@ -227,7 +222,7 @@ def sample_without_replacement(
         Array([0, 1, 2, 3], dtype=int32)
     """
     key = check_key(key)
-    scores = lax.stop_gradient(at_least_single(check_scores(scores)))
+    scores = lax.stop_gradient(at_least_single(check_floating(scores, "scores")))
     log_p = functional.log_catnat(scores, parameterization, mask=mask, mask_mode=mask_mode)
     num_samples = check_num_samples(num_samples, log_p.shape[-1])
     if mask is not None and is_readable(mask):
@@ -247,11 +242,17 @@ def _first(key: Array, log_p: Array, mask: Array | None, *, count: int) -> Array
     return lax.top_k(log_p + gumbel(key, log_p.shape, log_p.dtype), count)[1]
 
 
-def _perturbed(
-    key: Array, scores: Array, parameterization: ParameterizationLike, mask: Array | None, mask_mode: str
-) -> Array:
-    """log p plus Gumbel noise, in float32 at least."""
-    key = check_key(key)
-    scores = at_least_single(check_scores(scores))
-    log_p = functional.log_catnat(scores, parameterization, mask=mask, mask_mode=mask_mode)
-    return log_p + gumbel(key, log_p.shape, log_p.dtype)
+def _softened(
+    key: Array,
+    scores: Array,
+    parameterization: ParameterizationLike,
+    temperature: Array | float,
+    mask: Array | None,
+    mask_mode: str,
+) -> tuple[Array, Array]:
+    """log p plus Gumbel noise in float32 at least, and the softmax of that."""
+    key, scores = check_key(key), check_floating(scores, "scores")
+    log_p = functional.log_catnat(at_least_single(scores), parameterization, mask=mask, mask_mode=mask_mode)
+    perturbed = log_p + gumbel(key, log_p.shape, log_p.dtype)
+    temperature = check_temperature(temperature, perturbed.shape[:-1])
+    return perturbed, soften(perturbed, temperature).astype(scores.dtype)

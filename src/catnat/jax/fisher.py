@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 
 from catnat.core.errors import check_nonnegative
 from catnat.jax import _dispatch
-from catnat.jax._inputs import ParameterizationLike, check_number, check_scores, prepare, prepare_mask
+from catnat.jax._inputs import ParameterizationLike, check_floating, check_number, prepare, prepare_mask, to_axis
 from catnat.jax._masks import counts
 from catnat.jax._node import information
 from catnat.jax._plan import Plan
@@ -44,8 +44,7 @@ def fisher_diagonal(
     """
     x, plan, dtype = prepare(scores, parameterization, axis)
     mask = prepare_mask(mask, "prune", x, plan, axis)
-    diagonal = _diagonal(x, mask, plan=plan).astype(dtype)
-    return diagonal if axis in (-1, x.ndim - 1) else jnp.moveaxis(diagonal, -1, axis)
+    return to_axis(_diagonal(x, mask, plan=plan).astype(dtype), axis)
 
 
 @partial(jax.jit, static_argnames="plan")
@@ -76,7 +75,7 @@ def natural_gradient(
         >>> jax.grad(lambda s: cj.log_catnat(cj.natural_gradient(s))[0])(jnp.zeros(3)).round()
         Array([-2., -4.,  0.], dtype=float32)
     """
-    scores = check_scores(scores)
+    scores = check_floating(scores, "scores")
     damping = check_number("damping", damping, check_nonnegative)
     divisor = fisher_diagonal(lax.stop_gradient(scores), parameterization, mask=mask, axis=axis) + damping
     return _divide(jnp.broadcast_to(scores, divisor.shape), lax.stop_gradient(divisor).astype(scores.dtype))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import DTypeLike
 
 from catnat.core.errors import REDUCTIONS, check_choice, check_classes, check_share
 from catnat.jax import _dispatch, _eager
@@ -12,16 +11,16 @@ from catnat.jax._inputs import (
     ParameterizationLike,
     as_array,
     check_batch,
+    check_floating,
     check_index,
     check_label_ids,
-    check_scores,
     prepare,
     prepare_mask,
     prepare_probs,
     prepare_where,
+    to_axis,
     to_last,
 )
-from catnat.jax._masks import even_shares
 from catnat.jax._node import is_saturated, score_of
 
 
@@ -56,7 +55,7 @@ def log_catnat(
     """
     x, plan, dtype = prepare(scores, parameterization, axis)
     mask = prepare_mask(mask, mask_mode, x, plan, axis)
-    return _answer(_dispatch.log_p(x, mask, plan=plan, mask_mode=mask_mode), dtype, axis)
+    return to_axis(_dispatch.log_p(x, mask, plan=plan, mask_mode=mask_mode).astype(dtype), axis)
 
 
 def catnat(
@@ -79,7 +78,7 @@ def catnat(
     """
     x, plan, dtype = prepare(scores, parameterization, axis)
     mask = prepare_mask(mask, mask_mode, x, plan, axis)
-    return _answer(jnp.exp(_dispatch.log_p(x, mask, plan=plan, mask_mode=mask_mode)), dtype, axis)
+    return to_axis(jnp.exp(_dispatch.log_p(x, mask, plan=plan, mask_mode=mask_mode)).astype(dtype), axis)
 
 
 def log_prob(
@@ -150,7 +149,7 @@ def kl_divergence(
         >>> cj.kl_divergence(jnp.zeros(3), jnp.zeros(3))
         Array(0., dtype=float32)
     """
-    p_scores, q_scores = check_scores(p_scores), check_scores(q_scores)
+    p_scores, q_scores = (check_floating(s, n) for s, n in ((p_scores, "p_scores"), (q_scores, "q_scores")))
     if q_scores.shape[-1] != p_scores.shape[-1]:
         raise ValueError(f"p_scores and q_scores must be equally wide; got {p_scores.shape} and {q_scores.shape}")
     dtype = jnp.promote_types(p_scores.dtype, q_scores.dtype)
@@ -205,7 +204,7 @@ def cross_entropy(
         weight = weight.astype(x.dtype)
     by_class = jnp.ones((), x.dtype) if weight is None else weight
     # the share of every class in what smoothing spreads
-    share = 1 / plan.num_classes if mask is None else even_shares(mask, x.dtype)
+    share = 1 / plan.num_classes if mask is None else mask / mask.sum(-1, keepdims=True, dtype=x.dtype)
     if jnp.issubdtype(labels.dtype, jnp.floating):
         if labels.shape == batch:
             raise TypeError(f"labels must hold integers if they hold class ids; got {labels.dtype}")
@@ -250,7 +249,7 @@ def scores_from_probs(probs: Array, parameterization: ParameterizationLike = "na
     # the plan for as many scores as these classes need
     x, plan, dtype = prepare(last[..., 1:], parameterization)
     left, right = _eager.ascend(last.astype(x.dtype), plan)
-    return _answer(score_of(left, right, plan), dtype, axis)
+    return to_axis(score_of(left, right, plan).astype(dtype), axis)
 
 
 def reach(
@@ -267,7 +266,7 @@ def reach(
     """
     x, plan, dtype = prepare(scores, parameterization, axis)
     mask = prepare_mask(mask, "prune", x, plan, axis)
-    return _answer(_dispatch.reach(x, mask, plan=plan), dtype, axis)
+    return to_axis(_dispatch.reach(x, mask, plan=plan).astype(dtype), axis)
 
 
 def saturation(scores: Array, parameterization: ParameterizationLike = "natural", *, axis: int = -1) -> Array:
@@ -283,12 +282,3 @@ def saturation(scores: Array, parameterization: ParameterizationLike = "natural"
     """
     x, plan, dtype = prepare(scores, parameterization, axis)
     return (is_saturated(x, plan).sum() / max(x.size, 1)).astype(dtype)
-
-
-# -- shared parts ------------------------------------------------------------------------------------------------
-
-
-def _answer(last: Array, dtype: DTypeLike, axis: int) -> Array:
-    """A result with its classes last, in the dtype of the input and with its classes at ``axis``."""
-    last = last.astype(dtype)
-    return last if axis in (-1, last.ndim - 1) else jnp.moveaxis(last, -1, axis)

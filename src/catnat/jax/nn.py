@@ -149,16 +149,7 @@ class CatnatLinear:
         class_frequencies: Array | None = None,
         bias: bool = True,
     ) -> CatnatLinear:
-        """Weights as of `torch.nn.Linear`, around the uniform distribution or around given class frequencies.
-
-        Args:
-            key: the source of random numbers.
-            in_features: width of the inputs.
-            num_classes: K; there are K-1 outputs.
-            parameterization: as in `Catnat`, of K classes.
-            class_frequencies: [K] how often every class comes up, up to a factor: what the bias starts from.
-            bias: whether there is one.
-        """
+        """Weights as of `torch.nn.Linear`, around the uniform distribution or around ``class_frequencies`` [K]."""
         pi = resolve(parameterization, check_num_classes(num_classes))
         if pi.num_classes != num_classes:
             raise ValueError(f"parameterization must have num_classes = {num_classes} classes; it has {pi.num_classes}")

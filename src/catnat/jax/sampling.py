@@ -14,7 +14,6 @@ from catnat.jax._inputs import (
     ParameterizationLike,
     check_batch,
     check_key,
-    check_scores,
     check_shape,
     prepare,
     prepare_mask,
@@ -50,11 +49,11 @@ def sample(
         (2, 5)
     """
     key = check_key(key)
-    x, plan, _ = prepare(lax.stop_gradient(check_scores(scores)), parameterization)
+    x, plan, _ = prepare(scores, parameterization)
     mask = prepare_mask(mask, mask_mode, x, plan)
     shape = check_shape("sample_shape", sample_shape)
     count = int(np.prod(shape, dtype=np.int64))
-    drawn = _dispatch.draw(key, x, mask, count=count, plan=plan, mask_mode=mask_mode)
+    drawn = _dispatch.draw(key, lax.stop_gradient(x), mask, count=count, plan=plan, mask_mode=mask_mode)
     return jnp.moveaxis(drawn, -1, 0).reshape(*shape, *drawn.shape[:-1])
 
 
@@ -94,7 +93,7 @@ def draw(
     Example:
         >>> import jax, jax.numpy as jnp, catnat.jax as cj
         >>> action, log_prob, entropy = cj.draw(jax.random.key(0), jnp.zeros((5, 3)))
-        >>> jnp.exp(log_prob)
+        >>> jnp.exp(log_prob).round(4)
         Array([0.25, 0.25, 0.25, 0.25, 0.25], dtype=float32)
     """
     masking: dict[str, Any] = {"mask": mask, "mask_mode": mask_mode}
@@ -124,6 +123,6 @@ def mode(
         >>> cj.mode(cj.scores_from_probs(jnp.array([0.2, 0.5, 0.3])))
         Array(1, dtype=int32)
     """
-    x, plan, _ = prepare(lax.stop_gradient(check_scores(scores)), parameterization)
+    x, plan, _ = prepare(scores, parameterization)
     mask = prepare_mask(mask, mask_mode, x, plan)
-    return _dispatch.log_p(x, mask, plan=plan, mask_mode=mask_mode).argmax(-1).astype(jnp.int32)
+    return _dispatch.log_p(lax.stop_gradient(x), mask, plan=plan, mask_mode=mask_mode).argmax(-1).astype(jnp.int32)

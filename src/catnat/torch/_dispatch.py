@@ -22,10 +22,14 @@ from catnat.torch._plan import UNASKED, Plan
 Tensors = tuple[Tensor, ...]
 
 
-class Walk(NamedTuple):
-    """A fast walk, and what it can do beside rows of float32."""
+# The fast walks that are loaded, by name: a compiler takes a plan as a constant, and finds functions only in globals.
+WALKS: dict[str, ModuleType] = {}
 
-    functions: ModuleType
+
+class Walk(NamedTuple):
+    """A fast walk, by its name in `WALKS`, and what it can do beside rows of float32."""
+
+    name: str
     compiles: bool  # a compiler can see it
     takes_half: bool  # it reads scores of 16 bits
     takes_masks: bool
@@ -63,12 +67,14 @@ def _fast_walk(plan: Plan, dtype: torch.dtype, device: torch.device) -> Walk | N
         from catnat.torch._gpu import autograd
 
         plan.gpu = autograd.settings_for(plan.pi, device)
-        return None if plan.gpu is None else Walk(autograd, True, True, False, False, 4096)
+        WALKS["gpu"] = autograd
+        return None if plan.gpu is None else Walk("gpu", True, True, False, False, 4096)
     if device.type == "cpu":
         from catnat.torch import _cpu
 
         plan.cpu = _cpu.settings_for(plan.pi, dtype)
-        return None if plan.cpu is None else Walk(_cpu, False, False, True, True, 1 << 62)
+        WALKS["cpu"] = _cpu
+        return None if plan.cpu is None else Walk("cpu", False, False, True, True, 1 << 62)
     return None
 
 
@@ -95,7 +101,7 @@ def log_p(x: Tensor, plan: Plan, mask: Tensor | None = None, mask_mode: str = "r
     walk, x = _walk(x, plan, mask is not None)
     masking = () if mask is None else (mask, mask_mode)
     if walk is not None:
-        return _classes_in_order(walk.functions.log_classes(x, plan, *masking), walk, plan)
+        return _classes_in_order(WALKS[walk.name].log_classes(x, plan, *masking), walk, plan)
     if mask is None:
         return _eager.log_classes(x, plan)
     classes, _ = _eager.descend(*_masks.branches(x, plan, mask, mask_mode), plan)
@@ -106,7 +112,7 @@ def p(x: Tensor, plan: Plan, mask: Tensor | None = None, mask_mode: str = "renor
     """p of every class: [..., K]."""
     walk, ready = _walk(x, plan, mask is not None)
     if walk is not None and walk.takes_half and mask is None:
-        return _classes_in_order(walk.functions.classes(ready, plan), walk, plan)
+        return _classes_in_order(WALKS[walk.name].classes(ready, plan), walk, plan)
     return log_p(x, plan, mask, mask_mode).exp()
 
 
@@ -147,7 +153,7 @@ def _pick(rows: Tensor, columns: Tensor, plan: Plan, whole: bool) -> Tensor:
         return torch.gather(rows, 1, columns if columns.dim() == 2 else columns.unsqueeze(1)).view(columns.shape)
     walk, rows = _walk(rows, plan)
     if walk is not None:
-        return walk.functions.log_path(rows, _ids_in_heap(columns, walk, plan), plan)
+        return WALKS[walk.name].log_path(rows, _ids_in_heap(columns, walk, plan), plan)
     return _eager.log_path(rows, columns, plan)
 
 
@@ -158,7 +164,7 @@ def cross_entropy(
     walk, x = _walk(x, plan)
     if walk is None or not (walk.takes_order or plan.order is None):
         return None
-    return walk.functions.cross_entropy(x, target, plan, ignore_index, weight, reduction)
+    return WALKS[walk.name].cross_entropy(x, target, plan, ignore_index, weight, reduction)
 
 
 # -- a policy's head ---------------------------------------------------------------------------------------------
@@ -166,14 +172,16 @@ def cross_entropy(
 
 def classes_are_cheap(x: Tensor, plan: Plan) -> bool:
     """Whether all log-probabilities cost no more than a path: then one call of `log_p` serves for a whole policy."""
-    return plan.cpu is not None and plan.fast.functions.wants_all(x, plan) and _walk(x, plan)[0] is not None
+    if is_compiling() or plan.cpu is None:
+        return False
+    return WALKS[plan.fast.name].wants_all(x, plan) and _walk(x, plan)[0] is not None
 
 
 def entropy(x: Tensor, plan: Plan, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
     """Entropy in nats: [...]."""
     walk, x = _walk(x, plan, mask is not None, head=True)
     if walk is not None:
-        return walk.functions.entropy(x, plan, *(() if mask is None else (mask, mask_mode)))
+        return WALKS[walk.name].entropy(x, plan, *(() if mask is None else (mask, mask_mode)))
     return _eager.entropy(*_masks.branches(x, plan, mask, mask_mode), plan)
 
 
@@ -195,7 +203,7 @@ def sample(
     walk, x = _walk(x, plan, mask is not None)
     if walk is not None:
         masking = () if mask is None else (mask, mask_mode)
-        return _ids_from_heap(walk.functions.sample(x, count, plan, generator, *masking), walk, plan)
+        return _ids_from_heap(WALKS[walk.name].sample(x, count, plan, generator, *masking), walk, plan)
     if mask is None:
         logits_at = _eager.logits_of_scores(x, plan)
     else:
@@ -216,9 +224,9 @@ def head(
     if walk is not None:
         masking = () if mask is None else (mask, mask_mode)
         if index is None:
-            own, found, index = walk.functions.draw(ready, plan, generator, *masking)
+            own, found, index = WALKS[walk.name].draw(ready, plan, generator, *masking)
             return _ids_from_heap(index, walk, plan), own, found
-        return index, *walk.functions.judge(ready, _ids_in_heap(index.long(), walk, plan), plan, *masking)
+        return index, *WALKS[walk.name].judge(ready, _ids_in_heap(index.long(), walk, plan), plan, *masking)
     if index is None:
         with torch.no_grad():
             index = sample(x, 1, plan, mask, mask_mode, generator).squeeze(0)

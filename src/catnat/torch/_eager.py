@@ -119,7 +119,8 @@ def _paths(index: Tensor, plan: Plan) -> tuple[Tensor, Tensor, Tensor | None]:
     """Zero-based nodes, turns and, where paths differ in length, which steps count: [..., depth] each."""
     if not plan.is_heap:
         assert plan.path_nodes is not None and plan.path_signs is not None
-        nodes, signs = plan.path_nodes[index], plan.path_signs[index]
+        shape, flat = (*index.shape, plan.depth), index.reshape(-1)
+        nodes, signs = (t.index_select(0, flat).view(shape) for t in (plan.path_nodes, plan.path_signs))
         return nodes, signs > 0, signs != 0
     # looked up, not added: a table refuses what is out of range, under transforms too
     places = plan.class_places.index_select(0, index.reshape(-1)).view(index.shape).unsqueeze(-1)
@@ -157,8 +158,9 @@ def race(log_p: Tensor, count: int, generator: torch.Generator | None) -> Tensor
 
     NaN comes first, a class of probability 0 never.
     """
-    times = torch.empty((count, *log_p.shape), dtype=log_p.dtype, device=log_p.device).exponential_(generator=generator)
-    return times.reciprocal_().mul_(log_p.exp()).argmax(-1)
+    p = (log_p.float() if log_p.element_size() < 4 else log_p).exp()
+    times = torch.empty((count, *p.shape), dtype=p.dtype, device=p.device).exponential_(generator=generator)
+    return torch.where(p == 0, -1.0, p / times).argmax(-1)
 
 
 def minus_p_log_p(log_p: Tensor) -> Tensor:

@@ -106,16 +106,18 @@ def prepare_mask(mask: Tensor | None, mask_mode: str, x: Tensor, plan: Plan, dim
     return moved
 
 
-def prepare_probs(probs: Tensor, parameterization: ParameterizationLike, dim: int) -> Tensor:
-    """Probabilities with their classes' axis last, checked."""
+def prepare_probs(
+    probs: Tensor, parameterization: ParameterizationLike, dim: int, *, argument: str = "probs"
+) -> Tensor:
+    """Probabilities, or logits, with their classes' axis last, checked."""
     if not isinstance(probs, Tensor) or not probs.is_floating_point():
-        raise TypeError(f"probs must be a floating-point torch.Tensor; got {getattr(probs, 'dtype', type(probs))}")
-    last = to_last(probs, dim, "probs")
+        raise TypeError(f"{argument} must be a floating-point torch.Tensor; got {getattr(probs, 'dtype', type(probs))}")
+    last = to_last(probs, dim, argument)
     if last.shape[-1] == 0:
-        raise ValueError(f"probs must hold at least one class along dim {dim}; got shape {tuple(probs.shape)}")
+        raise ValueError(f"{argument} must hold at least one class along dim {dim}; got shape {tuple(probs.shape)}")
     if isinstance(parameterization, Parameterization):
-        check_classes("probs", parameterization.num_classes, last.shape[-1], probs.shape)
-    if is_plain(last) and last.device.type == "cpu" and (last < 0).any():
+        check_classes(argument, parameterization.num_classes, last.shape[-1], probs.shape)
+    if argument == "probs" and is_plain(last) and last.device.type == "cpu" and (last < 0).any():
         raise ValueError(f"probs must not be negative; got {last.min().item():g}")
     return last
 

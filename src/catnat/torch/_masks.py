@@ -9,6 +9,7 @@ way the result is a tree like any other, and digits survive where all allowed cl
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from catnat.torch import _eager
@@ -22,7 +23,8 @@ def branches(x: Tensor, plan: Plan, mask: Tensor | None = None, mask_mode: str =
     if mask is None:
         return left, right
     if plan.num_classes == 1:
-        return left, right
+        batch = torch.broadcast_shapes(left.shape[:-1], mask.shape[:-1])
+        return left.expand((*batch, 0)), right.expand((*batch, 0))
     count_left, count_right = _eager.ascend(mask.to(left.dtype), plan)
     if mask_mode == "renormalize":
         left, right = _given_allowed(left, right, count_left, count_right, mask, plan)
@@ -39,24 +41,37 @@ def both_live(mask: Tensor, plan: Plan, dtype: torch.dtype) -> Tensor:
     return (left > 0) & (right > 0)
 
 
-def _given_allowed(
-    left: Tensor, right: Tensor, count_left: Tensor, count_right: Tensor, mask: Tensor, plan: Plan
-) -> tuple[Tensor, Tensor]:
-    """Every node's branches given that an allowed class comes up; dead branches may be anything."""
-    classes = torch.zeros_like(left[..., :1]) + torch.where(mask, 0.0, -torch.inf).to(left.dtype)  # [..., K]
+def log_masses(
+    left: Tensor | float, right: Tensor | float, classes: Tensor, plan: Plan
+) -> tuple[Tensor, Tensor, Tensor]:
+    """log of the mass on the left, on the right and below of every node, from that of every class given its parent.
+
+    ``left`` and ``right`` are the branches' log-probabilities, or 0 where the classes' masses are known as they are.
+    """
     below: list[tuple[Tensor, Tensor, Tensor]] = []
     totals = classes[..., :0]  # of the level below
     for (low, high), sources in zip(reversed(plan.levels), reversed(plan.sources), strict=True):
         here = torch.cat((classes, totals), -1).index_select(-1, sources)
         own, pairs = slice(low - 1, high - 1), here.unflatten(-1, (high - low, 2))
-        on_left, on_right = left[..., own] + pairs[..., 0], right[..., own] + pairs[..., 1]
-        # where one is -inf the other is the sum; logaddexp's own derivatives of that are NaN
+        on_left = pairs[..., 0] + (left[..., own] if isinstance(left, Tensor) else left)
+        on_right = pairs[..., 1] + (right[..., own] if isinstance(right, Tensor) else right)
+        # where one is -inf the other is the sum, and a formula's derivatives would be NaN
         both = torch.minimum(on_left, on_right) > -torch.inf
-        sums = torch.logaddexp(torch.where(both, on_left, 0.0), torch.where(both, on_right, 0.0))
+        safe = torch.where(both, on_left, 0.0)
+        sums = safe - F.logsigmoid(safe - torch.where(both, on_right, 0.0))
         totals = torch.where(both, sums, torch.maximum(on_left, on_right))
         below.append((on_left, on_right, totals))
     on_left, on_right, totals = (torch.cat(parts[::-1], -1) for parts in zip(*below, strict=True))
-    # allowed classes without any mass (a coin that is certain of the other side) share it evenly
+    return on_left, on_right, totals
+
+
+def _given_allowed(
+    left: Tensor, right: Tensor, count_left: Tensor, count_right: Tensor, mask: Tensor, plan: Plan
+) -> tuple[Tensor, Tensor]:
+    """Every node's branches given that an allowed class comes up; dead branches may be anything."""
+    classes = torch.zeros_like(left[..., :1]) + torch.where(mask, 0.0, -torch.inf).to(left.dtype)  # [..., K]
+    on_left, on_right, totals = log_masses(left, right, classes, plan)
+    # live branches without any mass (a coin above them is certain of the other side) share it by their classes
     massless, count = totals == -torch.inf, (count_left + count_right).clamp(min=1)
     return (
         torch.where(massless, (count_left / count).log(), on_left - totals),

@@ -55,11 +55,15 @@ def information(x: Tensor, plan: Plan) -> Tensor:
 
 def score_of(left: Tensor, right: Tensor, plan: Plan) -> Tensor:
     """The score at which a : 1-a is ``right : left``, two masses that need not sum to one; 0 where both are 0."""
-    empty = (left == 0) & (right == 0)
-    left, right = torch.where(empty, 1.0, left), torch.where(empty, 1.0, right)
-    return torch.where(
-        empty, 0.0, KINDS[plan.kind].inverse(plan.activation, right.log() - left.log(), torch) + plan.center
-    )
+    return score_of_log_masses(left.log(), right.log(), plan)
+
+
+def score_of_log_masses(left: Tensor, right: Tensor, plan: Plan) -> Tensor:
+    """The same from the logarithms of both masses: 0 where both are -inf."""
+    empty = (left == -torch.inf) & (right == -torch.inf)
+    left, right = torch.where(empty, 0.0, left), torch.where(empty, 0.0, right)
+    offset = KINDS[plan.kind].inverse(plan.activation, right - left, torch)
+    return torch.where(empty, 0.0, offset + plan.center)
 
 
 def beyond(x: Tensor, plan: Plan) -> Tensor:

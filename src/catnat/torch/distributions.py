@@ -76,7 +76,7 @@ def _given_scores(
     if scores is not None:
         return scores
     if logits is not None:
-        probs = torch.softmax(logits, -1)
+        return functional.scores_from_log_probs(logits, parameterization)
     assert probs is not None
     return functional.scores_from_probs(probs, parameterization)
 
@@ -148,7 +148,7 @@ class CatnatCategorical(Categorical):
             return functional.log_catnat(self.scores, self.parameterization, **self._masking)
         # not torch's lazy_property: what it keeps from inference mode would have no gradient ever after
         if self._logits is None or (self._logits.is_inference() and not torch.is_inference_mode_enabled()):
-            with torch.enable_grad():
+            with torch.set_grad_enabled(not torch.is_inference_mode_enabled()):
                 self._logits = functional.log_catnat(self.scores, self.parameterization, **self._masking)
         return self._logits
 
@@ -169,7 +169,7 @@ class CatnatCategorical(Categorical):
     @property
     def mode(self) -> Tensor:
         """The likeliest class."""
-        return self.logits.argmax(-1)
+        return sampling.mode(self.scores, self.parameterization, **self._masking)
 
     @property
     def deterministic_sample(self) -> Tensor:
@@ -191,14 +191,12 @@ class CatnatCategorical(Categorical):
     def _shares_logits(self) -> bool:
         """Whether one row of log-probabilities serves sample, log_prob and entropy: where it is cheap, and no gradient.
 
-        (With a gradient the three must not share a graph: a user may go back through each by itself.)
+        With a gradient the three must not share a graph: a user may go back through each by itself.
         """
-        if self._logits is not None:
-            return True
-        if torch.is_grad_enabled() and self.scores.requires_grad:
+        if is_compiling() or (torch.is_grad_enabled() and self.scores.requires_grad):
             return False
         x, plan, _ = prepare(self.scores, self.parameterization)
-        return classes_are_cheap(x, plan)
+        return x.element_size() >= 4 and classes_are_cheap(x, plan)
 
     def sample(self, sample_shape: Shape = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Draw class ids by tree descent."""
@@ -220,10 +218,9 @@ class CatnatCategorical(Categorical):
         if self._validate_args:
             self._validate_sample(value)
         value = value.long()
-        if self.allowed is not None or self._shares_logits():  # the whole row is there, or needed anyway
-            value, logits = torch.broadcast_tensors(value.unsqueeze(-1), self.logits)
-            return logits.gather(-1, value[..., :1]).squeeze(-1)
-        return functional.log_prob(self.scores, value, self.parameterization)
+        if self._shares_logits() and value.shape == self._batch_shape:
+            return self.logits.gather(-1, value.unsqueeze(-1)).squeeze(-1)
+        return functional.log_prob(self.scores, value, self.parameterization, **self._masking)
 
     def entropy(self) -> Tensor:
         """Entropy in nats."""

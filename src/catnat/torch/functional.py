@@ -222,7 +222,7 @@ def cross_entropy(
         if found is not None:
             return found if found.dtype == dtype else found.to(dtype)
     keep = target != ignore_index
-    ids = torch.where(keep, target, 0)
+    ids = torch.where(keep, target, 0).long()
     check_index(ids, plan, "target")
     counted = keep.to(number) if weight is None else torch.where(keep, weight[ids], 0.0)
     if label_smoothing == 0:
@@ -252,6 +252,19 @@ def scores_from_probs(probs: Tensor, parameterization: ParameterizationLike = "n
     _, plan, dtype = prepare(last[..., 1:], parameterization)
     left, right = _eager.ascend(last.to(plan.center.dtype), plan)
     return _answer(_node.score_of(left, right, plan), dtype, probs, dim)
+
+
+def scores_from_log_probs(log_probs: Tensor, parameterization: ParameterizationLike = "natural") -> Tensor:
+    """Scores [..., K-1] whose log-probabilities are ``log_probs`` [..., K], which need not be normalised.
+
+    Unlike `scores_from_probs` of their exponentials it keeps classes whose probability is no number of the dtype.
+    """
+    last = prepare_probs(log_probs, parameterization, -1, argument="logits")
+    _, plan, dtype = prepare(last[..., 1:], parameterization)
+    if plan.num_classes == 1:
+        return last[..., 1:]
+    left, right, _ = _masks.log_masses(0.0, 0.0, last.to(plan.center.dtype), plan)
+    return _node.score_of_log_masses(left, right, plan).to(dtype)
 
 
 def reach(
@@ -284,7 +297,7 @@ def saturation(scores: Tensor, parameterization: ParameterizationLike = "natural
         tensor(0.5000)
     """
     x, plan, dtype = prepare(scores.detach() if isinstance(scores, Tensor) else scores, parameterization, dim)
-    return _node.beyond(x.to(plan.center.dtype), plan).to(dtype).mean()
+    return _node.beyond(x.to(plan.center.dtype), plan).to(dtype).sum() / max(x.numel(), 1)
 
 
 # -- shared parts ------------------------------------------------------------------------------------------------

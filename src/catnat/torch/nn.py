@@ -33,7 +33,7 @@ class _Watching(torch.nn.Module):
     def _look_at(self, scores: Tensor) -> None:
         """Warn once, if asked to, where more than half of the nodes are beyond the natural range."""
         if self.warn and isinstance(scores, Tensor) and is_plain(scores):
-            share = float(functional.saturation(scores, self.parameterization))
+            share = float(functional.saturation(scores, self.parameterization, dim=getattr(self, "dim", -1)))
             if share > 0.5:
                 self.warn = False
                 warnings.warn(
@@ -198,9 +198,16 @@ class CatnatLinear(_Watching):
         with torch.no_grad():
             self.linear.bias.zero_()
             if class_frequencies is not None:
-                frequencies = torch.as_tensor(class_frequencies, dtype=torch.float64)
-                if not bool((frequencies > 0).all()):
-                    raise ValueError("class_frequencies must be above 0: a class that never comes has no finite score")
+                frequencies = torch.as_tensor(class_frequencies, dtype=torch.float64, device="cpu")
+                if frequencies.shape != (self.num_classes,):
+                    shape = tuple(frequencies.shape)
+                    raise ValueError(
+                        f"class_frequencies must hold one number per class: {self.num_classes}; got {shape}"
+                    )
+                if not bool(((frequencies > 0) & frequencies.isfinite()).all()):
+                    raise ValueError(
+                        "class_frequencies must be finite and above 0: a class that never comes has no score"
+                    )
                 self.linear.bias.copy_(functional.scores_from_probs(frequencies, self.parameterization))
 
     def scores(self, x: Tensor) -> Tensor:

@@ -33,8 +33,8 @@ def applies(plan: Plan) -> bool:
 
 
 def constants(plan: Plan) -> tuple[Values, ...]:
-    """What a node must know of itself, each a number or [K-1]: its centre, or both ends of its range in two parts."""
-    return tuple(plan.ends[:4]) if isinstance(plan.activation, Natural) else (plan.center,)
+    """What a node must know of itself, each a number or [K-1]: its centre, or both ends of the paper's range."""
+    return (plan.center,) if plan.paper is None else tuple(plan.ends[:4])
 
 
 def log_branches(x: Array, plan: Plan, given: Sequence[Values], interpret: bool) -> Pair:
@@ -73,10 +73,13 @@ def _node(x: Array, plan: Plan, given: Sequence[Values], interpret: bool) -> tup
     return size, t, is_upper, slope
 
 
-def _angle(x: Array, plan: Plan, ends: Sequence[Values]) -> tuple[Any, Any]:
+def _angle(x: Array, plan: Plan, given: Sequence[Values]) -> tuple[Any, Any]:
     """The angle to the nearer end (negative past it) and whether that is the upper one, where a = 1."""
     angle = number(plan.angle)
-    lower, lower_rest, upper, upper_rest = ends
+    if plan.paper is None:
+        x = x - given[0] if plan.centered else x
+        return number(np.pi / 4) - jnp.abs(x) * angle, x > 0
+    lower, lower_rest, upper, upper_rest = given
     if not plan.centered:  # the range is symmetric
         return (upper - jnp.abs(x)) * angle + upper_rest, x > 0
     to_lower = (x - lower) * angle - lower_rest

@@ -21,7 +21,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from catnat.core.parameterization import Natural
-from catnat.jax._compat import is_known, shaped
+from catnat.jax._compat import shaped
 from catnat.jax._gpu import node
 from catnat.jax._plan import Plan, Values
 
@@ -62,7 +62,7 @@ class Block(NamedTuple):
 
 def applies(x: Any, plan: Plan) -> bool:
     """Whether the kernels can do it: else XLA does."""
-    if not is_known(x.shape):
+    if not all(isinstance(size, int) for size in x.shape):  # an exported program may have symbols among them
         return False
     cells = math.prod(x.shape[:-1]) * plan.num_classes
     return (
@@ -189,7 +189,7 @@ class _Program:
         columns, is_node = self.places(level) - 1, self.is_node(level)
         if self.interpret:
             columns = jnp.minimum(columns, self.constants.shape[1] - 1)
-        parts = [
+        return [
             triton.load(
                 self.constants.at[jnp.full(columns.shape, i, jnp.int32), columns],
                 mask=is_node,
@@ -197,7 +197,6 @@ class _Program:
             )
             for i in range(self.constants.shape[0])
         ]
-        return parts
 
 
 def _open(refs: tuple[Any, ...], block: Block, plan: Plan, interpret: bool) -> tuple[_Program, Any, list[Any]]:

@@ -29,7 +29,7 @@ def settings_for(pi: Parameterization, dtype: torch.dtype) -> Any:
     """The compiled walk of a parameterization; None where only the plain walk will do."""
     of, tree = pi.activation, pi.tree
     kind, numbers, fit = SIGMOID, (1.0, 0.0, 1.0), np.zeros(FIT)
-    if isinstance(of, Natural) and of.tail > 0:  # the paper's own is left to the plain walk, which knows its ends
+    if type(of) is Natural and of.tail > 0:  # the paper's own is left to the plain walk, which knows its ends
         kind, numbers = NATURAL, (of.gain, of.joint, of.steepest)
         found = fits.natural_logit(of.tail)
         if dtype == torch.float32 and found is not None and len(found.coefficients) <= FIT:

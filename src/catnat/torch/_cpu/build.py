@@ -20,6 +20,7 @@ import torch
 
 from catnat.core import fits
 
+LOG = logging.getLogger("catnat")
 SOURCE = Path(__file__).with_name("walk.cpp")
 TORCH = Path(torch.__file__).parent
 
@@ -35,7 +36,7 @@ def load() -> ModuleType | None:
         return module
     except Exception as error:  # whatever is amiss with a compiler, the plain walk goes on
         said = str(getattr(error, "stderr", "") or error).strip().splitlines() or [repr(error)]
-        logging.getLogger("catnat").warning("no compiled walk for the CPU, so a slower one is used: %s", said[0])
+        LOG.warning("no compiled walk for the CPU, so a slower one is used: %s", said[0])
         return None
 
 
@@ -64,7 +65,7 @@ def _library() -> Path:
         if not library.exists():
             fcntl.flock(lock, fcntl.LOCK_EX)  # of many processes one compiles and the others wait
         if not library.exists():
-            logging.getLogger("catnat").info("compiling the walk for this CPU, once: %s", library)
+            LOG.warning("compiling the walk for this CPU, once, in half a minute or so: %s", library)
             with tempfile.TemporaryDirectory(dir=folder) as work:  # renamed when it is whole
                 for command in (["-c", SOURCE, "-o", "walk.o", *flags], ["walk.o", "-o", "walk.so", *link]):
                     subprocess.run([compiler, *command], cwd=work, check=True, capture_output=True, text=True)

@@ -1,7 +1,7 @@
 // The tree walked on a CPU: rows of K-1 scores to log p of all K classes, and gradients back; in float32 and float64.
 //
-// A node is its logit z: it goes right with a = sigmoid(z) and left with 1 - a. Node i has its children at places 2i and
-// 2i+1, in every tree. Flat loops over the nodes of some rows become vector code; short loops follow each row's tree.
+// A node is its logit z: it goes right with a = sigmoid(z) and left with 1 - a. Node i has its children at places 2i
+// and 2i+1, in every tree. Flat loops over the nodes of some rows become vector code; short ones follow a row's tree.
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -132,27 +132,27 @@ template <class T> struct Loops {
     if (in_order) std::copy(at + K, at + 2 * K, of_classes);
     else for (int64_t k = 0; k < K; ++k) of_classes[k] = at[class_places[k]];
   }
-  // Leaves the branches of the tree of the allowed classes. To prune it, a dead branch is never taken. To renormalise it,
-  // each branch also counts times the mass of the allowed classes below, divided by the mass below its node.
+  // Makes the branches those of the masked tree. Pruned, it never takes a dead one. Renormalised, each also counts
+  // times the mass of the allowed classes below it, divided by the mass below its node.
   void mask_branches(const bool* mask, bool renormalizes, T* left, T* right, T* allowed, T* mass) const {
     sum_below(mask, allowed);
     if (allowed[2] + allowed[3] == 0) throw py::value_error("mask must allow at least one class in every row");
     for (int64_t p = 2; p < 2 * K; ++p) mass[p] = allowed[p] == 0 ? -T(INF) : T(0);
     if (renormalizes) each_node(true, 0, [=](int64_t i, int64_t p) {
-      const T on_left = left[i] + mass[2 * i], on_right = right[i] + mass[2 * i + 1], gap = std::abs(on_left - on_right);
-      const T sum = log_one_plus(exp_minus(gap)) - least_of(-on_left, -on_right);
+      const T on_left = left[i] + mass[2 * i], on_right = right[i] + mass[2 * i + 1];
+      const T gap = std::abs(on_left - on_right), sum = log_one_plus(exp_minus(gap)) - least_of(-on_left, -on_right);
       const T own = (on_left == -T(INF)) & (on_right == -T(INF)) ? -T(INF) : gap == gap ? sum : gap;
       left[i] = on_left - own, right[i] = on_right - own, mass[p] = own;
     });
-    bool strange = false;
+    int32_t strange = 0;
 #pragma GCC ivdep
     for (int64_t i = 1; i < K; ++i) {
-      const bool no_left = allowed[2 * i] == 0, no_right = allowed[2 * i + 1] == 0;
-      left[i] = no_left ? -T(INF) : no_right ? 0 : left[i];
-      right[i] = no_right ? -T(INF) : no_left ? 0 : right[i];
-      strange |= left[i] != left[i];
+      const T on_left = allowed[2 * i], on_right = allowed[2 * i + 1], own_left = left[i], own_right = right[i];
+      const T kept_left = on_right == 0 ? 0 : own_left, kept_right = on_left == 0 ? 0 : own_right;
+      left[i] = on_left == 0 ? -T(INF) : kept_left, right[i] = on_right == 0 ? -T(INF) : kept_right;
+      strange += kept_left != kept_left;
     }
-    for (int64_t i = 1; strange && i < K; ++i) {  // live branches without any mass share it by the number of their classes
+    for (int64_t i = 1; strange && i < K; ++i) {  // live branches without mass share by the number of their classes
       const T all = allowed[2 * i] + allowed[2 * i + 1];
       if (mass[node_places[i]] == -T(INF) && allowed[2 * i] > 0 && allowed[2 * i] < all)
         left[i] = std::log(allowed[2 * i] / all), right[i] = std::log(allowed[2 * i + 1] / all);
@@ -232,7 +232,7 @@ struct LogP : torch::autograd::Function<LogP> {
   using Context = torch::autograd::AutogradContext;
   static Tensor forward(Context* ctx, const Tensor& x, const Optional& mask, WalkPointer walk, bool renormalizes) {
     const Tensor log_p = walk->log_p(x, mask, renormalizes);
-    ctx->save_for_backward({x, mask.value_or(Tensor()), log_p});
+    ctx->save_for_backward({x, mask.value_or(Tensor()), mask && renormalizes ? log_p : Tensor()});
     ctx->saved_data["walk"] = c10::IValue::make_capsule(walk);
     ctx->saved_data["renormalizes"] = renormalizes;
     return log_p;
@@ -247,14 +247,15 @@ struct LogP : torch::autograd::Function<LogP> {
       py::gil_scoped_acquire gil;
       return {walk->plain(saved[0], mask, renormalizes, given).cast<Tensor>(), Tensor(), Tensor(), Tensor()};
     }
-    const auto pull = [&](auto& own) { return gradient(own, saved[0], mask, renormalizes, saved[2], given.contiguous()); };
+    const Tensor of_log_p = given.contiguous();
+    const auto pull = [&](auto& own) { return gradient(own, saved[0], mask, renormalizes, saved[2], of_log_p); };
     return {std::visit(pull, walk->loops), Tensor(), Tensor(), Tensor()};
   }
 };
 
 Tensor log_p(WalkPointer walk, const Tensor& scores, const Optional& mask, bool renormalizes) {
   const Tensor x = (scores.is_neg() ? scores.resolve_neg() : scores).contiguous();
-  const bool tracks = at::GradMode::is_enabled() && x.requires_grad();
+  const bool tracks = at::GradMode::is_enabled() && !c10::InferenceMode::is_enabled() && x.requires_grad();
   return tracks ? LogP::apply(x, mask, walk, renormalizes) : walk->log_p(x, mask, renormalizes);
 }
 Tensor cross_entropy(WalkPointer walk, const Tensor& x, const Tensor& target, const Optional& weight, int64_t reduction,
@@ -271,7 +272,7 @@ template <class T> WalkPointer make(int kind, std::vector<T> numbers, std::vecto
 }
 
 PYBIND11_MODULE(_walk, module) {
-  using release = py::call_guard<py::gil_scoped_release>;
+  const py::call_guard<py::gil_scoped_release> free;  // other threads may run meanwhile
+  py::class_<Walk, WalkPointer>(module, "Walk").def("log_p", &log_p, free).def("cross_entropy", &cross_entropy, free);
   module.def("make_float32", &make<float>).def("make_float64", &make<double>);
-  py::class_<Walk, WalkPointer>(module, "Walk").def("log_p", &log_p, release()).def("cross_entropy", &cross_entropy, release());
 }

@@ -1,8 +1,8 @@
 """What `catnat.torch._dispatch` calls: the GPU kernels, as differentiable functions of scores and a plan.
 
 In eager mode each is an autograd function around its launch; a compiler or exporter is shown the operators of
-`catnat.torch._gpu.operators`. Derivatives of higher order and function transforms go through `catnat.torch._eager`. Class
-ids are those of the heap, whatever the order of the plan's classes.
+`catnat.torch._gpu.operators`. Derivatives of higher order and function transforms go through `catnat.torch._eager`.
+Class ids are those of the heap, whatever the order of the plan's classes.
 """
 
 from __future__ import annotations

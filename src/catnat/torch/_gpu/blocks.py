@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from catnat.torch._gpu.coin import NONE, UNEVEN, Coin, uneven_place
+from catnat.torch._gpu.coin import NONE, SIGMOID, UNEVEN, Coin, uneven_place
 
-
+NEAR = 0.1  # radians, at a tail of 0.01
 SPAN = 4096  # cells that one program fills with zeros
 
 
@@ -17,6 +17,7 @@ class Block(NamedTuple):
     depth: int
     elements: int
     warps: int
+    registers: int | None = None  # a thread may have; fewer leave room for more programs at a time
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Form:
     kind_above: int  # and above it
     activation: int
     exact: bool
+    near: bool  # the least angle is so small that what is left of it after a subtraction has too few digits
     contiguous: bool  # rows follow one another
     depth: int
     above: int
@@ -52,7 +54,8 @@ class Form:
         part = width if above else min(width, 1 << (nodes - 1).bit_length())
         height = max(1, block.elements // (width + part))
         return Form(
-            coin.classes - 1, classes, coin.kind, coin.kind, coin.activation, exact, contiguous,
+            coin.classes - 1, classes, coin.kind, coin.kind, coin.activation,
+            exact, exact and coin.activation != SIGMOID and coin.least < NEAR, contiguous,
             depth, above, 1 << (height.bit_length() - 1), block.warps, part, classes == 1 << levels,
         )  # fmt: skip
 
@@ -64,7 +67,7 @@ class Form:
     @property
     def steps(self) -> int:
         """A power of two that covers the levels."""
-        return 1 << (self.levels - 1).bit_length()
+        return _steps(self.nodes + 1)
 
     @property
     def kinds(self) -> tuple[int, ...]:
@@ -94,32 +97,47 @@ class Form:
 def walk_block(classes: int, exact: bool) -> Block:
     """For `walk.walk`."""
     even = _is_power_of_two(classes)
-    if classes <= 64 and not exact:
-        return Block(6, 2048, 2)
+    if not exact:
+        if classes <= 64:
+            return Block(6, 2048, 2)
+        return Block(11, 2048, 2) if even or classes > 1024 else Block(10, 1024, 1)
     if classes <= 16:
         return Block(4, 1024, 4)
     if classes <= 64:
         return Block(6, 1024, 2 if even else 1)
+    if classes <= 128:
+        return Block(7, 512, 1)
     if classes <= 1024:
-        return Block(10, 1024 if even else 2048, 2) if exact else Block(10, 1024, 1)
-    return Block(11, 2048, 2) if even or exact else Block(10, 1024, 1)
+        return Block(10, 1024, 2) if even else Block(10, 2048, 2, registers=64)
+    return Block(11, 2048, 2)
 
 
 def pull_block(classes: int, exact: bool) -> Block:
     """For `pull.pull`."""
     even = _is_power_of_two(classes)
     if not exact:
-        return Block(4, 1024, 2) if classes <= 8 else Block(10, 512 if 64 < classes <= 256 else 1024, 1)
+        if classes <= 8:
+            return Block(4, 1024, 2)
+        if classes <= 1024:
+            return Block(10, 512 if 64 < classes <= 256 else 1024, 1)
+        return Block(10, 1024, 1, registers=80)
     if classes <= 16:
         return Block(4, 1024, 4)
     if classes <= 64:
         return Block(6, 512, 1)
-    return Block(10, 1024, 2) if even or classes <= 1024 else Block(9, 512, 1)
+    if classes <= 256:
+        return Block(8, 512, 1, registers=72)
+    if even:
+        return Block(10, 1024, 2)
+    return Block(10, 512, 1) if classes <= 1024 else Block(9, 512, 1)
+
+
+TOP_BLOCK = Block(10, 256, 1)  # of a larger tree, whose rows are few
 
 
 def writes_whole_rows(classes: int, exact: bool) -> bool:
     """Whether `pull.pull` writes a row's gradient in one piece."""
-    return 2 < classes <= (128 if exact else 64)
+    return 2 < classes <= (320 if exact else 64)
 
 
 def head_block(classes: int) -> Block:
@@ -127,15 +145,28 @@ def head_block(classes: int) -> Block:
     return Block(6, 256, 1) if classes <= 64 else Block(12, 1024, 2 if classes <= 1024 else 4)
 
 
-def path_height(levels: int) -> int:
+def path_height(classes: int) -> int:
     """Rows a program of `path.log_path`: a row has as many steps as the tree has levels."""
-    return max(1, 512 >> (levels - 1).bit_length())
+    return max(1, 512 // _steps(classes))
 
 
-def path_span(nodes: int) -> tuple[int, int]:
+def loss_shape(classes: int, rows: int) -> tuple[int, int, int]:
+    """Rows, warps and programs of `path.loss`: a single one where that is soon done, which spares a second launch."""
+    if rows <= 4096:
+        return max(1, 4096 // _steps(classes)), 16, 1
+    height = path_height(classes)
+    return height, 4, -(-rows // height)
+
+
+def path_span(classes: int) -> tuple[int, int]:
     """Cells a program of `path.pull_path`, so many that rows need not begin with a program; and the rows they touch."""
-    height = 1 << max(1, (SPAN // nodes + 1).bit_length() - 1)
-    return min(SPAN, (height - 1) * nodes) // 16 * 16, height
+    height = 1 << max(1, (SPAN // (classes - 1) + 1).bit_length() - 1)
+    return min(SPAN, (height - 1) * (classes - 1)) // 16 * 16, height
+
+
+def _steps(classes: int) -> int:
+    """A power of two that covers the levels."""
+    return 1 << ((classes - 1).bit_length() - 1).bit_length()
 
 
 def _is_power_of_two(classes: int) -> bool:

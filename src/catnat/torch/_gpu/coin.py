@@ -22,8 +22,8 @@ class Coin(NamedTuple):
     ``centers`` has two rows: the centres in float32, and what that rounded away. ``kind`` says of which nodes:
 
     - NONE: of none (None); the centre is 0 everywhere;
-    - UNEVEN: [2, depth], of one node a level, the one that has classes of both depths below it, 0 where there is none. In
-      a heap whose number of classes is no power of two, ``center="uniform"`` is of this kind, and all others are 0;
+    - UNEVEN: [2, depth], of one node a level, the one that has classes of both depths below it, 0 where there is none;
+      all others are 0. In a heap whose number of classes is no power of two, ``center="uniform"`` is of this kind;
     - BY_NODE: [2, K-1], of every node.
     """
 

@@ -38,8 +38,8 @@ def head(
         tl.store(log_prob_ptr + row, path.log_of(x_ptr, start, index, centers_ptr, numbers, F))
     here = walk.descend(tl.zeros_like(line).to(tl.float32), loaded, 1, centers_ptr, numbers, F.depth - 1, F)
     deepest = walk.last_level(here, loaded[F.depth - 1], 1, centers_ptr, numbers, F)
-    hangs = 2 * F.width + moves.columns(2 * F.part) < 2 * F.classes  # its parent is a node
-    entropy = tl.sum(walk.minus_p_log_p(deepest, hangs), 1)
+    hangs = moves.pairs(2 * F.width, F.part) < 2 * F.classes  # its parent is a node
+    entropy = tl.sum(tl.sum(walk.minus_p_log_p(deepest, hangs), 2), 1)
     if not F.even:
         entropy += tl.sum(walk.minus_p_log_p(here, F.width + moves.columns(F.width) >= F.classes), 1)
     tl.store(entropy_ptr + row, entropy)

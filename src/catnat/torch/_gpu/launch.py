@@ -5,33 +5,26 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from catnat.torch._gpu import blocks
 from catnat.torch._gpu import head as head_kernels
 from catnat.torch._gpu import path as path_kernels
 from catnat.torch._gpu import pull as pull_kernels
 from catnat.torch._gpu import walk as walk_kernels
-from catnat.torch._gpu.blocks import (
-    Block,
-    Form,
-    head_block,
-    path_height,
-    path_span,
-    pull_block,
-    walk_block,
-    writes_whole_rows,
-)
+from catnat.torch._gpu.blocks import Block, Form
 from catnat.torch._gpu.coin import NATURAL, Coin
 from catnat.torch._gpu.launcher import Launcher
 
 MAX_STRIDE = 1 << 21  # between rows: a program's rows are addressed by 32-bit numbers
-# what a gradient is of, what a path's kernels write, and what a head is asked for besides the entropy
+# what a gradient is of, what is asked of a path, and of a head besides the entropy
 LOG_P, P, HEAD = (constant.value for constant in (pull_kernels.LOG_P, pull_kernels.P, pull_kernels.HEAD))
-LOSS, SUMS = (constant.value for constant in (path_kernels.LOSS, path_kernels.SUMS))
+ASKED = {"none": path_kernels.LOSS.value, "sum": path_kernels.SUM.value, "mean": path_kernels.MEAN.value}
 ENTROPY, GIVEN, DRAWN = (constant.value for constant in (head_kernels.ENTROPY, head_kernels.GIVEN, head_kernels.DRAWN))
 # A class id out of range is a device assert; but not every sum shall be checked for overflow too.
 CHECKED = {"debug": True, "sanitize_overflow": False}
@@ -50,7 +43,7 @@ class Rows(NamedTuple):
         if not x.is_contiguous() or x.is_neg():
             x = x.resolve_neg()
             axes = [(size, stride) for size, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True) if size > 1]
-            folds = all(outer == size * inner for (_, outer), (size, inner) in zip(axes, axes[1:], strict=False))
+            folds = all(outer == size * inner for (_, outer), (size, inner) in pairwise(axes))
             if folds and (x.shape[-1] == 1 or x.stride(-1) == 1) and (not axes or axes[-1][1] <= MAX_STRIDE):
                 return Rows(x, math.prod(x.shape[:-1]), axes[-1][1] if axes else 0)
             x = x.contiguous()
@@ -100,8 +93,9 @@ class Call(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _walk_launcher(call: Call, exp: bool) -> tuple[Launcher, Form]:
-    form = call.form(call.coin.classes, walk_block(call.coin.classes, call.exact))
-    return Launcher(walk_kernels.walk, {"EXP": exp, "F": form}, form.warps), form
+    block = blocks.walk_block(call.coin.classes, call.exact)
+    form = call.form(call.coin.classes, block)
+    return Launcher(walk_kernels.walk, {"EXP": exp, "F": form}, block.warps, maxnreg=block.registers), form
 
 
 def walk(x: Tensor, coin: Coin, exp: bool) -> Tensor:
@@ -110,18 +104,18 @@ def walk(x: Tensor, coin: Coin, exp: bool) -> Tensor:
     out = x.new_empty((*x.shape[:-1], coin.classes))
     if rows.rows > 0:
         launcher, form = _walk_launcher(Call.of(x, rows, coin), exp)
-        launcher(
-            x.device, _programs(rows.rows, form),
-            rows.tensor, out, coin.centers, rows.rows, rows.stride, *_numbers(*coin[3:]),
-        )  # fmt: skip
+        tensors = (rows.tensor, out, coin.centers)
+        launcher(_programs(rows.rows, form), tensors, (rows.rows, rows.stride), _numbers(*coin[3:]))
     return out
 
 
 @lru_cache(maxsize=1024)
 def _pull_launcher(call: Call, of: int, classes: int) -> tuple[Launcher, Form]:
-    form = call.form(classes, pull_block(classes, call.exact))
-    gather = form.above == 0 and writes_whole_rows(classes, call.exact)
-    return Launcher(pull_kernels.pull, {"OF": of, "GATHER": gather, "F": form}, form.warps), form
+    block = blocks.pull_block(classes, call.exact) if classes == call.coin.classes else blocks.TOP_BLOCK
+    form = call.form(classes, block)
+    gather = form.above == 0 and blocks.writes_whole_rows(classes, call.exact)
+    constants = {"OF": of, "GATHER": gather, "F": form}
+    return Launcher(pull_kernels.pull, constants, block.warps, maxnreg=block.registers), form
 
 
 def pull(
@@ -142,10 +136,8 @@ def pull(
     while True:
         launcher, form = _pull_launcher(call, of, classes)
         sums = torch.empty((rows.rows, 1 << form.above), dtype=torch.float32, device=x.device) if form.above else None
-        launcher(
-            x.device, _programs(rows.rows, form),
-            rows.tensor, below, index, of_entropy, dx, sums, coin.centers, rows.rows, rows.stride, *_numbers(*coin[3:]),
-        )  # fmt: skip
+        tensors = (rows.tensor, below, index, of_entropy, dx, sums, coin.centers)
+        launcher(_programs(rows.rows, form), tensors, (rows.rows, rows.stride), _numbers(*coin[3:]))
         if sums is None:
             return dx
         classes, below, index, of_entropy, of = 1 << form.above, sums, None, None, LOG_P
@@ -155,53 +147,49 @@ def pull(
 
 
 @lru_cache(maxsize=1024)
-def _path_launcher(call: Call, kernel: str, one: bool, what: int | None) -> tuple[Launcher, Form]:
+def _path_launcher(call: Call, kernel: str, height: int, warps: int, **constants: Any) -> Launcher:
     """For scores of 16 bits too they are exact: there is little to compute."""
-    form = call._replace(exact=True).form(call.coin.classes, Block(32, 1, 4))
-    constants: dict[str, Any] = {"ONE": one} if what is None else {"ONE": one, "WHAT": what}
-    if kernel == "pull_path":
-        constants["SPAN"], height = path_span(form.nodes)
-    else:
-        height = path_height(form.levels) if kernel == "log_path" else 128
-    form = replace(form, height=height, above=0)
-    checked = CHECKED if kernel == "log_path" else {}
-    return Launcher(getattr(path_kernels, kernel), {**constants, "F": form}, form.warps, **checked), form
+    form = call._replace(exact=True).form(call.coin.classes, Block(32, 1, warps))
+    checked = CHECKED if kernel in ("log_path", "loss") else {}
+    constants["F"] = replace(form, height=height, above=0)
+    return Launcher(getattr(path_kernels, kernel), constants, warps, **checked)
 
 
-def _log_path(
-    x: Tensor, index: Tensor, out: Tensor | None, coin: Coin, what: int, ignored: int, weight: Tensor | None
+def log_path(
+    x: Tensor, index: Tensor, coin: Coin, what: int = LOG_P, ignored: int = 0, weight: Tensor | None = None
 ) -> Tensor:
+    """float32 log p of ``index`` [..., M], M classes a row, from scores [..., K-1]; or the losses of one."""
     rows, items = Rows.of(x), index.numel()
-    launcher, form = _path_launcher(Call.of(x, rows, coin), "log_path", items == rows.rows, what)
-    programs = _programs(items, form)
-    if out is None:
-        out = torch.empty(2 * programs, dtype=torch.float32, device=x.device)
+    out = torch.empty(index.shape, dtype=torch.float32 if what == LOG_P else x.dtype, device=x.device)
     if items > 0:
-        launcher(
-            x.device, programs, rows.tensor, index.contiguous(), weight, out, coin.centers,
-            items, items // max(rows.rows, 1), ignored, rows.stride, *_numbers(*coin[3:]),
-        )  # fmt: skip
+        height = blocks.path_height(coin.classes)
+        launcher = _path_launcher(Call.of(x, rows, coin), "log_path", height, 4, ONE=items == rows.rows, WHAT=what)
+        tensors = (rows.tensor, index.contiguous(), weight, out, coin.centers)
+        launcher(-(-items // height), tensors, (items, items // rows.rows, ignored, rows.stride), _numbers(*coin[3:]))
     return out
 
 
-def log_path(x: Tensor, index: Tensor, coin: Coin) -> Tensor:
-    """float32 log p of ``index`` [..., M], M classes a row, from scores [..., K-1]."""
-    return _log_path(x, index, torch.empty(index.shape, dtype=torch.float32, device=x.device), coin, LOG_P, 0, None)
-
-
-REDUCE = {mean: Launcher(path_kernels.reduce, {"MEAN": mean, "WIDTH": 2048}, 8) for mean in (False, True)}
+@lru_cache(maxsize=16)
+def _reduce_launcher(what: int) -> Launcher:
+    return Launcher(path_kernels.reduce, {"WHAT": what, "WIDTH": 2048}, 8)
 
 
 def loss(
     x: Tensor, target: Tensor, coin: Coin, ignored: int, weight: Tensor | None, reduction: str
-) -> tuple[Tensor, Tensor | None]:
-    """- w log p of one class a row, 0 for the class id ``ignored``: of every row, or the sum or mean and a row's share."""
-    weight = _in_memory(weight)
+) -> tuple[Tensor, Tensor]:
+    """- w log p of one class a row, 0 for the class id ``ignored``: reduced, and the share of a row in that."""
+    weight, what = _in_memory(weight), ASKED[reduction]
     if reduction == "none":
-        return _log_path(x, target, x.new_empty(target.shape), coin, LOSS, ignored, weight), None
-    sums = _log_path(x, target, None, coin, SUMS, ignored, weight)
+        return log_path(x, target, coin, what, ignored, weight), x.new_empty(0)
+    rows = Rows.of(x)
+    height, warps, programs = blocks.loss_shape(coin.classes, rows.rows)
     found, share = x.new_empty(()), torch.empty((), dtype=torch.float32, device=x.device)
-    REDUCE[reduction == "mean"](x.device, 1, sums, found, share, sums.numel() // 2)
+    sums = found if programs == 1 else torch.empty(2 * programs, dtype=torch.float32, device=x.device)
+    launcher = _path_launcher(Call.of(x, rows, coin), "loss", height, warps, ALL=programs == 1, WHAT=what)
+    tensors = (rows.tensor, target.contiguous(), weight, sums, share, coin.centers)
+    launcher(programs, tensors, (rows.rows, programs, ignored, rows.stride), _numbers(*coin[3:]))
+    if programs > 1:
+        _reduce_launcher(what)(1, (sums, found, share), (programs,))
     return found, share
 
 
@@ -221,12 +209,14 @@ def pull_path(
     # several gradients of a row are added up in float32
     dx = torch.empty(x.shape, dtype=x.dtype if samples <= 1 else torch.float32, device=x.device)
     if dx.numel() > 0:
-        launcher, form = _path_launcher(Call.of(x, rows, coin), "pull_path", samples == 1, what)
-        launcher(
-            x.device, -(-dx.numel() // launcher.constants["SPAN"]),
-            rows.tensor, index.contiguous(), _in_memory(weight), _in_memory(gradient), share, dx, coin.centers,
-            rows.rows, samples, ignored, rows.stride, *_numbers(*coin[3:]),
+        span, height = blocks.path_span(coin.classes)
+        launcher = _path_launcher(
+            Call.of(x, rows, coin), "pull_path", height, 4, ONE=samples == 1, WHAT=what, SPAN=span
+        )
+        tensors = (
+            rows.tensor, index.contiguous(), _in_memory(weight), _in_memory(gradient), share, dx, coin.centers
         )  # fmt: skip
+        launcher(-(-dx.numel() // span), tensors, (rows.rows, samples, ignored, rows.stride), _numbers(*coin[3:]))
     return dx if dx.dtype == x.dtype else dx.to(x.dtype)
 
 
@@ -235,11 +225,9 @@ def sample(x: Tensor, seed: Tensor, count: int, coin: Coin) -> Tensor:
     rows = Rows.of(x)
     out = torch.empty((count, *x.shape[:-1]), dtype=torch.int64, device=x.device)
     if out.numel() > 0:
-        launcher, form = _path_launcher(Call.of(x, rows, coin), "sample", count == 1, None)
-        launcher(
-            x.device, _programs(out.numel(), form),
-            rows.tensor, seed, out, coin.centers, out.numel(), rows.rows, rows.stride, *_numbers(*coin[3:]),
-        )  # fmt: skip
+        launcher = _path_launcher(Call.of(x, rows, coin), "sample", 128, 4, ONE=count == 1)
+        tensors = (rows.tensor, seed, out, coin.centers)
+        launcher(-(-out.numel() // 128), tensors, (out.numel(), rows.rows, rows.stride), _numbers(*coin[3:]))
     return out
 
 
@@ -248,7 +236,7 @@ def sample(x: Tensor, seed: Tensor, count: int, coin: Coin) -> Tensor:
 
 @lru_cache(maxsize=1024)
 def _head_launcher(call: Call, what: int) -> tuple[Launcher, Form]:
-    form = call._replace(exact=True).form(call.coin.classes, head_block(call.coin.classes))
+    form = call._replace(exact=True).form(call.coin.classes, blocks.head_block(call.coin.classes))
     assert form.above == 0
     checked = CHECKED if what == GIVEN else {}
     return Launcher(head_kernels.head, {"WHAT": what, "F": form}, form.warps, **checked), form
@@ -268,8 +256,6 @@ def head(
         index = index.contiguous()
     if rows.rows > 0:
         launcher, form = _head_launcher(Call.of(x, rows, coin), what)
-        launcher(
-            x.device, _programs(rows.rows, form),
-            rows.tensor, index, seed, log_prob, entropy, coin.centers, rows.rows, rows.stride, *_numbers(*coin[3:]),
-        )  # fmt: skip
+        tensors = (rows.tensor, index, seed, log_prob, entropy, coin.centers)
+        launcher(_programs(rows.rows, form), tensors, (rows.rows, rows.stride), _numbers(*coin[3:]))
     return log_prob, entropy, index

@@ -6,12 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from triton.runtime import driver
 
 LARGEST = 2**31 - 1  # of a 32-bit number
 
 
 class Launcher:
-    """A jitted kernel for one set of compile-time constants.
+    """A jitted kernel for one set of compile-time constants; its arguments are tensors, then integers, then numbers.
 
     Triton looks at every argument of every call to find the binary that was compiled for its like, which takes several
     times as long as the start itself. A call here remembers the binary of a like call: for the same dtypes and the same
@@ -24,35 +25,44 @@ class Launcher:
         self.options = {"num_warps": warps, "num_stages": 1, **options}
         # as the binary takes them: the constants come last in every kernel's list of arguments
         self.values = tuple(constants[name] for name in kernel.arg_names if name in constants)
-        self.binaries: dict[tuple[Any, ...], Any] = {}
+        self.binaries: dict[Any, Any] = {}
         self.trusts_binaries: bool | None = None  # until one was started by itself
 
-    def __call__(self, device: torch.device, programs: int, *arguments: Tensor | float | None) -> None:
-        """Start so many programs on the device's current stream."""
+    def __call__(
+        self,
+        programs: int,
+        tensors: tuple[Tensor | None, ...],
+        integers: tuple[int, ...],
+        numbers: tuple[float, ...] = (),
+    ) -> None:
+        """Start so many programs on the current stream of the tensors' device."""
+        device = tensors[0].device  # type: ignore[union-attr]
         if device.type == "cuda" and device.index != torch.cuda.current_device():
             with torch.cuda.device(device):
-                self(device, programs, *arguments)
+                self(programs, tensors, integers, numbers)
             return
-        kind = (device.index, *map(_kind, arguments))
+        pointers = [None if t is None else t.data_ptr() for t in tensors]
+        kind = (
+            device.index,
+            *[None if t is None else t.dtype for t in tensors],
+            *[p is not None and p % 16 == 0 for p in pointers],
+            *[-LARGEST <= i <= LARGEST for i in integers],
+        )
         binary = self.binaries.get(kind)
         if binary is not None:
+            stream = driver.active.get_current_stream(device.index)
             try:
-                binary[(programs, 1, 1)](*arguments, *self.values)
+                # as Triton does itself, but with addresses in place of tensors, which it would ask the driver about
+                binary.run(
+                    programs, 1, 1, stream, binary.function, binary.packed_metadata, None, None, None,
+                    *pointers, *integers, *numbers, *self.values,
+                )  # fmt: skip
                 self.trusts_binaries = True
                 return
             except TypeError:
                 if self.trusts_binaries:
                     raise
                 self.trusts_binaries, self.binaries = False, {}  # a Triton whose binaries take other arguments
-        binary = self.kernel[(programs,)](*arguments, **self.constants, **self.options)
+        binary = self.kernel[(programs,)](*tensors, *integers, *numbers, **self.constants, **self.options)
         if binary is not None and self.trusts_binaries is not False:
             self.binaries[kind] = binary
-
-
-def _kind(argument: Tensor | float | None) -> Any:
-    """What Triton compiles a binary for."""
-    if isinstance(argument, Tensor):
-        return argument.dtype, argument.data_ptr() % 16 == 0
-    if isinstance(argument, int):
-        return -LARGEST <= argument <= LARGEST
-    return argument is None

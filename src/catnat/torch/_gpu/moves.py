@@ -56,30 +56,44 @@ def row_start(row, stride, F: tl.constexpr):
     return row * F.nodes if F.contiguous else row * stride
 
 
-# Triton moves all blocks of one shape in one layout. Runs of classes are aligned, so a thread moves several at once;
-# the scores' are not, and in that layout would be scattered. Hence long runs of classes go as [1, 1, WIDTH], which no
-# scores are.
+@triton.jit
+def pairs(start, WIDTH: tl.constexpr):
+    """[1, WIDTH, 2] start, start + 1, ...: places of children side by side."""
+    return start + (2 * tl.arange(0, WIDTH)[:, None] + tl.arange(0, 2)[None, :])[None, :, :]
+
+
+# Classes are moved as [height, WIDTH, 2], a pair of children a thread. So a level of scores, which are moved one a
+# thread since their rows are not aligned, meets its children without a move between threads. In memory's eye the axes
+# are [WIDTH, height, 2]: of two axes without contiguous numbers Triton gives threads to the first one first.
 
 
 @triton.jit
-def load_classes(pointer, start, mask, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
-    """float32 [HEIGHT, WIDTH] from rows' starts [HEIGHT, 1] on, 0 where not in the mask."""
-    cells = pointer + offsets(start, WIDTH)
-    if HEIGHT == 1:
-        cells = cells[:, None, :]
-        mask = mask if mask is None else mask[:, None, :]
-    values = tl.load(cells) if mask is None else tl.load(cells, mask, other=0.0)
-    return tl.reshape(values, (HEIGHT, WIDTH)).to(tl.float32)
+def _pair_cells(pointer, start, WIDTH: tl.constexpr):
+    column = tl.permute(pairs(0, WIDTH), (1, 0, 2))
+    return pointer + (tl.trans(start)[:, :, None].to(tl.int64) + column.to(tl.int64))
 
 
 @triton.jit
-def store_classes(pointer, start, values, mask, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
+def load_pairs(pointer, start, first, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, F: tl.constexpr):
+    """float32 [HEIGHT, WIDTH, 2] from rows' starts [HEIGHT, 1] on; 0 where half the place is no node."""
+    if F.exact:
+        cells, places = _pair_cells(pointer, start, WIDTH), tl.permute(pairs(first, WIDTH), (1, 0, 2))
+        values = tl.load(cells) if F.even else tl.load(cells, places < 2 * F.classes, other=0.0)
+        return tl.permute(values, (1, 0, 2)).to(tl.float32)
+    else:  # a pair of 16-bit numbers is too little for a thread; as [HEIGHT, 1, 2 WIDTH], a shape that no scores have
+        cells, places = pointer + offsets(start, 2 * WIDTH)[:, None, :], first + columns(2 * WIDTH)[:, None, :]
+        values = tl.load(cells) if F.even else tl.load(cells, places < 2 * F.classes, other=0.0)
+        return tl.reshape(values, (HEIGHT, WIDTH, 2)).to(tl.float32)
+
+
+@triton.jit
+def store_pairs(pointer, start, values, first, WIDTH: tl.constexpr, F: tl.constexpr):
     """Its counterpart."""
-    cells = pointer + offsets(start, WIDTH)
-    if HEIGHT == 1:
-        cells, values = cells[:, None, :], values[:, None, :]
-        mask = mask if mask is None else mask[:, None, :]
-    tl.store(cells, values, mask)
+    cells, values = _pair_cells(pointer, start, WIDTH), tl.permute(values, (1, 0, 2))
+    if F.even:
+        tl.store(cells, values)
+    else:
+        tl.store(cells, values, tl.permute(pairs(first, WIDTH), (1, 0, 2)) < 2 * F.classes)
 
 
 @triton.jit

@@ -1,17 +1,19 @@
 """A node in registers: the logit of a score and its slope, for a block of scores, and what follows from them.
 
 All activations are one family. With u the angle from a score to the nearer end of the natural range, but no less than
-that of the joint, and T = tan(u),
+at the joint, and T = tan(u),
 
-    |z| = -2 log T + (what lies past the joint) / sin(2 u),    dz/dx = gain / sin(2 u) = gain (T + 1/T) / 2.
+    |z| = -2 log T + 4 (how far the score lies past the joint, as an angle) / sin(2 u),
+    dz/dx = gain / sin(2 u) = gain (T + 1/T) / 2 = gain cosh(z / 2), which stops growing at the joint.
 
-The sigmoid is the family's end where the joint is at the centre: T = 1, and all of |z| lies past it. The paper's formula
-is the other end: nothing lies past the floor. From t = e^-|z|, the odds of the less likely branch, all else is derived:
-the branches have 1/(1+t) and t/(1+t), and the gradient is the slope times (1-a) right - a left.
+The sigmoid is the end of the family that has its joint at the centre: all of |z| lies past it. The paper's formula is
+the other end: nothing lies past its floor. Everything else follows from the root of the odds, e^(-|z| / 2), which is T
+up to the joint; no activation has a formula of its own for it.
 
-Logarithms are to the base 2 until a class is stored, since the GPU's own exponential and logarithm are. EXACT is for scores
-in float32: right to 4e-7, the error of that logarithm. Else the scores have 16 bits, whose last digit is 4e-3 or
-5e-4, and right to 1e-5 will do.
+Logarithms are to the base 4 until a class is stored: the GPU's own are to the base 2, and half of z is what the root of
+the odds has for its logarithm. ``exact`` is for scores in float32: right to 3e-7 a level, the error of that logarithm.
+Else the scores have 16 bits, whose last digit is 4e-3 or 5e-4, and right to 3e-5 will do; only a slope that is tiny
+beside its node's other one has fewer digits then (2e-3 of the gradient below the node).
 """
 
 from __future__ import annotations
@@ -33,14 +35,15 @@ NATURAL: tl.constexpr = tl.constexpr(coin.NATURAL)
 PAPER: tl.constexpr = tl.constexpr(coin.PAPER)
 NONE: tl.constexpr = tl.constexpr(coin.NONE)
 UNEVEN: tl.constexpr = tl.constexpr(coin.UNEVEN)
-HALF_LOG2_E: tl.constexpr = tl.constexpr(math.log2(math.e) / 2)
 SIGN: tl.constexpr = tl.constexpr(-(1 << 31))
+HALF_LOG2_E: tl.constexpr = tl.constexpr(math.log2(math.e) / 2)
 LN_2: tl.constexpr = tl.constexpr(math.log(2))
 LN_4: tl.constexpr = tl.constexpr(math.log(4))
 TAN: tl.constexpr = tl.constexpr(fits.TAN.coefficients)
 TAN_SHORT: tl.constexpr = tl.constexpr(fits.TAN_SHORT.coefficients)
+# log2(tan(u) / u) = u^2 P(u^2), up to pi/4: off by 7e-8, and by 2e-5 where the scores have 16 bits
+LOG2_TAN: tl.constexpr = tl.constexpr((0.4809035, 0.11209598, 0.03235594, 0.00726754, 0.00625604))
 LOG2_TAN_SHORT: tl.constexpr = tl.constexpr((0.48158057, 0.10591109, 0.04737265))
-LOG4_ONE_PLUS: tl.constexpr = tl.constexpr(tuple(c / math.log(4) for c in (1.0, *fits.LOG_ONE_PLUS.coefficients)))
 
 
 @triton.jit
@@ -77,7 +80,7 @@ def offset_of(x, places, level, centers_ptr, KIND: tl.constexpr, F: tl.constexpr
     if KIND != NONE:
         center = _of_nodes(centers_ptr, places, level, KIND, F)
         offset = x - center
-        if F.exact and F.activation >= PAPER:  # near an end of the range the distance to it is all that matters
+        if F.near:
             ROWS: tl.constexpr = F.levels if KIND == UNEVEN else F.nodes
             rest = _of_nodes(centers_ptr + ROWS, places, level, KIND, F)
             back = offset - x
@@ -98,40 +101,43 @@ def _of_nodes(table_ptr, places, level, KIND: tl.constexpr, F: tl.constexpr):
 @triton.jit
 def angle_of(offset, rounded, numbers, F: tl.constexpr):
     """The angle from a score to the nearer end of the range, negative past it."""
-    half, half_rest, angle, least, steepness = numbers
-    if F.exact:
+    half, half_rest, angle = numbers[0], numbers[1], numbers[2]
+    if F.near:
         free = (half - tl.abs(offset)) * angle + half_rest
-        if F.activation >= PAPER:
-            free -= tl.where(offset > 0, rounded, -rounded) * angle
-        return free
+        return free - tl.where(offset > 0, rounded, -rounded) * angle
     else:
         return (half * angle + half_rest) - tl.abs(offset) * angle
 
 
 @triton.jit
-def tan(u, F: tl.constexpr):
-    """For u up to pi/4."""
-    v = u * u
-    return (polynomial(v, TAN if F.exact else TAN_SHORT) * v) * u + u
-
-
-@triton.jit
 def half_logit(offset, rounded, numbers, F: tl.constexpr):
     """-|z| / 2, to the base 2: the logarithm of the root of the odds. z has the sign of the offset."""
-    half, half_rest, angle, least, steepness = numbers
+    least, steepness = numbers[3], numbers[4]
     if F.activation == SIGMOID:
         return tl.abs(offset) * -HALF_LOG2_E
     else:
         free = angle_of(offset, rounded, numbers, F)
         u = tl.maximum(free, least, propagate_nan=NAN)
-        if F.exact:
-            found = log2(tan(u, F))
-        else:
-            v = u * u
-            found = polynomial(v, LOG2_TAN_SHORT) * v + log2(u)
+        v = u * u
+        found = polynomial(v, LOG2_TAN if F.exact else LOG2_TAN_SHORT) * v + log2(u)
         if F.activation == NATURAL:
             found += (free - u) * steepness
         return found
+
+
+@triton.jit
+def signed_root(offset, rounded, numbers, F: tl.constexpr):
+    """e^(-z / 2): the root of (1-a) / a."""
+    if F.activation == SIGMOID:
+        return tl.exp2(offset * -HALF_LOG2_E)
+    elif F.activation >= PAPER:  # it is the tangent all over, and at the ends a logarithm would cost it a digit
+        u = tl.maximum(angle_of(offset, rounded, numbers, F), numbers[3], propagate_nan=NAN)
+        v = u * u
+        root = (polynomial(v, TAN if F.exact else TAN_SHORT) * v) * u + u
+        return tl.where(offset > 0, root, inverse(root))
+    else:
+        z = half_logit(offset, rounded, numbers, F).to(tl.int32, bitcast=True)
+        return tl.exp2((z ^ (offset.to(tl.int32, bitcast=True) & SIGN)).to(tl.float32, bitcast=True))
 
 
 # -- for all activations alike -----------------------------------------------------------------------------------
@@ -142,11 +148,7 @@ def log_branches(here, offset, rounded, numbers, F: tl.constexpr):
     """``here`` + log(1-a) and ``here`` + log(a), to the base 4."""
     z = half_logit(offset, rounded, numbers, F)
     root = tl.exp2(z)
-    if F.exact:
-        t = root * root
-        likely = here - polynomial(t, LOG4_ONE_PLUS) * t
-    else:
-        likely = here - 0.5 * log2(root * root + 1)
+    likely = here - 0.5 * log2(root * root + 1)
     rare = likely + z
     return tl.where(offset > 0, rare, likely), tl.where(offset > 0, likely, rare)
 
@@ -154,28 +156,18 @@ def log_branches(here, offset, rounded, numbers, F: tl.constexpr):
 @triton.jit
 def pull(left, right, both, offset, rounded, numbers, F: tl.constexpr):
     """d/ds of left * log(1-a) + right * log(a), which is ((1-a) right - a left) dz/dx; ``both`` is left + right."""
-    half, half_rest, angle, least, steepness = numbers
-    # the root of (1-a) / a, and its inverse
-    if F.activation == SIGMOID:
-        root = tl.exp2(offset * -HALF_LOG2_E)
-    elif F.exact and F.activation >= PAPER:  # the logarithm would cost it a digit
-        free = angle_of(offset, rounded, numbers, F)
-        tangent = tan(tl.maximum(free, least, propagate_nan=NAN), F)
-        root = tl.where(offset > 0, tangent, inverse(tangent))
-    else:
-        z = half_logit(offset, rounded, numbers, F)
-        sign = offset.to(tl.int32, bitcast=True) & SIGN
-        root = tl.exp2((z.to(tl.int32, bitcast=True) ^ sign).to(tl.float32, bitcast=True))
+    angle, least, steepness = numbers[2], numbers[3], numbers[4]
+    root = signed_root(offset, rounded, numbers, F)
     other = inverse(root)
     if F.exact:
-        gradient = inverse(1 + other * other) * right - inverse(1 + root * root) * left
+        gradient = inverse(other * other + 1) * right - inverse(root * root + 1) * left
     else:
-        gradient = right - inverse(1 + root * root) * both
+        gradient = right - inverse(root * root + 1) * both
     if F.activation != SIGMOID:
-        steep = root + other
+        slope = root + other
         if F.activation == NATURAL:
-            steep = tl.minimum(steep, steepness * LN_2, propagate_nan=NAN)
-        gradient *= steep * (2 * angle)
-    if F.activation == PAPER:
+            slope = tl.minimum(slope, steepness * LN_2, propagate_nan=NAN)
+        gradient *= slope * (2 * angle)
+    if F.activation == PAPER:  # whose gradient ends with the range
         gradient = tl.where(angle_of(offset, rounded, numbers, F) <= least, 0.0, gradient)
     return gradient

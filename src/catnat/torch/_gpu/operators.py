@@ -30,8 +30,8 @@ class Operator(NamedTuple):
     schema: str  # of what follows the scores and the coin
     start: Start
     fake: Callable[..., Any]
-    # (call, x, coin, arguments, what it kept of its results, gradients) to the scores' gradient, where ``call`` starts an
-    # operator by its name
+    # (call, x, coin, arguments, what it kept of its results, gradients) to the scores' gradient, where ``call`` starts
+    # an operator by its name
     backward: Callable[..., Tensor] | None = None
     differentiable: int = 1  # results; those after them are kept for the backward pass
 
@@ -44,15 +44,9 @@ def _like(x: Tensor, *rest: Any) -> Tensor:
     return x.new_empty(x.shape)
 
 
-def _loss(x: Tensor, coin: Coin, target: Tensor, ignored: int, weight: Tensor | None, reduction: str) -> Tensors:
-    loss, share = launch.loss(x, target, coin, ignored, weight, reduction)
-    return loss, x.new_empty(0) if share is None else share
-
-
 def _pull_loss(call: Any, x: Tensor, coin: Coin, arguments: Any, kept: Any, gradients: Any) -> Any:
     target, ignored, weight, reduction = arguments
-    what = launch.LOSS if reduction == "none" else launch.SUMS
-    return call("pull_path", x, coin, target, gradients[0], what, ignored, weight, kept[0])
+    return call("pull_path", x, coin, target, gradients[0], launch.ASKED[reduction], ignored, weight, kept[0])
 
 
 def _pull_head(call: Any, x: Tensor, coin: Coin, arguments: Any, kept: Any, gradients: Any) -> Any:
@@ -84,7 +78,7 @@ OPERATORS = {
     ),
     "loss": Operator(
         "Tensor target, int ignored, Tensor? weight, str reduction) -> (Tensor, Tensor)",
-        _loss,
+        lambda x, coin, target, *rest: launch.loss(x, target, coin, *rest),
         lambda x, coin, target, ignored, weight, reduction: (
             x.new_empty(target.shape if reduction == "none" else ()),
             x.new_empty((0,) if reduction == "none" else (), dtype=x.dtype if reduction == "none" else torch.float32),

@@ -1,4 +1,4 @@
-"""Given classes: their log p, a loss and its gradient from the scores on their paths alone; and sampling, a coin a level.
+"""Given classes: their log p, a loss and its gradient, from the scores on their paths alone; and sampling.
 
 Steps are numbered by level, so that a node is always in the same column: several classes of one row then meet in one
 thread, and their gradients are added up in a fixed order.
@@ -11,10 +11,11 @@ import triton.language as tl
 
 from catnat.torch._gpu import moves, node
 
-# What `log_path` writes: log p, the losses - w log p, or a program's sums of these and of the weights w.
+# What is asked for: log p, the losses - w log p, or their sum or mean.
 LOG_P: tl.constexpr = tl.constexpr(0)
 LOSS: tl.constexpr = tl.constexpr(1)
-SUMS: tl.constexpr = tl.constexpr(2)
+SUM: tl.constexpr = tl.constexpr(2)
+MEAN: tl.constexpr = tl.constexpr(3)
 
 
 @triton.jit
@@ -52,48 +53,77 @@ def _weight(weight_ptr, index, counts):
     return tl.where(counts, weight, 0.0)
 
 
+@triton.jit
+def _losses(x_ptr, row, index_ptr, weight_ptr, centers_ptr, rows, ignored, stride, numbers, F: tl.constexpr):
+    """[height] - w log p of the rows' classes and w, 0 past the last row and for the class id ``ignored``."""
+    inside = tl.minimum(row, rows - 1)
+    index = tl.load(index_ptr + inside)
+    counts = index != ignored
+    index = checked(tl.where(counts, index, 0), F)
+    weight = _weight(weight_ptr, index, counts & (row < rows))
+    found = log_of(x_ptr, moves.row_start(inside, stride, F), index, centers_ptr, numbers, F)
+    return tl.where(counts & (row < rows), -found * weight, 0.0), weight
+
+
 @triton.jit(do_not_specialize=moves.NUMBERS)
 def log_path(
     x_ptr, index_ptr, weight_ptr, out_ptr, centers_ptr, items, samples, ignored, stride,
     half, half_rest, angle, least, steepness, ONE: tl.constexpr, WHAT: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
-    """Of ``samples`` classes a row; ONE where that is one. A loss leaves out the class id ``ignored``."""
+    """log p of ``samples`` classes a row (ONE: of one), or LOSS of one."""
     numbers = (half, half_rest, angle, least, steepness)
-    own = tl.program_id(0).to(tl.int64) * F.height + tl.arange(0, F.height)
-    item = tl.minimum(own, items - 1)
-    index = tl.load(index_ptr + item)
-    counts = (index != ignored) & (own < items)
-    if WHAT != LOG_P:
-        index = tl.where(index != ignored, index, 0)
-    index = checked(index, F)
-    row = item if ONE else item // samples
-    found = log_of(x_ptr, moves.row_start(row, stride, F), index, centers_ptr, numbers, F)
-    if WHAT != LOG_P:
-        weight = _weight(weight_ptr, index, counts)
-        found = tl.where(counts, -found * weight, 0.0)
-    if WHAT == SUMS:
-        tl.store(out_ptr + 2 * tl.program_id(0), tl.sum(found, 0))
-        tl.store(out_ptr + 2 * tl.program_id(0) + 1, tl.sum(weight, 0))
+    item = tl.program_id(0).to(tl.int64) * F.height + tl.arange(0, F.height)
+    if WHAT == LOG_P:
+        inside = tl.minimum(item, items - 1)
+        index = checked(tl.load(index_ptr + inside), F)
+        row = inside if ONE else inside // samples
+        found = log_of(x_ptr, moves.row_start(row, stride, F), index, centers_ptr, numbers, F)
     else:
-        tl.store(out_ptr + own, found, own < items)
+        found, _ = _losses(x_ptr, item, index_ptr, weight_ptr, centers_ptr, items, ignored, stride, numbers, F)
+    tl.store(out_ptr + item, found, item < items)
 
 
 @triton.jit(do_not_specialize=moves.NUMBERS)
-def reduce(sums_ptr, loss_ptr, share_ptr, programs, MEAN: tl.constexpr, WIDTH: tl.constexpr):
-    """The sum of all losses, or their MEAN, and the share of one row in it: in a fixed order, whatever ran first."""
+def loss(
+    x_ptr, index_ptr, weight_ptr, out_ptr, share_ptr, centers_ptr, rows, programs, ignored, stride,
+    half, half_rest, angle, least, steepness, ALL: tl.constexpr, WHAT: tl.constexpr, F: tl.constexpr,
+):  # fmt: skip
+    """The SUM or MEAN of all losses and a row's share in it (ALL: there is one program), or a program's part."""
+    numbers = (half, half_rest, angle, least, steepness)
+    row = tl.program_id(0).to(tl.int64) * F.height + tl.arange(0, F.height)
+    losses, weights = tl.zeros_like(row).to(tl.float32), tl.zeros_like(row).to(tl.float32)
+    start = tl.program_id(0)
+    while start * F.height < rows:  # Triton's interpreter has no range() of an argument
+        found, weight = _losses(x_ptr, row, index_ptr, weight_ptr, centers_ptr, rows, ignored, stride, numbers, F)
+        losses += found
+        weights += weight
+        start += programs
+        row += programs * F.height
+    if ALL:
+        _finish(tl.sum(losses, 0), tl.sum(weights, 0), out_ptr, share_ptr, WHAT)
+    else:
+        tl.store(out_ptr + 2 * tl.program_id(0), tl.sum(losses, 0))
+        tl.store(out_ptr + 2 * tl.program_id(0) + 1, tl.sum(weights, 0))
+
+
+@triton.jit
+def _finish(total, count, loss_ptr, share_ptr, WHAT: tl.constexpr):
+    share = 1 / count if WHAT == MEAN else 1.0
+    tl.store(loss_ptr, total / count if WHAT == MEAN else total)
+    tl.store(share_ptr, share)
+
+
+@triton.jit(do_not_specialize=moves.NUMBERS)
+def reduce(sums_ptr, loss_ptr, share_ptr, programs, WHAT: tl.constexpr, WIDTH: tl.constexpr):
+    """The programs' parts together, in a fixed order, whatever ran first."""
     losses, weights = tl.zeros((WIDTH,), tl.float32), tl.zeros((WIDTH,), tl.float32)
     start = 0
-    while start < programs:  # Triton's interpreter has no range() of an argument
+    while start < programs:
         program = start + tl.arange(0, WIDTH)
         losses += tl.load(sums_ptr + 2 * program, program < programs, other=0.0)
         weights += tl.load(sums_ptr + 2 * program + 1, program < programs, other=0.0)
         start += WIDTH
-    total, share = tl.sum(losses, 0), 1.0
-    if MEAN:
-        count = tl.sum(weights, 0)
-        total, share = total / count, 1 / count
-    tl.store(loss_ptr, total)
-    tl.store(share_ptr, share)
+    _finish(tl.sum(losses, 0), tl.sum(weights, 0), loss_ptr, share_ptr, WHAT)
 
 
 @triton.jit(do_not_specialize=moves.NUMBERS)
@@ -121,8 +151,8 @@ def pull_path(
         index = tl.load(index_ptr + item)
         counts = index != ignored if WHAT != LOG_P else index >= 0
         index = tl.minimum(tl.maximum(index, 0), F.classes - 1).to(tl.int32)
-        gradient = tl.load(gradient_ptr if WHAT == SUMS else gradient_ptr + item).to(tl.float32)
-        if WHAT == SUMS:
+        gradient = tl.load(gradient_ptr if WHAT >= SUM else gradient_ptr + item).to(tl.float32)
+        if WHAT >= SUM:
             gradient *= tl.load(share_ptr)
         if WHAT != LOG_P:
             gradient = -gradient * _weight(weight_ptr, index, counts)

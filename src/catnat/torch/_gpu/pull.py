@@ -24,9 +24,13 @@ def _append(heap, level, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _halves(below, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, WARPS: tl.constexpr):
-    """The left and the right of [HEIGHT, 2 WIDTH] pairs, and their sum."""
-    pairs = tl.reshape(below, (HEIGHT, WIDTH, 2))
+def _pairs(values, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
+    return tl.reshape(values, (HEIGHT, WIDTH, 2))
+
+
+@triton.jit
+def _halves(pairs, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, WARPS: tl.constexpr):
+    """The left and the right of pairs [HEIGHT, WIDTH, 2], and their sum."""
     if HEIGHT * WIDTH < 32 * WARPS:  # to split would bring every pair to every thread
         odd = tl.arange(0, 2)[None, None, :]
         left, right = tl.sum(tl.where(odd == 0, pairs, 0.0), 2), tl.sum(tl.where(odd == 1, pairs, 0.0), 2)
@@ -43,17 +47,16 @@ def _below(
     x_ptr, at, gradient_ptr, index_ptr, entropy_ptr, line, root, loaded, centers_ptr, numbers,
     OF: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
-    """What stands below the last level's nodes, [height, 2 part], and on its classes, [height, width]: by log p."""
+    """What stands below the last level's nodes, [height, part, 2], and on its classes, [height, width]: by log p."""
     places = (root << (F.depth - 1)) + moves.columns(F.width)
-    deeper = (root << F.depth) + moves.columns(2 * F.part)
-    hangs = None if F.even else deeper < 2 * F.classes  # its parent is a node
+    deeper = moves.pairs(root << F.depth, F.part)
     beside = 0.0
     if OF != HEAD:
         of = line * F.classes
-        below = moves.load_classes(gradient_ptr + (root << F.depth), of, hangs, F.height, 2 * F.part)
+        below = moves.load_pairs(gradient_ptr + (root << F.depth), of, root << F.depth, F.height, F.part, F)
         if not F.even:
-            own = gradient_ptr + (root << (F.depth - 1))
-            beside = moves.load_classes(own, of, places >= F.classes, F.height, F.width)
+            cells = gradient_ptr + (root << (F.depth - 1)) + moves.offsets(of, F.width)
+            beside = tl.load(cells, places >= F.classes, other=0.0).to(tl.float32)
     if OF != LOG_P:
         here = walk.above(x_ptr, at, root, centers_ptr, numbers, F)
         here = walk.descend(here, loaded, root, centers_ptr, numbers, F.depth - 1, F)
@@ -65,13 +68,13 @@ def _below(
         else:
             row = moves.first_row(F) + line
             of_entropy = tl.load(entropy_ptr + row).to(tl.float32)
-            below = walk.minus_p_log_p(deepest, deeper < 2 * F.classes) * of_entropy
+            below = walk.minus_p_log_p(deepest, deeper < 2 * F.classes) * of_entropy[:, :, None]
             if not F.even:
                 beside = walk.minus_p_log_p(here, places >= F.classes) * of_entropy
             if index_ptr is not None:
                 chosen = tl.load(index_ptr + row).to(tl.int32) + F.classes  # its place
                 of_chosen = tl.load(gradient_ptr + row).to(tl.float32)
-                below += tl.where(deeper == chosen, of_chosen, 0.0)
+                below += tl.where(deeper == chosen[:, :, None], of_chosen[:, :, None], 0.0)
                 if not F.even:
                     beside += tl.where(places == chosen, of_chosen, 0.0)
     return below, beside
@@ -91,6 +94,8 @@ def _pull_block(
     found = ()
     for step in tl.static_range(DEPTH):
         # the level is DEPTH - 1 - step; names for it cannot be kept in an unrolled loop
+        if step > 0:
+            below = _pairs(below, F.height, 1 << (DEPTH - 1 - step))
         left, right, both = _halves(below, F.height, F.part if step == 0 else 1 << (DEPTH - 1 - step), F.warps)
         places = (root << (DEPTH - 1 - step)) + moves.columns(F.part if step == 0 else 1 << (DEPTH - 1 - step))
         x = loaded[DEPTH - 1 - step].to(tl.float32)

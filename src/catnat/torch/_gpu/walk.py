@@ -1,8 +1,8 @@
 """log p (or p) of every class: each score is read once, and the levels stay in registers. `pull` is its gradient.
 
-A program takes some rows and one block of the tree, a subtree (`blocks.Form`). Inside it, level l of a subtree rooted at
-place r is the contiguous slice r 2^l .. r 2^l + 2^l - 1, so the next level is two vectors interleaved. What happened above
-the block is recomputed from the few scores on the way to its root.
+A program takes some rows and one block of the tree, a subtree (`blocks.Form`). Inside it, level l of a subtree rooted
+at place r is the contiguous slice r 2^l .. r 2^l + 2^l - 1, so the next level is two vectors interleaved. What happened
+above the block is recomputed from the few scores on the way to its root.
 
 Where the number of classes is no power of two, the last level holds nodes (places below the number of classes) and
 classes; ``part`` covers its nodes, so that a few of them do not cost a whole level.
@@ -50,35 +50,28 @@ def descend(here, loaded, root, centers_ptr, numbers, LEVELS: tl.constexpr, F: t
 
 @triton.jit
 def last_level(here, x, root, centers_ptr, numbers, F: tl.constexpr):
-    """The nodes of the last level, which has classes too: [height, width] to [height, 2 part]."""
+    """The nodes of the last level: [height, width] to [height, part, 2]."""
     if F.part < F.width:
         here = moves.held(moves.gather(here, moves.columns(F.part), F.height, F.part))
     LEVEL: tl.constexpr = F.depth - 1
     places = (root << LEVEL) + moves.columns(F.part)
     offset, rounded = node.offset_of(x.to(tl.float32), places, F.above + LEVEL, centers_ptr, F.kinds[LEVEL], F)
     left, right = node.log_branches(here, offset, rounded, numbers, F)
-    return tl.interleave(left, right)
-
-
-@triton.jit
-def _store(out_ptr, to, log4_p, mask, EXP: tl.constexpr, WIDTH: tl.constexpr, F: tl.constexpr):
-    moves.store_classes(out_ptr, to, tl.exp2(2 * log4_p) if EXP else log4_p * node.LN_4, mask, F.height, WIDTH)
+    return tl.join(left, right)
 
 
 @triton.jit
 def _walk_block(x_ptr, at, out_ptr, to, root, centers_ptr, numbers, EXP: tl.constexpr, F: tl.constexpr):
     loaded = moves.load_levels(x_ptr, at, root, F)
     here = above(x_ptr, at, root, centers_ptr, numbers, F)
-    if F.even:
-        here = descend(here, loaded, root, centers_ptr, numbers, F.depth, F)
-        _store(out_ptr + (root << F.depth), to, here, None, EXP, 2 * F.width, F)
-    else:
-        here = descend(here, loaded, root, centers_ptr, numbers, F.depth - 1, F)
-        deepest = last_level(here, loaded[F.depth - 1], root, centers_ptr, numbers, F)
+    here = descend(here, loaded, root, centers_ptr, numbers, F.depth - 1, F)
+    deepest = last_level(here, loaded[F.depth - 1], root, centers_ptr, numbers, F)
+    deepest = tl.exp2(2 * deepest) if EXP else deepest * node.LN_4
+    if not F.even:
+        here = tl.exp2(2 * here) if EXP else here * node.LN_4
         is_class = (root << (F.depth - 1)) + moves.columns(F.width) >= F.classes
-        _store(out_ptr + (root << (F.depth - 1)), to, here, is_class, EXP, F.width, F)
-        hangs = (root << F.depth) + moves.columns(2 * F.part) < 2 * F.classes  # its parent is a node
-        _store(out_ptr + (root << F.depth), to, deepest, hangs, EXP, 2 * F.part, F)
+        tl.store(out_ptr + (root << (F.depth - 1)) + moves.offsets(to, F.width), here, is_class)
+    moves.store_pairs(out_ptr + (root << F.depth), to, deepest, root << F.depth, F.part, F)
 
 
 @triton.jit

@@ -1,0 +1,362 @@
+"""The compiled walk on a CPU: right everywhere, differentiable twice, and not missed where it cannot be built."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+from torch.distributions import StickBreakingTransform
+
+from catnat import Natural, Parameterization, Sigmoid
+from catnat.core import reference
+from catnat.torch import _cpu, _eager, _masks
+from catnat.torch._cpu import build
+from catnat.torch._plan import Plan
+from tests.core.trees import KINDS, make_tree
+
+FAMILY = [Sigmoid(), *(Natural(tail=tail) for tail in (0.5, 0.1, 0.05, 0.01, 1e-3)), Natural(amplitude=3.0, tail=0.07)]
+DTYPES = [torch.float32, torch.float64]
+
+needs_compiler = pytest.mark.usefixtures("compiled")
+
+
+@pytest.fixture(scope="module")
+def compiled() -> None:
+    if build.load() is None:
+        pytest.skip("there is no C++ compiler")
+
+
+def plan_of(pi: Parameterization, dtype: torch.dtype) -> Plan:
+    plan = Plan(pi, dtype, torch.device("cpu"))
+    plan.cpu = _cpu.settings_for(pi, dtype)
+    assert plan.cpu is not None
+    return plan
+
+
+def numbers(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def some_mask(*shape: int, seed: int = 0) -> Tensor:
+    mask = torch.rand(shape, generator=torch.Generator().manual_seed(seed)) < 0.5
+    mask[..., seed % shape[-1]] = True
+    return mask
+
+
+def plain(x: Tensor, plan: Plan, mask: Tensor | None = None, mode: str = "renormalize") -> Tensor:
+    log_p = _eager.descend(*_masks.branches(x, plan, mask, mode), plan)[0]
+    return log_p if mask is None else torch.where(mask, log_p, -torch.inf)
+
+
+def gradient_of(function: Callable[..., Tensor], upstream: Tensor, x: Tensor, *rest: Any) -> Tensor:
+    x = x.clone().requires_grad_()
+    return torch.autograd.grad(function(x, *rest), x, upstream)[0]
+
+
+# -- values and gradients ----------------------------------------------------------------------------------------
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", FAMILY, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_and_gradients_are_the_references(kind: str, activation: Natural, dtype: torch.dtype) -> None:
+    close = 2e-6 if dtype == torch.float32 else 1e-12
+    for size in (2, 3, 6, 18, 33, 500 if kind == "chain" else 1100):
+        pi = Parameterization(size, activation, make_tree(kind, size))
+        plan, x = plan_of(pi, dtype), 2 * numbers(5, size - 1, dtype=dtype)
+        upstream = numbers(5, size, dtype=dtype, seed=1)
+        there = x.double().numpy()
+        found = _cpu.log_classes(x, plan)
+        np.testing.assert_allclose(found.double(), reference.log_catnat(there, pi), rtol=close, atol=close)
+        slope = gradient_of(_cpu.log_classes, upstream, x, plan)
+        expected = reference.log_catnat_gradient(there, upstream.double().numpy(), pi)
+        np.testing.assert_allclose(slope.double(), expected, rtol=20 * close, atol=20 * close)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_sigmoid_chain_is_stick_breaking(dtype: torch.dtype) -> None:
+    pi = Parameterization(20, "sigmoid", make_tree("chain", 20))
+    x = 3 * numbers(7, 19, dtype=dtype)
+    torch.testing.assert_close(_cpu.log_classes(x, plan_of(pi, dtype)).exp(), StickBreakingTransform()(x))
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", [Sigmoid(), Natural()], ids=str)
+def test_far_scores_keep_their_digits_and_infinite_ones_are_certain(activation: Natural, dtype: torch.dtype) -> None:
+    pi = Parameterization(4, activation)
+    x = torch.tensor([[-300.0, 40.0, 7.0], [torch.inf, -torch.inf, 0.0], [0.0, 90.0, -torch.inf]], dtype=dtype)
+    found = _cpu.log_classes(x, plan_of(pi, dtype))
+    np.testing.assert_allclose(found.double(), reference.log_catnat(x.double().numpy(), pi), rtol=1e-5, atol=1e-30)
+    slope = gradient_of(_cpu.log_classes, torch.ones(3, 4, dtype=dtype), x, plan_of(pi, dtype))
+    assert slope.isfinite().all()
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [6, 40])
+def test_nan_comes_out_below_its_node_alone(size: int, dtype: torch.dtype) -> None:
+    pi = Parameterization(size, "natural")
+    for node in (0, 1, size - 2):
+        x = numbers(3, size - 1, dtype=dtype)
+        x[1, node] = torch.nan
+        found = _cpu.log_classes(x, plan_of(pi, dtype))
+        below = torch.tensor([any(step - 1 == node for step, _ in pi.tree.path(k)) for k in range(size)])
+        assert (found.isnan() == (torch.arange(3) == 1)[:, None] & below).all()
+        slope = gradient_of(_cpu.log_classes, torch.ones(3, size, dtype=dtype), x, plan_of(pi, dtype))
+        assert (slope.isnan() == x.isnan()).all()
+
+
+@needs_compiler
+def test_shapes_of_every_kind() -> None:
+    pi = Parameterization(6, "natural")
+    plan = plan_of(pi, torch.float32)
+    x = numbers(4, 5, 3, dtype=torch.float32).transpose(1, 2)  # [4, 3, 5], not contiguous
+    expected = _cpu.log_classes(x.contiguous(), plan)
+    torch.testing.assert_close(_cpu.log_classes(x, plan), expected, rtol=0, atol=0)
+    assert _cpu.log_classes(x[0, 0], plan).shape == (6,)
+    assert _cpu.log_classes(torch.empty(0, 5), plan).shape == (0, 6)
+    theirs = gradient_of(plain, expected, x, plan)
+    torch.testing.assert_close(gradient_of(_cpu.log_classes, expected, x, plan), theirs)
+    wide = numbers(3000, 5, dtype=torch.float32)  # more than one thread's share
+    torch.testing.assert_close(_cpu.log_classes(wide, plan)[-7:], _cpu.log_classes(wide[-7:], plan), rtol=0, atol=0)
+
+
+# -- masks -------------------------------------------------------------------------------------------------------
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("mode", ["renormalize", "prune"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_masked_values_and_gradients(kind: str, mode: str, dtype: torch.dtype) -> None:
+    for size in (2, 3, 18, 65):
+        pi = Parameterization(size, "natural", make_tree(kind, size))
+        plan, judge = plan_of(pi, dtype), Plan(pi, torch.float64, torch.device("cpu"))
+        x, upstream = 2 * numbers(6, size - 1, dtype=dtype), numbers(6, size, dtype=dtype, seed=1)
+        for mask in (some_mask(6, size), some_mask(size)):
+            found = _cpu.log_classes(x, plan, mask, mode)
+            expected = reference.log_catnat(x.double().numpy(), pi, mask.numpy(), mode)
+            close = 1e-5 if dtype == torch.float32 else 1e-12
+            np.testing.assert_allclose(found.double(), expected, rtol=close, atol=close)
+            slope = gradient_of(_cpu.log_classes, upstream, x, plan, mask, mode)
+            theirs = gradient_of(plain, upstream.double(), x.double(), judge, mask, mode)
+            np.testing.assert_allclose(slope.double(), theirs, rtol=10 * close, atol=10 * close)
+
+
+@needs_compiler
+def test_a_masks_batch_broadcasts_both_ways() -> None:
+    plan = plan_of(Parameterization(6, "sigmoid"), torch.float64)
+    x, mask = numbers(3, 5).requires_grad_(), some_mask(4, 3, 6)
+    found = _cpu.log_classes(x, plan, mask)
+    torch.testing.assert_close(found, plain(x, plan, mask))
+    assert torch.autograd.grad(found.exp().sum(), x)[0].shape == x.shape
+    x, mask = numbers(4, 3, 5), mask[0]
+    torch.testing.assert_close(_cpu.log_classes(x, plan, mask), plain(x, plan, mask))
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_allowed_classes_may_be_as_improbable_as_can_be(dtype: torch.dtype) -> None:
+    pi = Parameterization(16, "sigmoid", make_tree("chain", 16))
+    x, mask = 300 * numbers(8, 15, dtype=dtype), some_mask(8, 16)
+    found = _cpu.log_classes(x, plan_of(pi, dtype), mask)
+    judge = plain(x.double(), Plan(pi, torch.float64, torch.device("cpu")), mask)
+    torch.testing.assert_close(found.double(), judge, rtol=1e-4, atol=1e-4)
+    # a certain turn leaves them no mass at all: they share it evenly
+    x, mask = torch.tensor([[torch.inf, 0.0, 0.0]], dtype=dtype), torch.tensor([[True, True, False, False]])
+    shared = _cpu.log_classes(x, plan_of(Parameterization(4, "sigmoid"), dtype), mask).exp()
+    torch.testing.assert_close(shared, torch.tensor([[0.5, 0.5, 0.0, 0.0]], dtype=dtype))
+
+
+@needs_compiler
+def test_a_row_without_allowed_classes_is_refused() -> None:
+    mask = torch.tensor([[True, False], [False, False]])
+    with pytest.raises(ValueError, match="at least one class in every row"):
+        _cpu.log_classes(torch.zeros(2, 1), plan_of(Parameterization(2), torch.float32), mask)
+
+
+# -- derivatives of higher order ---------------------------------------------------------------------------------
+
+
+@needs_compiler
+@pytest.mark.parametrize("mode", [None, "renormalize", "prune"])
+def test_derivatives_of_first_and_second_order(mode: str | None) -> None:
+    pi = Parameterization(7, Natural(), make_tree("nested", 7))
+    plan, mask = plan_of(pi, torch.float64), some_mask(2, 7)
+    x = numbers(2, 6).requires_grad_()
+
+    def p(x: Tensor) -> Tensor:
+        return _cpu.log_classes(x, plan).exp() if mode is None else _cpu.log_classes(x, plan, mask, mode).exp()
+
+    assert gradcheck(p, x)
+    assert gradgradcheck(p, x)
+    rows = torch.eye(7, dtype=torch.float64).unsqueeze(1).expand(7, 2, 7)
+    many = torch.autograd.grad(p(x), x, rows, is_grads_batched=True)[0]
+    one_by_one = torch.stack([torch.autograd.grad(p(x), x, row)[0] for row in rows])
+    torch.testing.assert_close(many, one_by_one)
+
+
+@needs_compiler
+def test_a_graph_outlives_its_walk_and_may_run_in_any_thread() -> None:
+    x = numbers(8, 5, dtype=torch.float32).requires_grad_()
+    plan = plan_of(Parameterization(6), torch.float32)
+    out = _cpu.log_classes(x, plan)
+    expected = torch.autograd.grad(out.sum(), x, retain_graph=True)[0]
+    del plan
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: torch.autograd.grad(out.sum(), x, retain_graph=True)[0], range(20)))
+    for gradient in found:
+        torch.testing.assert_close(gradient, expected)
+
+
+# -- what is made of it ------------------------------------------------------------------------------------------
+
+
+@needs_compiler
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_cross_entropy_is_torchs_on_the_references_logs(weighted: bool, reduction: str) -> None:
+    pi = Parameterization(6, "natural")
+    x, target = numbers(4, 3, 5), torch.arange(12).view(4, 3) % 6
+    target[0, 0] = -100
+    weight = torch.arange(1.0, 7, dtype=torch.float64) if weighted else None
+    found = _cpu.cross_entropy(x, target, plan_of(pi, torch.float64), -100, weight, reduction)
+    logs = torch.from_numpy(reference.log_catnat(x.numpy(), pi)).movedim(-1, 1)
+    torch.testing.assert_close(found, F.nll_loss(logs, target, weight, reduction=reduction))
+
+
+@needs_compiler
+def test_a_class_per_row_its_log_p_and_the_entropy() -> None:
+    pi = Parameterization(6, "sigmoid")
+    plan, x, mask = plan_of(pi, torch.float64), numbers(4, 5), some_mask(4, 6)
+    index = torch.tensor([0, 5, 2, 3])
+    logs = torch.from_numpy(reference.log_catnat(x.numpy(), pi))
+    torch.testing.assert_close(_cpu.log_path(x, index, plan), logs.gather(1, index[:, None])[:, 0])
+    several = torch.stack((index, index.flip(0)), 1)
+    torch.testing.assert_close(_cpu.log_path(x, several, plan), logs.gather(1, several))
+    torch.testing.assert_close(_cpu.entropy(x, plan), torch.from_numpy(reference.entropy(x.numpy(), pi)))
+    log_p, entropy, drawn = _cpu.draw(x, plan, None, mask, "prune")
+    assert mask.gather(1, drawn[:, None]).all()
+    again = _cpu.judge(x, drawn, plan, mask, "prune")
+    torch.testing.assert_close((log_p, entropy), again, rtol=0, atol=0)
+    expected = reference.entropy(x.numpy(), pi, mask.numpy(), "prune")
+    torch.testing.assert_close(entropy, torch.from_numpy(expected))
+
+
+@needs_compiler
+@pytest.mark.parametrize("size", [5, 300])  # all classes at once, and a path
+@pytest.mark.parametrize("masking", [(), ("renormalize",), ("prune",)])
+def test_draws_come_as_often_as_they_should(masking: tuple[str, ...], size: int) -> None:
+    pi = Parameterization(size, "natural")
+    plan, x, mask = plan_of(pi, torch.float64), numbers(2, size - 1), some_mask(2, size)
+    given = (mask, *masking) if masking else ()
+    count = 20_000
+    source = torch.Generator().manual_seed(3)
+    drawn = _cpu.sample(x, count, plan, source, *given)
+    assert drawn.shape == (count, 2)
+    p = _cpu.log_classes(x, plan, *given).exp()
+    for row in range(2):
+        seen = torch.bincount(drawn[:, row], minlength=size).double()
+        assert (seen[p[row] == 0] == 0).all()
+        off = (seen - count * p[row])[p[row] > 0] / (count * p[row]).sqrt()[p[row] > 0]
+        assert float((off**2).sum()) < size + 6 * (2 * size) ** 0.5  # chi-square
+    again = _cpu.sample(x, count, plan, torch.Generator().manual_seed(3), *given)
+    assert (again == drawn).all()
+
+
+@needs_compiler
+@pytest.mark.parametrize("mode", ["renormalize", "prune"])
+@pytest.mark.parametrize("size", [4, 300])
+def test_nan_never_draws_a_forbidden_class(size: int, mode: str) -> None:
+    plan = plan_of(Parameterization(size, "natural"), torch.float32)
+    x, mask = numbers(50, size - 1, dtype=torch.float32), some_mask(50, size)
+    x[torch.arange(50), torch.arange(50) % (size - 1)] = torch.nan
+    for count in (1, 200):
+        drawn = _cpu.sample(x, count, plan, None, mask, mode)
+        assert mask.expand(count, 50, size).gather(2, drawn.unsqueeze(2)).all()
+
+
+# -- what it does not do -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("saturation", ["clip", "revive", "reflect"])
+def test_the_papers_activation_is_left_to_the_plain_walk(saturation: str) -> None:
+    assert _cpu.settings_for(Parameterization(6, Natural(tail=0.0, saturation=saturation)), torch.float32) is None
+    assert _cpu.settings_for(Parameterization(1), torch.float32) is None
+
+
+# -- building it -------------------------------------------------------------------------------------------------
+
+
+def script(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text("#!/bin/sh\n" + textwrap.dedent(text))
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize("broken", ["absent", "failing", "producing rubbish"])
+def test_without_a_working_compiler_one_line_is_logged(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiler = {
+        "absent": tmp_path / "nowhere",
+        "failing": script(tmp_path, "fails", "echo 'error: no such header' >&2; exit 1"),
+        "producing rubbish": script(tmp_path, "lies", "echo rubbish > walk.so"),
+    }[broken]
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(_cpu, "load", build.load.__wrapped__)  # as in a new process
+    with caplog.at_level(logging.WARNING, logger="catnat"):
+        assert _cpu.settings_for(Parameterization(6), torch.float32) is None
+    said = [record.getMessage() for record in caplog.records if "slower" in record.getMessage()]
+    assert len(said) == 1 and "\n" not in said[0]
+
+
+@needs_compiler
+def test_many_processes_build_it_once_and_then_find_it(tmp_path: Path) -> None:
+    built = build._library()
+    text = f"echo $$ >> {tmp_path}/calls; case $1 in -c) sleep 1; touch walk.o;; *) cp {built} walk.so;; esac"
+    compiler = script(tmp_path, "compiler", text)
+    code = "from catnat.torch._cpu.build import load; assert load() is not None"
+    env = {**os.environ, "CXX": str(compiler), "XDG_CACHE_HOME": str(tmp_path)}
+    running = [subprocess.Popen([sys.executable, "-c", code], env=env) for _ in range(3)]
+    assert [process.wait() for process in running] == [0, 0, 0]
+    assert len((tmp_path / "calls").read_text().split()) == 2  # one compiles and links, for all
+    assert len(list((tmp_path / "catnat").glob("*.so"))) == 1
+    assert {path.name.partition("-")[0] for path in (tmp_path / "catnat").iterdir()} == {"walk", "lock"}
+
+
+@needs_compiler
+def test_it_works_in_a_child_of_a_process_that_has_used_it() -> None:
+    code = """
+        import os, torch, catnat
+        from catnat.torch import _cpu
+        from tests.torch.test_cpu import plan_of
+        torch.set_num_threads(1)
+        plan = plan_of(catnat.Parameterization(6), torch.float32)
+        x = torch.zeros(4, 5, requires_grad=True)
+        _cpu.log_classes(x, plan).sum().backward()
+        child = os.fork()
+        if child == 0:
+            _cpu.log_classes(x, plan).sum().backward()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)

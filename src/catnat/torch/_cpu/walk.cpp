@@ -196,7 +196,8 @@ template <class T> Tensor gradient(const Loops<T>& loops, const Tensor& x, const
   each_chunk(loops, x, mask, [&](T* flat, T* own, int64_t first, int64_t end) {
     T *at = flat, *below = own + 2 * K;  // at[2] to at[2K - 1] are a row's
     for (int64_t row = first; row < end; ++row, at += 2 * N) {
-      const T *given = of_log_p.const_data_ptr<T>() + row * K, *found = log_p.const_data_ptr<T>() + row * K;
+      const T* given = of_log_p.const_data_ptr<T>() + row * K;
+      const T* found = log_p.defined() ? log_p.const_data_ptr<T>() + row * K : nullptr;  // only renormalising needs it
       const bool* allowed = row_of(mask, row, K);
       T sum = 0;
       for (int64_t k = 0; allowed && k < K; ++k) own[k] = allowed[k] ? given[k] : 0, sum += own[k];

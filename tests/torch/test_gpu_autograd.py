@@ -24,7 +24,7 @@ PI = Parameterization(6, "natural")
 def by_kernels(plan: _plan.Plan, dtype: torch.dtype, device: torch.device) -> _dispatch.Walk | None:
     """As if a CPU were a GPU."""
     coin = coin_of(plan.pi, device) if dtype == torch.float32 else None
-    plan.gpu = None if coin is None else autograd.Settings(coin, operators)
+    plan.gpu = None if coin is None else autograd.Settings(coin, tuple(coin), operators)
     _dispatch.WALKS["gpu"] = autograd
     return None if coin is None else _dispatch.Walk("gpu", True, True, False, False, 4096)
 

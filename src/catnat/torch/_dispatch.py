@@ -16,7 +16,7 @@ from torch.compiler import is_compiling
 
 from catnat.core.parameterization import Activation, Parameterization, resolve
 from catnat.torch import _eager, _masks, _plan
-from catnat.torch._compat import fake_mode_of, in_forward_mode, in_function_transform, is_plain
+from catnat.torch._compat import fake_mode_of, in_forward_mode, in_function_transform, is_plain, plainly
 from catnat.torch._plan import UNASKED, Plan
 
 Tensors = tuple[Tensor, ...]
@@ -57,7 +57,8 @@ def _find(
 ) -> Plan:
     plan = _plan.find_plan(parameterization, num_classes, dtype, device)
     if plan.fast is UNASKED:
-        plan.fast = _fast_walk(plan, dtype, device)
+        with plainly():  # its tables are kept, so they must be ordinary tensors
+            plan.fast = _fast_walk(plan, dtype, device)
     return plan
 
 

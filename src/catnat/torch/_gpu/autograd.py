@@ -32,6 +32,7 @@ class Settings(NamedTuple):
     """What a plan knows of the kernels."""
 
     coin: Coin
+    arguments: tuple[Any, ...]  # the same, as a plain tuple: a compiler can unpack that
     operators: ModuleType
 
 
@@ -39,7 +40,7 @@ def settings_for(pi: Parameterization, device: torch.device) -> Settings | None:
     """The settings of a plan; None where there is no GPU or no Triton for the kernels, or no kernel for the tree."""
     if not has_kernels(device) or (coin := coin_of(pi, device)) is None:
         return None
-    return Settings(coin, importlib.import_module("catnat.torch._gpu.operators"))
+    return Settings(coin, tuple(coin), importlib.import_module("catnat.torch._gpu.operators"))
 
 
 @lru_cache(maxsize=64)
@@ -108,7 +109,7 @@ def _seed(x: Tensor, generator: torch.Generator | None) -> Tensor:
 
 def _call(name: str, x: Tensor, plan: Plan, *arguments: Any) -> Tensors:
     if is_compiling():  # it takes the plan as a constant, whose functions it cannot call
-        found = getattr(torch.ops.catnat, name)(x, *plan.gpu.coin, *arguments)
+        found = getattr(torch.ops.catnat, name)(x, *plan.gpu.arguments, *arguments)
     elif torch.is_grad_enabled() and x.requires_grad:
         found = _Differentiable.apply(x, name, plan, *arguments)
     else:
@@ -119,7 +120,7 @@ def _call(name: str, x: Tensor, plan: Plan, *arguments: Any) -> Tensors:
 class _Differentiable(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, name: str, plan: Plan, *arguments: Any) -> Tensors:
-        coin, operators = plan.gpu
+        coin, _, operators = plan.gpu
         ctx.name, ctx.plan = name, plan
         found = operators.directly(name, x, coin, *arguments)
         return operators.keep(ctx, operators.OPERATORS[name], (x, *coin, *arguments), found)

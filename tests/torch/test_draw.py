@@ -31,7 +31,9 @@ def test_a_draw_is_its_parts(name, mask_mode, dtype):
         assert torch.equal(found.entropy, ct.entropy(scores, pi, **masking))
     loss = (drawn.log_prob.double() + 2 * drawn.entropy.double()).sum()
     parts = ct.log_prob(scores, again, pi, **masking).double() + 2 * ct.entropy(scores, pi, **masking).double()
-    torch.testing.assert_close(*(torch.autograd.grad(v, scores)[0] for v in (loss, parts.sum())))
+    # the parts' gradients are rounded to 16 bits one by one, the draw's once
+    tolerance = {"rtol": 2e-2, "atol": 8e-3} if dtype == torch.bfloat16 else {}
+    torch.testing.assert_close(*(torch.autograd.grad(v, scores)[0] for v in (loss, parts.sum())), **tolerance)
 
 
 def test_draws_compile():

@@ -56,7 +56,7 @@ def test_it_trains_and_is_saved():
 def test_bad_settings():
     with pytest.raises(ValueError, match="num_classes = 6 classes; it has 5"):
         ct.CatnatLinear(8, 6, catnat.Parameterization(5))
-    with pytest.raises(ValueError, match="class_frequencies must be above 0"):
+    with pytest.raises(ValueError, match="class_frequencies must be finite and above 0"):
         ct.CatnatLinear(8, 2, class_frequencies=torch.tensor([0.0, 1.0]))
     with pytest.raises(ValueError, match="class_frequencies need a bias"):
         ct.CatnatLinear(8, 2, class_frequencies=torch.ones(2), bias=False)

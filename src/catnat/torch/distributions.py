@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -219,7 +220,8 @@ class CatnatCategorical(Categorical):
             self._validate_sample(value)
         value = value.long()
         if self._shares_logits() and value.shape == self._batch_shape:
-            return self.logits.gather(-1, value.unsqueeze(-1)).squeeze(-1)
+            with suppress(RuntimeError):  # an id out of range, which the function below names
+                return self.logits.gather(-1, value.unsqueeze(-1)).squeeze(-1)
         return functional.log_prob(self.scores, value, self.parameterization, **self._masking)
 
     def entropy(self) -> Tensor:

@@ -102,6 +102,8 @@ def log_prob(
     x, plan, dtype = prepare(scores, parameterization)
     mask = prepare_mask(mask, mask_mode, x, plan)
     check_integers(index, "index")
+    if plan.num_classes == 1:  # there is no path to look it up on
+        check_index(index, plan)
     try:
         found = _dispatch.log_prob(x, index, plan, mask, mask_mode)
     except (IndexError, RuntimeError):  # a walk checks on the way what it looks up

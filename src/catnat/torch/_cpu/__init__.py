@@ -80,6 +80,8 @@ def cross_entropy(
     """- log p of a class per row, reduced; None where a path is shorter."""
     if not wants_all(x, plan):
         return None
+    if x.dim() == 1:  # a row without a batch
+        return cross_entropy(x[None], target[None], plan, ignore_index, weight, reduction).reshape(target.shape)  # type: ignore[union-attr]
     loss = plan.cpu.cross_entropy(x, target.long(), weight, REDUCTIONS.index(reduction), ignore_index)
     return loss.view(target.shape) if reduction == "none" else loss
 

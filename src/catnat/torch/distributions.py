@@ -92,7 +92,7 @@ class CatnatCategorical(Categorical):
         scores: [..., K-1].
         parameterization: a `catnat.Parameterization`, or the name (or value) of an activation on the balanced tree.
         probs: [..., K] probabilities in place of scores; converted by `catnat.torch.scores_from_probs`.
-        logits: [..., K] log-probabilities, normalised or not, in place of scores; likewise.
+        logits: [..., K] log-probabilities, normalised or not, in place of scores; converted without leaving logarithms.
         mask: [..., K] boolean, True where a class is allowed.
         mask_mode: ``"renormalize"`` or ``"prune"``, as in `catnat.torch.log_catnat`.
         validate_args: as in torch.

@@ -367,7 +367,9 @@ class RelaxedOneHotCatnat(RelaxedOneHotCategorical):
         self.scores = scores
         self.parameterization = parameterization
         # what it would check is checked above, and its own check of probabilities fails for many classes
-        base = ExpRelaxedCategorical(value, logits=logits, validate_args=False)
+        # torch refuses an empty batch, but expands one row to it; the sum over no rows is zero and keeps the gradient
+        row = logits if logits.numel() else logits.reshape(-1, logits.shape[-1]).sum(0)
+        base = ExpRelaxedCategorical(value, logits=row, validate_args=False).expand(logits.shape[:-1])
         TransformedDistribution.__init__(self, base, ExpTransform(), validate_args=validate_args)
 
     def expand(self, batch_shape: Shape, _instance: Any = None) -> RelaxedOneHotCatnat:

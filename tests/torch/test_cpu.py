@@ -22,7 +22,7 @@ from torch.distributions import StickBreakingTransform
 
 from catnat import Natural, Parameterization, Sigmoid
 from catnat.core import reference
-from catnat.torch import _cpu, _eager, _masks
+from catnat.torch import _cpu, _eager, _masks, _whole
 from catnat.torch._cpu import build
 from catnat.torch._plan import Plan
 from tests.core.trees import KINDS, make_tree
@@ -80,9 +80,9 @@ def test_values_and_gradients_are_the_references(kind: str, activation: Natural,
         plan, x = plan_of(pi, dtype), 2 * numbers(5, size - 1, dtype=dtype)
         upstream = numbers(5, size, dtype=dtype, seed=1)
         there = x.double().numpy()
-        found = _cpu.log_classes(x, plan)
+        found = _whole.log_classes(x, plan)
         np.testing.assert_allclose(found.double(), reference.log_catnat(there, pi), rtol=close, atol=close)
-        slope = gradient_of(_cpu.log_classes, upstream, x, plan)
+        slope = gradient_of(_whole.log_classes, upstream, x, plan)
         expected = reference.log_catnat_gradient(there, upstream.double().numpy(), pi)
         np.testing.assert_allclose(slope.double(), expected, rtol=20 * close, atol=20 * close)
 
@@ -92,7 +92,7 @@ def test_values_and_gradients_are_the_references(kind: str, activation: Natural,
 def test_a_sigmoid_chain_is_stick_breaking(dtype: torch.dtype) -> None:
     pi = Parameterization(20, "sigmoid", make_tree("chain", 20))
     x = 3 * numbers(7, 19, dtype=dtype)
-    torch.testing.assert_close(_cpu.log_classes(x, plan_of(pi, dtype)).exp(), StickBreakingTransform()(x))
+    torch.testing.assert_close(_whole.log_classes(x, plan_of(pi, dtype)).exp(), StickBreakingTransform()(x))
 
 
 @needs_compiler
@@ -101,9 +101,9 @@ def test_a_sigmoid_chain_is_stick_breaking(dtype: torch.dtype) -> None:
 def test_far_scores_keep_their_digits_and_infinite_ones_are_certain(activation: Natural, dtype: torch.dtype) -> None:
     pi = Parameterization(4, activation)
     x = torch.tensor([[-300.0, 40.0, 7.0], [torch.inf, -torch.inf, 0.0], [0.0, 90.0, -torch.inf]], dtype=dtype)
-    found = _cpu.log_classes(x, plan_of(pi, dtype))
+    found = _whole.log_classes(x, plan_of(pi, dtype))
     np.testing.assert_allclose(found.double(), reference.log_catnat(x.double().numpy(), pi), rtol=1e-5, atol=1e-30)
-    slope = gradient_of(_cpu.log_classes, torch.ones(3, 4, dtype=dtype), x, plan_of(pi, dtype))
+    slope = gradient_of(_whole.log_classes, torch.ones(3, 4, dtype=dtype), x, plan_of(pi, dtype))
     assert slope.isfinite().all()
 
 
@@ -115,10 +115,10 @@ def test_nan_comes_out_below_its_node_alone(size: int, dtype: torch.dtype) -> No
     for node in (0, 1, size - 2):
         x = numbers(3, size - 1, dtype=dtype)
         x[1, node] = torch.nan
-        found = _cpu.log_classes(x, plan_of(pi, dtype))
+        found = _whole.log_classes(x, plan_of(pi, dtype))
         below = torch.tensor([any(step - 1 == node for step, _ in pi.tree.path(k)) for k in range(size)])
         assert (found.isnan() == (torch.arange(3) == 1)[:, None] & below).all()
-        slope = gradient_of(_cpu.log_classes, torch.ones(3, size, dtype=dtype), x, plan_of(pi, dtype))
+        slope = gradient_of(_whole.log_classes, torch.ones(3, size, dtype=dtype), x, plan_of(pi, dtype))
         assert (slope.isnan() == x.isnan()).all()
 
 
@@ -127,14 +127,14 @@ def test_shapes_of_every_kind() -> None:
     pi = Parameterization(6, "natural")
     plan = plan_of(pi, torch.float32)
     x = numbers(4, 5, 3, dtype=torch.float32).transpose(1, 2)  # [4, 3, 5], not contiguous
-    expected = _cpu.log_classes(x.contiguous(), plan)
-    torch.testing.assert_close(_cpu.log_classes(x, plan), expected, rtol=0, atol=0)
-    assert _cpu.log_classes(x[0, 0], plan).shape == (6,)
-    assert _cpu.log_classes(torch.empty(0, 5), plan).shape == (0, 6)
+    expected = _whole.log_classes(x.contiguous(), plan)
+    torch.testing.assert_close(_whole.log_classes(x, plan), expected, rtol=0, atol=0)
+    assert _whole.log_classes(x[0, 0], plan).shape == (6,)
+    assert _whole.log_classes(torch.empty(0, 5), plan).shape == (0, 6)
     theirs = gradient_of(plain, expected, x, plan)
-    torch.testing.assert_close(gradient_of(_cpu.log_classes, expected, x, plan), theirs)
+    torch.testing.assert_close(gradient_of(_whole.log_classes, expected, x, plan), theirs)
     wide = numbers(3000, 5, dtype=torch.float32)  # more than one thread's share
-    torch.testing.assert_close(_cpu.log_classes(wide, plan)[-7:], _cpu.log_classes(wide[-7:], plan), rtol=0, atol=0)
+    torch.testing.assert_close(_whole.log_classes(wide, plan)[-7:], _whole.log_classes(wide[-7:], plan), rtol=0, atol=0)
 
 
 # -- masks -------------------------------------------------------------------------------------------------------
@@ -150,11 +150,11 @@ def test_masked_values_and_gradients(kind: str, mode: str, dtype: torch.dtype) -
         plan, judge = plan_of(pi, dtype), Plan(pi, torch.float64, torch.device("cpu"))
         x, upstream = 2 * numbers(6, size - 1, dtype=dtype), numbers(6, size, dtype=dtype, seed=1)
         for mask in (some_mask(6, size), some_mask(size)):
-            found = _cpu.log_classes(x, plan, mask, mode)
+            found = _whole.log_classes(x, plan, mask, mode)
             expected = reference.log_catnat(x.double().numpy(), pi, mask.numpy(), mode)
             close = 1e-5 if dtype == torch.float32 else 1e-12
             np.testing.assert_allclose(found.double(), expected, rtol=close, atol=close)
-            slope = gradient_of(_cpu.log_classes, upstream, x, plan, mask, mode)
+            slope = gradient_of(_whole.log_classes, upstream, x, plan, mask, mode)
             theirs = gradient_of(plain, upstream.double(), x.double(), judge, mask, mode)
             np.testing.assert_allclose(slope.double(), theirs, rtol=10 * close, atol=10 * close)
 
@@ -163,11 +163,11 @@ def test_masked_values_and_gradients(kind: str, mode: str, dtype: torch.dtype) -
 def test_a_masks_batch_broadcasts_both_ways() -> None:
     plan = plan_of(Parameterization(6, "sigmoid"), torch.float64)
     x, mask = numbers(3, 5).requires_grad_(), some_mask(4, 3, 6)
-    found = _cpu.log_classes(x, plan, mask)
+    found = _whole.log_classes(x, plan, mask)
     torch.testing.assert_close(found, plain(x, plan, mask))
     assert torch.autograd.grad(found.exp().sum(), x)[0].shape == x.shape
     x, mask = numbers(4, 3, 5), mask[0]
-    torch.testing.assert_close(_cpu.log_classes(x, plan, mask), plain(x, plan, mask))
+    torch.testing.assert_close(_whole.log_classes(x, plan, mask), plain(x, plan, mask))
 
 
 @needs_compiler
@@ -175,12 +175,12 @@ def test_a_masks_batch_broadcasts_both_ways() -> None:
 def test_allowed_classes_may_be_as_improbable_as_can_be(dtype: torch.dtype) -> None:
     pi = Parameterization(16, "sigmoid", make_tree("chain", 16))
     x, mask = 300 * numbers(8, 15, dtype=dtype), some_mask(8, 16)
-    found = _cpu.log_classes(x, plan_of(pi, dtype), mask)
+    found = _whole.log_classes(x, plan_of(pi, dtype), mask)
     judge = plain(x.double(), Plan(pi, torch.float64, torch.device("cpu")), mask)
     torch.testing.assert_close(found.double(), judge, rtol=1e-4, atol=1e-4)
     # a certain turn leaves them no mass at all: they share it evenly
     x, mask = torch.tensor([[torch.inf, 0.0, 0.0]], dtype=dtype), torch.tensor([[True, True, False, False]])
-    shared = _cpu.log_classes(x, plan_of(Parameterization(4, "sigmoid"), dtype), mask).exp()
+    shared = _whole.log_classes(x, plan_of(Parameterization(4, "sigmoid"), dtype), mask).exp()
     torch.testing.assert_close(shared, torch.tensor([[0.5, 0.5, 0.0, 0.0]], dtype=dtype))
 
 
@@ -188,7 +188,7 @@ def test_allowed_classes_may_be_as_improbable_as_can_be(dtype: torch.dtype) -> N
 def test_a_row_without_allowed_classes_is_refused() -> None:
     mask = torch.tensor([[True, False], [False, False]])
     with pytest.raises(ValueError, match="at least one class in every row"):
-        _cpu.log_classes(torch.zeros(2, 1), plan_of(Parameterization(2), torch.float32), mask)
+        _whole.log_classes(torch.zeros(2, 1), plan_of(Parameterization(2), torch.float32), mask)
 
 
 # -- derivatives of higher order ---------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def test_derivatives_of_first_and_second_order(mode: str | None) -> None:
     x = numbers(2, 6).requires_grad_()
 
     def p(x: Tensor) -> Tensor:
-        return _cpu.log_classes(x, plan).exp() if mode is None else _cpu.log_classes(x, plan, mask, mode).exp()
+        return _whole.log_classes(x, plan).exp() if mode is None else _whole.log_classes(x, plan, mask, mode).exp()
 
     assert gradcheck(p, x)
     assert gradgradcheck(p, x)
@@ -216,7 +216,7 @@ def test_derivatives_of_first_and_second_order(mode: str | None) -> None:
 def test_a_graph_outlives_its_walk_and_may_run_in_any_thread() -> None:
     x = numbers(8, 5, dtype=torch.float32).requires_grad_()
     plan = plan_of(Parameterization(6), torch.float32)
-    out = _cpu.log_classes(x, plan)
+    out = _whole.log_classes(x, plan)
     expected = torch.autograd.grad(out.sum(), x, retain_graph=True)[0]
     del plan
     with ThreadPoolExecutor(4) as pool:
@@ -236,7 +236,7 @@ def test_cross_entropy_is_torchs_on_the_references_logs(weighted: bool, reductio
     x, target = numbers(4, 3, 5), torch.arange(12).view(4, 3) % 6
     target[0, 0] = -100
     weight = torch.arange(1.0, 7, dtype=torch.float64) if weighted else None
-    found = _cpu.cross_entropy(x, target, plan_of(pi, torch.float64), -100, weight, reduction)
+    found = _whole.cross_entropy(x, target, plan_of(pi, torch.float64), -100, weight, reduction)
     logs = torch.from_numpy(reference.log_catnat(x.numpy(), pi)).movedim(-1, 1)
     torch.testing.assert_close(found, F.nll_loss(logs, target, weight, reduction=reduction))
 
@@ -247,13 +247,13 @@ def test_a_class_per_row_its_log_p_and_the_entropy() -> None:
     plan, x, mask = plan_of(pi, torch.float64), numbers(4, 5), some_mask(4, 6)
     index = torch.tensor([0, 5, 2, 3])
     logs = torch.from_numpy(reference.log_catnat(x.numpy(), pi))
-    torch.testing.assert_close(_cpu.log_path(x, index, plan), logs.gather(1, index[:, None])[:, 0])
+    torch.testing.assert_close(_whole.log_path(x, index, plan), logs.gather(1, index[:, None])[:, 0])
     several = torch.stack((index, index.flip(0)), 1)
-    torch.testing.assert_close(_cpu.log_path(x, several, plan), logs.gather(1, several))
-    torch.testing.assert_close(_cpu.entropy(x, plan), torch.from_numpy(reference.entropy(x.numpy(), pi)))
-    log_p, entropy, drawn = _cpu.draw(x, plan, None, mask, "prune")
+    torch.testing.assert_close(_whole.log_path(x, several, plan), logs.gather(1, several))
+    torch.testing.assert_close(_whole.entropy(x, plan), torch.from_numpy(reference.entropy(x.numpy(), pi)))
+    log_p, entropy, drawn = _whole.draw(x, plan, None, mask, "prune")
     assert mask.gather(1, drawn[:, None]).all()
-    again = _cpu.judge(x, drawn, plan, mask, "prune")
+    again = _whole.judge(x, drawn, plan, mask, "prune")
     torch.testing.assert_close((log_p, entropy), again, rtol=0, atol=0)
     expected = reference.entropy(x.numpy(), pi, mask.numpy(), "prune")
     torch.testing.assert_close(entropy, torch.from_numpy(expected))
@@ -268,15 +268,15 @@ def test_draws_come_as_often_as_they_should(masking: tuple[str, ...], size: int)
     given = (mask, *masking) if masking else ()
     count = 20_000
     source = torch.Generator().manual_seed(3)
-    drawn = _cpu.sample(x, count, plan, source, *given)
+    drawn = _whole.sample(x, count, plan, source, *given)
     assert drawn.shape == (count, 2)
-    p = _cpu.log_classes(x, plan, *given).exp()
+    p = _whole.log_classes(x, plan, *given).exp()
     for row in range(2):
         seen = torch.bincount(drawn[:, row], minlength=size).double()
         assert (seen[p[row] == 0] == 0).all()
         off = (seen - count * p[row])[p[row] > 0] / (count * p[row]).sqrt()[p[row] > 0]
         assert float((off**2).sum()) < size + 6 * (2 * size) ** 0.5  # chi-square
-    again = _cpu.sample(x, count, plan, torch.Generator().manual_seed(3), *given)
+    again = _whole.sample(x, count, plan, torch.Generator().manual_seed(3), *given)
     assert (again == drawn).all()
 
 
@@ -288,7 +288,7 @@ def test_nan_never_draws_a_forbidden_class(size: int, mode: str) -> None:
     x, mask = numbers(50, size - 1, dtype=torch.float32), some_mask(50, size)
     x[torch.arange(50), torch.arange(50) % (size - 1)] = torch.nan
     for count in (1, 200):
-        drawn = _cpu.sample(x, count, plan, None, mask, mode)
+        drawn = _whole.sample(x, count, plan, None, mask, mode)
         assert mask.expand(count, 50, size).gather(2, drawn.unsqueeze(2)).all()
 
 
@@ -347,15 +347,15 @@ def test_many_processes_build_it_once_and_then_find_it(tmp_path: Path) -> None:
 def test_it_works_in_a_child_of_a_process_that_has_used_it() -> None:
     code = """
         import os, torch, catnat
-        from catnat.torch import _cpu
+        from catnat.torch import _whole
         from tests.torch.test_cpu import plan_of
         torch.set_num_threads(1)
         plan = plan_of(catnat.Parameterization(6), torch.float32)
         x = torch.zeros(4, 5, requires_grad=True)
-        _cpu.log_classes(x, plan).sum().backward()
+        _whole.log_classes(x, plan).sum().backward()
         child = os.fork()
         if child == 0:
-            _cpu.log_classes(x, plan).sum().backward()
+            _whole.log_classes(x, plan).sum().backward()
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
     """

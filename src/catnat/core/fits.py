@@ -26,7 +26,7 @@ class Fit(NamedTuple):
 
 
 # exp(r) = 1 + r + r^2 P(r), what is left when whole powers of two are taken off
-EXP = Fit((0.5, 0.16666665, 0.04166580, 0.00833345, 0.00139820, 0.00019876), (-math.log(2) / 2, math.log(2) / 2), 3e-9)
+EXP = Fit((0.499999935, 0.166665207, 0.041668387, 0.00836871, 0.001381461), (-math.log(2) / 2, math.log(2) / 2), 4.3e-9)
 # log(1+t) = t + t^2 P(t), with t = e^-|z|
 LOG_ONE_PLUS = Fit(
     (
@@ -48,8 +48,11 @@ TAN = Fit(
 )
 # the same where the scores have 16 bits
 TAN_SHORT = Fit((0.333139099, 0.136215802, 0.0409752489, 0.0434471382), (0.0, math.pi / 4), 4e-6)
+# log2(tan(u) / u) = u^2 P(u^2), on the same range
+LOG2_TAN = Fit((0.4809035, 0.11209598, 0.03235594, 0.00726754, 0.00625604), (0.0, math.pi / 4), 7.4e-8)
+LOG2_TAN_SHORT = Fit((0.48158057, 0.10591109, 0.04737265), (0.0, math.pi / 4), 2.3e-5)
 
-LOGIT_ERROR = 4e-8
+LOGIT_ERROR = 4e-8  # relative where z is above 1
 MAX_LOGIT_COEFFICIENTS = 20
 
 
@@ -62,16 +65,15 @@ def natural_logit(tail: float) -> Fit | None:
         return Fit((0.0,), (0.0, 0.0), 0.0)
     if tail == 0:
         return None
-
-    def target(v: np.ndarray) -> np.ndarray:  # (z - y) / y^3 at y^2 = v
-        y = np.sqrt(v)
-        series = 1 / 24 + v / 384 + v**2 * 61 / 322560  # where the difference has no digits left
-        return np.where(v < 1e-3, series, (2 * np.arcsinh(np.tan(y / 2)) - y) / np.maximum(y, 1e-3) ** 3)
-
-    grid = np.linspace(0, most, 2001)
+    v = most * (1 - np.cos(np.linspace(0, np.pi, 1001))) / 2  # y^2, densest at both ends
+    y = np.sqrt(v)
+    z = 2 * np.arcsinh(np.tan(y / 2))
+    series = 1 / 24 + v / 384 + v**2 * 61 / 322560  # where the difference has no digits left
+    target = np.where(v < 1e-3, series, (z - y) / np.maximum(y, 1e-3) ** 3)
+    counts = y**3 / np.maximum(1, z)  # what the target's error does to z
     for degree in range(1, MAX_LOGIT_COEFFICIENTS):
-        found = chebyshev.Chebyshev.interpolate(target, degree, domain=(0, most))
-        error = float(np.max(np.abs(found(grid) - target(grid)) * grid**1.5))
+        found = chebyshev.Chebyshev.fit(v, target, degree, domain=(0, most), w=counts)
+        error = float(np.max(np.abs(found(v) - target) * counts))
         if error <= LOGIT_ERROR:
             powers = found.convert(kind=np.polynomial.Polynomial)
             return Fit(tuple(float(c) for c in powers.coef), (0.0, natural.joint), error)

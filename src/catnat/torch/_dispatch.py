@@ -71,10 +71,10 @@ def _fast_walk(plan: Plan, dtype: torch.dtype, device: torch.device) -> Walk | N
         WALKS["gpu"] = autograd
         return None if plan.gpu is None else Walk("gpu", True, True, False, False, 4096)
     if device.type == "cpu":
-        from catnat.torch import _cpu
+        from catnat.torch import _cpu, _whole
 
         plan.cpu = _cpu.settings_for(plan.pi, dtype)
-        WALKS["cpu"] = _cpu
+        WALKS["cpu"] = _whole
         return None if plan.cpu is None else Walk("cpu", False, False, True, True, 1 << 62)
     return None
 
@@ -103,10 +103,7 @@ def log_p(x: Tensor, plan: Plan, mask: Tensor | None = None, mask_mode: str = "r
     masking = () if mask is None else (mask, mask_mode)
     if walk is not None:
         return _classes_in_order(WALKS[walk.name].log_classes(x, plan, *masking), walk, plan)
-    if mask is None:
-        return _eager.log_classes(x, plan)
-    classes, _ = _eager.descend(*_masks.branches(x, plan, mask, mask_mode), plan)
-    return torch.where(mask, classes, -torch.inf)
+    return _masks.log_classes(x, plan, mask, mask_mode)
 
 
 def p(x: Tensor, plan: Plan, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:

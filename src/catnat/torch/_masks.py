@@ -17,6 +17,13 @@ from catnat.torch._node import log_branches, logit
 from catnat.torch._plan import Plan
 
 
+def log_classes(x: Tensor, plan: Plan, mask: Tensor | None, mask_mode: str) -> Tensor:
+    """log p of every class: [..., K]."""
+    if mask is None:
+        return _eager.log_classes(x, plan)
+    return torch.where(mask, _eager.descend(*branches(x, plan, mask, mask_mode), plan)[0], -torch.inf)
+
+
 def branches(x: Tensor, plan: Plan, mask: Tensor | None = None, mask_mode: str = "prune") -> tuple[Tensor, Tensor]:
     """log(1-a) and log(a) of every node of the masked tree: [..., K-1] each."""
     left, right = log_branches(logit(x, plan))

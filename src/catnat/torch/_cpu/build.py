@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import logging
 import os
 import re
@@ -13,25 +12,24 @@ import sys
 import sysconfig
 import tempfile
 from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import torch
 
 from catnat.core import fits
 
 LOG = logging.getLogger("catnat")
-SOURCE = Path(__file__).with_name("walk.cpp")
-TORCH = Path(torch.__file__).parent
+SOURCE, TORCH = Path(__file__).with_name("walk.cpp"), Path(torch.__file__).parent
 
 
 @cache
-def load() -> ModuleType | None:
+def load() -> Any:
     """The compiled walk; None, and a line in the log, where it cannot be had."""
     try:
-        spec = importlib.util.spec_from_file_location("catnat.torch._cpu._walk", _library())
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
+        spec: Any = spec_from_file_location("catnat.torch._cpu._walk", _library())
+        module = module_from_spec(spec)
         spec.loader.exec_module(module)
         return module
     except Exception as error:  # whatever is amiss with a compiler, the plain walk goes on
@@ -46,12 +44,12 @@ def _library() -> Path:
         raise FileNotFoundError("it wants Linux and a C++ compiler")
     import fcntl  # not on every system
 
-    folders = (TORCH / "include", TORCH / "include/torch/csrc/api/include", sysconfig.get_path("include"))
+    headers = TORCH / "include", TORCH / "include/torch/csrc/api/include", sysconfig.get_path("include")
     flags = [
-        *("-std=c++20", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC"),
-        *("-fvisibility=hidden", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"),
+        *("-std=c++20", "-O3", "-march=native", "-funroll-loops", "-fno-math-errno", "-fno-trapping-math", "-fPIC"),
+        *("-fopenmp", "-fvisibility=hidden", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"),
         *(f"-DFIT_{n}={','.join(map(repr, getattr(fits, n).coefficients))}" for n in ("EXP", "LOG_ONE_PLUS")),
-        *(f"-I{folder}" for folder in folders),
+        *(f"-I{folder}" for folder in headers),
     ]
     # without -fopenmp: the threads are those of the OpenMP that PyTorch has brought along
     link = ["-shared", f"-L{TORCH / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"]
@@ -59,8 +57,8 @@ def _library() -> Path:
     versions = torch.__version__, sysconfig.get_config_var("SOABI"), compiler, os.stat(compiler).st_mtime
     key = hashlib.sha256(repr((versions, flags, processor)).encode() + SOURCE.read_bytes()).hexdigest()[:16]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "catnat"
-    library = folder / f"walk-{key}.so"
     folder.mkdir(parents=True, exist_ok=True)
+    library = folder / f"walk-{key}.so"
     with open(folder / "lock", "w") as lock:
         if not library.exists():
             fcntl.flock(lock, fcntl.LOCK_EX)  # of many processes one compiles and the others wait

@@ -12,13 +12,12 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <bit>
-#include <variant>
 
 using at::Tensor;
 using Optional = std::optional<Tensor>;
 
 constexpr int64_t BLOCK = 1024;  // nodes that a flat loop takes at once: they stay in the nearest cache
-constexpr int FIT = 9;           // coefficients of the natural activation's fit
+constexpr int FIT = 8;           // coefficients of the natural activation's fit
 constexpr double INF = std::numeric_limits<double>::infinity();
 
 // -- functions: float32 by the fits of catnat.core.fits, which the compiler's command line holds ---------------------
@@ -218,21 +217,22 @@ template <class T> Tensor gradient(const Loops<T>& loops, const Tensor& x, const
 
 // -- PyTorch's gradients, and Python ---------------------------------------------------------------------------------
 
-struct Walk : torch::CustomClassHolder {
-  std::variant<Loops<float>, Loops<double>> loops;
+template <class T> struct Walk : torch::CustomClassHolder {
+  Loops<T> loops;
   py::object plain;  // the gradient in plain, differentiable tensor code
-  Walk(decltype(loops) loops, py::object plain) : loops(std::move(loops)), plain(std::move(plain)) {}
+  Walk(int kind, std::vector<T> numbers, const std::vector<float>& fit, std::vector<T> shifts,
+       decltype(Loops<T>::levels) levels, std::vector<int64_t> node_places, std::vector<int64_t> class_places,
+       bool in_order, py::object plain)
+      : loops{{Kind(kind), numbers[0], numbers[1], numbers[2]}, shifts, levels, node_places, class_places, in_order},
+        plain(std::move(plain)) { std::copy(fit.begin(), fit.end(), loops.node.fit); }
   ~Walk() override { py::gil_scoped_acquire gil; plain = py::object(); }  // a graph may hold it and die in any thread
-  Tensor log_p(const Tensor& x, const Optional& mask, bool renormalizes) const {
-    return std::visit([&](auto& own) { return value(own, x, mask, renormalizes); }, loops);
-  }
 };
-using WalkPointer = c10::intrusive_ptr<Walk>;
+template <class T> using WalkPointer = c10::intrusive_ptr<Walk<T>>;
 
-struct LogP : torch::autograd::Function<LogP> {
+template <class T> struct LogP : torch::autograd::Function<LogP<T>> {
   using Context = torch::autograd::AutogradContext;
-  static Tensor forward(Context* ctx, const Tensor& x, const Optional& mask, WalkPointer walk, bool renormalizes) {
-    const Tensor log_p = walk->log_p(x, mask, renormalizes);
+  static Tensor forward(Context* ctx, const Tensor& x, const Optional& mask, WalkPointer<T> walk, bool renormalizes) {
+    const Tensor log_p = value(walk->loops, x, mask, renormalizes);
     ctx->save_for_backward({x, mask.value_or(Tensor()), mask && renormalizes ? log_p : Tensor()});
     ctx->saved_data["walk"] = c10::IValue::make_capsule(walk);
     ctx->saved_data["renormalizes"] = renormalizes;
@@ -240,40 +240,39 @@ struct LogP : torch::autograd::Function<LogP> {
   }
   static std::vector<Tensor> backward(Context* ctx, std::vector<Tensor> gradients) {
     const auto saved = ctx->get_saved_variables();
-    const auto walk = c10::static_intrusive_pointer_cast<Walk>(ctx->saved_data["walk"].toCapsule());
+    const auto walk = c10::static_intrusive_pointer_cast<Walk<T>>(ctx->saved_data["walk"].toCapsule());
     const bool renormalizes = ctx->saved_data["renormalizes"].toBool();
     const Optional mask = saved[1].defined() ? Optional(saved[1]) : std::nullopt;
     const Tensor& given = gradients[0];
     if (at::GradMode::is_enabled() || !given.has_storage() || given.is_neg()) {  // to be differentiated, or not plain
       py::gil_scoped_acquire gil;
-      return {walk->plain(saved[0], mask, renormalizes, given).cast<Tensor>(), Tensor(), Tensor(), Tensor()};
+      return {walk->plain(saved[0], mask, renormalizes, given).template cast<Tensor>(), Tensor(), Tensor(), Tensor()};
     }
-    const Tensor of_log_p = given.contiguous();
-    const auto pull = [&](auto& own) { return gradient(own, saved[0], mask, renormalizes, saved[2], of_log_p); };
-    return {std::visit(pull, walk->loops), Tensor(), Tensor(), Tensor()};
+    const Tensor dx = gradient(walk->loops, saved[0], mask, renormalizes, saved[2], given.contiguous());
+    return {dx, Tensor(), Tensor(), Tensor()};
   }
 };
-
-Tensor log_p(WalkPointer walk, const Tensor& scores, const Optional& mask, bool renormalizes) {
+template <class T> Tensor log_p(WalkPointer<T> walk, const Tensor& scores, const Optional& mask, bool renormalizes) {
   const Tensor x = (scores.is_neg() ? scores.resolve_neg() : scores).contiguous();
   const bool tracks = at::GradMode::is_enabled() && !c10::InferenceMode::is_enabled() && x.requires_grad();
-  return tracks ? LogP::apply(x, mask, walk, renormalizes) : walk->log_p(x, mask, renormalizes);
+  return tracks ? LogP<T>::apply(x, mask, walk, renormalizes) : value(walk->loops, x, mask, renormalizes);
 }
-Tensor cross_entropy(WalkPointer walk, const Tensor& x, const Tensor& target, const Optional& weight, int64_t reduction,
-                     int64_t ignored) {
-  const Tensor found = log_p(walk, x, {}, true);
+template <class T> Tensor cross_entropy(WalkPointer<T> walk, const Tensor& x, const Tensor& target,
+                                        const Optional& weight, int64_t reduction, int64_t ignored) {
+  const Tensor found = log_p<T>(walk, x, {}, true);
   return at::nll_loss(found.flatten(0, -2), target.flatten(), weight, reduction, ignored);
 }
-template <class T> WalkPointer make(int kind, std::vector<T> numbers, std::vector<float> fit, std::vector<T> shifts,
-                                    decltype(Loops<T>::levels) levels, std::vector<int64_t> node_places,
-                                    std::vector<int64_t> class_places, bool in_order, py::object plain) {
-  Node<T> node{Kind(kind), numbers[0], numbers[1], numbers[2]};
-  std::copy(fit.begin(), fit.end(), node.fit);
-  return c10::make_intrusive<Walk>(Loops<T>{node, shifts, levels, node_places, class_places, in_order}, plain);
+template <class T> void bind(py::module& module, const char* name) {
+  using Levels = decltype(Loops<T>::levels);
+  using Places = std::vector<int64_t>;
+  const py::call_guard<py::gil_scoped_release> free;  // other threads may run meanwhile
+  py::class_<Walk<T>, WalkPointer<T>>(module, name)
+      .def(py::init<int, std::vector<T>, std::vector<float>, std::vector<T>, Levels, Places, Places, bool, py::object>())
+      .def("log_p", &log_p<T>, free)
+      .def("cross_entropy", &cross_entropy<T>, free);
 }
 
 PYBIND11_MODULE(_walk, module) {
-  const py::call_guard<py::gil_scoped_release> free;  // other threads may run meanwhile
-  py::class_<Walk, WalkPointer>(module, "Walk").def("log_p", &log_p, free).def("cross_entropy", &cross_entropy, free);
-  module.def("make_float32", &make<float>).def("make_float64", &make<double>);
+  bind<float>(module, "Float32");
+  bind<double>(module, "Float64");
 }

@@ -41,9 +41,8 @@ LN_2: tl.constexpr = tl.constexpr(math.log(2))
 LN_4: tl.constexpr = tl.constexpr(math.log(4))
 TAN: tl.constexpr = tl.constexpr(fits.TAN.coefficients)
 TAN_SHORT: tl.constexpr = tl.constexpr(fits.TAN_SHORT.coefficients)
-# log2(tan(u) / u) = u^2 P(u^2), up to pi/4: off by 7e-8, and by 2e-5 where the scores have 16 bits
-LOG2_TAN: tl.constexpr = tl.constexpr((0.4809035, 0.11209598, 0.03235594, 0.00726754, 0.00625604))
-LOG2_TAN_SHORT: tl.constexpr = tl.constexpr((0.48158057, 0.10591109, 0.04737265))
+LOG2_TAN: tl.constexpr = tl.constexpr(fits.LOG2_TAN.coefficients)
+LOG2_TAN_SHORT: tl.constexpr = tl.constexpr(fits.LOG2_TAN_SHORT.coefficients)
 
 
 @triton.jit

@@ -545,6 +545,7 @@ def main() -> None:
     parser.add_argument("--tasks", choices=tuple(TASKS), nargs="+", help="default: digits, and mnist with --digits")
     parser.add_argument("--digits", type=Path, help="folder with MNIST's four IDX files, plain or gzipped")
     parser.add_argument("--seeds", type=int, default=5, help="at least 2: one run has no standard error")
+    parser.add_argument("--first-seed", type=int, default=0, help="later ones are fresh: no choice was made on them")
     parser.add_argument("--tails", type=float, nargs="+", default=[], help="more heads: natural with these tails")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--output", type=Path, help="folder for swap.csv, swap.md and swap.json")
@@ -554,6 +555,8 @@ def main() -> None:
         parser.error("mnist needs --digits FOLDER, with MNIST's four IDX files")
     if arguments.seeds < 2:
         parser.error(f"--seeds must be at least 2; got {arguments.seeds}")
+    if arguments.first_seed < 0:
+        parser.error(f"--first-seed must be at least 0; got {arguments.first_seed}")
     device = torch.device(arguments.device)
     backends = ("torch", "jax") if arguments.backend == "both" else (arguments.backend,)
     heads = HEADS | {f"tail {tail:g}": _natural(tail) for tail in arguments.tails}
@@ -563,13 +566,14 @@ def main() -> None:
     facts |= {"default": repr(catnat.Parameterization(CLASSES).activation)} | (
         {"jax": version("jax")} if "jax" in backends else {}
     )
+    seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     rows: list[Row] = []
     for name in tasks:
         split = small_digits() if name == "digits" else mnist(arguments.digits)
         for backend in backends:
             started = time.perf_counter()
             for setting in TASKS[name].settings:
-                rows += run(TASKS[name], backend, setting, range(arguments.seeds), split, device, heads)
+                rows += run(TASKS[name], backend, setting, seeds, split, device, heads)
                 taken = f"{time.perf_counter() - started:.0f}"
                 print(f"{name}, {backend}, {setting}: {taken} s", file=sys.stderr, flush=True)
             facts[f"seconds, {name}, {backend}"] = taken

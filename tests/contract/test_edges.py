@@ -13,6 +13,14 @@ from tests.contract.judge import assert_close
 
 every_backend = pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: b.name)
 every_public = pytest.mark.parametrize("backend", PUBLIC, ids=lambda b: b.name)
+every_activation = pytest.mark.parametrize(
+    ("backend", "activation"),
+    [
+        pytest.param(backend, activation, id=f"{backend.name}-{name}")
+        for turn, (name, activation) in enumerate(ACTIVATIONS.items())
+        for backend in asked(BACKENDS, Case(name, Parameterization(1, activation), turn))
+    ],
+)
 everywhere = pytest.mark.parametrize("case", grid(2, 6, 33, 100), ids=str)
 
 
@@ -56,8 +64,7 @@ def test_infinite_scores_are_certain_turns(case: Case, rows: int) -> None:
         assert np.isfinite(gradient).all(), backend.name
 
 
-@every_backend
-@pytest.mark.parametrize("activation", ACTIVATIONS.values(), ids=ACTIVATIONS)
+@every_activation
 def test_an_empty_batch_is_an_empty_answer(backend: Backend, activation: Activation) -> None:
     for size in (1, 2, 6, 100):
         pi = Parameterization(size, activation)
@@ -75,8 +82,7 @@ def test_an_empty_batch_is_an_empty_answer(backend: Backend, activation: Activat
             assert backend.scores_from_probs(probs, pi).shape == scores.shape
 
 
-@every_backend
-@pytest.mark.parametrize("activation", ACTIVATIONS.values(), ids=ACTIVATIONS)
+@every_activation
 def test_one_class_is_certain(backend: Backend, activation: Activation) -> None:
     pi = Parameterization(1, activation)
     for shape in ((), (4,), (2, 3)):

@@ -10,8 +10,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import catnat.jax as cj
 from tests.jax.cases import CASES, close, draw_scores, everything, make_case, weighted
+from tests.thinned import thinned
 
-EACH = pytest.mark.parametrize("case", CASES)
 BATCH = PartitionSpec("batch")
 
 
@@ -22,7 +22,7 @@ def mesh():
     return Mesh(np.array(devices[:4]), ("batch",))
 
 
-@EACH
+@pytest.mark.parametrize("case", thinned(CASES, 0))
 def test_shard_map_over_the_batch_changes_nothing(case, mesh):
     function, x = everything(case), jnp.asarray(draw_scores(make_case(case)[0], 8, dtype=np.float32))
     mapped = jax.shard_map(function, mesh=mesh, in_specs=BATCH, out_specs=BATCH)
@@ -41,7 +41,7 @@ def test_pmap_changes_nothing():
     close(jax.pmap(gradient)(x), gradient(x), 1e-5)
 
 
-@EACH
+@pytest.mark.parametrize("case", thinned(CASES, 1))
 def test_a_sharded_batch_stays_sharded(case, mesh):
     function, x = everything(case), draw_scores(make_case(case)[0], 8, dtype=np.float32)
     placed = jax.device_put(x, NamedSharding(mesh, BATCH))
@@ -52,7 +52,7 @@ def test_a_sharded_batch_stays_sharded(case, mesh):
     assert cj.log_catnat(placed).sharding.spec[0] == "batch"
 
 
-@pytest.mark.parametrize("case", ["natural-5", "sigmoid-8", "revive-6", "prune-5"])
+@pytest.mark.parametrize("case", thinned(["natural-5", "sigmoid-8", "revive-6", "prune-5"]))
 def test_shardings_may_be_part_of_types(case):
     pi, masking = make_case(case)
     scores, index = draw_scores(pi, 8, dtype=np.float32), np.arange(8) % pi.num_classes

@@ -14,6 +14,7 @@ from catnat.jax._gpu import walk as kernels
 from catnat.jax._plan import plan_for
 from tests.contract.cases import scores_for
 from tests.contract.judge import assert_close, expected_gradient
+from tests.thinned import thinned
 
 INTERPRET = jax.default_backend() != "gpu"
 ACTIVATIONS = {
@@ -40,7 +41,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("rows", "classes", "name"), CASES)
+@pytest.mark.parametrize(("rows", "classes", "name"), thinned(CASES))
 def test_kernels_agree_with_the_oracle(rows: int, classes: int, name: str) -> None:
     pi = Parameterization(classes, ACTIVATIONS[name])
     plan = plan_for(pi, classes, np.dtype(np.float32))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,7 @@ import catnat.jax as cj
 from catnat import Natural, Parameterization, Tree
 from catnat.core import reference
 from tests.core.trees import KINDS, make_tree
+from tests.thinned import thinned
 
 MODES = pytest.mark.parametrize("mode", ["renormalize", "prune"])
 KEY = jax.random.key(0)
@@ -25,7 +28,7 @@ def improbable(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return scores, np.isin(np.arange(16), [13, 14, 15][seed % 2 :])
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", thinned(range(6)))
 def test_digits_survive_where_all_allowed_classes_are_improbable(seed: int) -> None:
     scores, mask = improbable(seed)
     wide = scores.astype(np.float64)
@@ -45,9 +48,7 @@ def test_digits_survive_where_all_allowed_classes_are_improbable(seed: int) -> N
     np.testing.assert_allclose(gradient, reference.log_catnat_gradient(wide, both, CHAIN), atol=1e-5)
 
 
-@MODES
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize(("kind", "mode", "deep"), thinned(product(KINDS, ["renormalize", "prune"], [False, True])))
 def test_a_nan_score_never_leads_to_a_forbidden_class(kind: str, mode: str, deep: bool) -> None:
     size = 70 if deep else 4  # a chain of 70 is not walked level by level
     pi = Parameterization(size, "natural", make_tree(kind, size))
@@ -73,7 +74,7 @@ def test_the_row_of_the_report(mode: str) -> None:
     ).all()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", thinned(KINDS))
 def test_allowed_classes_without_mass_share_it_evenly(kind: str) -> None:
     # every coin is certain, so all but one class have no mass
     pi = Parameterization(8, Natural(tail=0.0, floor=0.0), make_tree(kind, 8))
@@ -96,7 +97,7 @@ def test_two_massless_sides_are_weighed_by_their_classes() -> None:
     np.testing.assert_allclose(p, [0, 1 / 3, 1 / 3, 1 / 3], rtol=1e-6)
 
 
-@pytest.mark.parametrize("size", [60, 300])
+@pytest.mark.parametrize("size", thinned([60, 300]))
 def test_a_long_chain_is_renormalised_like_a_short_one(size: int) -> None:
     pi = Parameterization(size, "natural", Tree.chain(size))
     rng = np.random.default_rng(0)

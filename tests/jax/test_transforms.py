@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from functools import partial
+from itertools import product
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +18,9 @@ import catnat
 import catnat.jax as cj
 from catnat.jax import _dispatch
 from tests.jax.cases import CASES, close, draw_scores, everything, make_case, operations, weighted
+from tests.thinned import thinned
 
-EACH = pytest.mark.parametrize("case", CASES)
-SMOOTH = pytest.mark.parametrize("case", [c for c in CASES if "revive" not in c])  # its gradient is no derivative
+SMOOTH = [case for case in CASES if "revive" not in case]  # its gradient is no derivative
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +43,7 @@ def numerical(function, x, step=1e-5):
 # -- derivatives -------------------------------------------------------------------------------------------------
 
 
-@SMOOTH
+@pytest.mark.parametrize("case", thinned(SMOOTH, 0))
 def test_first_derivatives_are_those_of_finite_differences(case):
     pi, _ = make_case(case)
     function, x = jax.jit(everything(case)), draw_scores(pi)
@@ -54,7 +55,7 @@ def test_first_derivatives_are_those_of_finite_differences(case):
     close(jax.grad(weighted(function))(x), jnp.linspace(-1, 2, expected.shape[0]) @ expected, 1e-8)
 
 
-@SMOOTH
+@pytest.mark.parametrize("case", thinned(SMOOTH, 1))
 def test_second_derivatives_agree_however_they_are_taken(case):
     x = draw_scores(make_case(case)[0])
     total = weighted(everything(case, "log_catnat", "log_prob", "entropy"))
@@ -71,21 +72,23 @@ def test_third_derivatives_are_those_of_finite_differences(case):
     close(third, numerical(jax.jit(jax.hessian(total)), x), 1e-7)
 
 
-@pytest.mark.parametrize("case", ["natural-5", "sigmoid-8", "reflect-6", "prune-5"])
-@pytest.mark.parametrize("name", ["log_catnat", "log_prob", "entropy"])
+@pytest.mark.parametrize(
+    ("case", "name"),
+    thinned(product(["natural-5", "sigmoid-8", "reflect-6", "prune-5"], ["log_catnat", "log_prob", "entropy"])),
+)
 def test_jax_finds_no_fault_with_the_gradients(case, name):
     x = draw_scores(make_case(case)[0], 2)
     check_grads(jax.jit(operations(case)[name]), (x,), order=2, modes=("fwd", "rev"), atol=1e-5, rtol=1e-5)
 
 
-@EACH
+@pytest.mark.parametrize("case", thinned(CASES, 2))
 def test_float32_is_float64_rounded(case):
     x, total = draw_scores(make_case(case)[0], 3), weighted(everything(case))
     both = jax.jit(jax.value_and_grad(total))
     close(both(x.astype(np.float32)), both(x), 2e-5)
 
 
-@SMOOTH
+@pytest.mark.parametrize("case", thinned(SMOOTH, 3))
 def test_pushing_forward_and_pulling_back_are_each_others_transpose(case):
     pi, _ = make_case(case)
     function, x, v = jax.jit(everything(case)), draw_scores(pi, 3), draw_scores(pi, 3, seed=1)
@@ -128,7 +131,7 @@ def test_revival_gates_the_way_back_and_lets_tangents_through():
 # -- batches -----------------------------------------------------------------------------------------------------
 
 
-@EACH
+@pytest.mark.parametrize("case", thinned(CASES, 4))
 def test_vmap_is_a_loop(case):
     pi, _ = make_case(case)
     function, planes = everything(case), draw_scores(pi, 2, 3)
@@ -174,7 +177,7 @@ def test_the_derivative_is_batched_over_tangents_and_points_alike(axis):
 # -- compiling ---------------------------------------------------------------------------------------------------
 
 
-@EACH
+@pytest.mark.parametrize("case", thinned(CASES, 5))
 def test_jit_remat_and_no_jit_at_all_give_the_same(case):
     x, total = draw_scores(make_case(case)[0], 3), weighted(operations(case)["log_catnat"])
     expected = jax.value_and_grad(total)(x)
@@ -236,7 +239,7 @@ def test_shapes_jaxprs_donation_and_nan_checks():
             jax.grad(lambda s, m=mode: cj.entropy(s, pi, mask=mask, mask_mode=m).sum())(10 * x)
 
 
-@pytest.mark.parametrize("case", ["natural-5", "chain-9", "renormalize-7"])
+@pytest.mark.parametrize("case", thinned(["natural-5", "chain-9", "renormalize-7"], 1))
 def test_an_exported_program_comes_back_whole(case):
     x, total = draw_scores(make_case(case)[0], 3), weighted(operations(case)["log_catnat"])
     program = export.export(jax.jit(jax.value_and_grad(total)))(x)

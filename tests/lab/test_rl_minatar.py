@@ -28,6 +28,7 @@ from catnat_lab.rl.minatar import Outcome, Settings, Steps, head_of, program
 from catnat_lab.rl.minatar_study import Plan, Sweep, best_rate
 from catnat_lab.rl.ppo import estimate
 from catnat_lab.store import Store
+from tests.thinned import thinned
 
 SMALL = Settings(steps=512, envs=4, rollout=16, epochs=2, minibatches=2)
 HEADS = ("softmax", "catnat", "catnat-sigmoid", "catnat-natural", "catnat-natural-revive-fine")
@@ -49,7 +50,7 @@ def test_advantages_are_those_of_the_other_ppo() -> None:
     np.testing.assert_allclose(ours, estimate(rewards, over > 0, values, following, 0.99, 0.95), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("name", thinned(HEADS))
 def test_network_and_loss_are_those_of_pytorch(name: str) -> None:
     """Value and gradients of every weight, with torch's convolution and the torch side's heads."""
     head = head_of(name, 3)
@@ -86,6 +87,7 @@ def test_network_and_loss_are_those_of_pytorch(name: str) -> None:
         np.testing.assert_allclose(slopes[key], weight.grad.numpy(), atol=2e-5, rtol=2e-3, err_msg=key)
 
 
+@pytest.mark.slow
 def test_seeds_of_a_stack_are_what_they_are_alone() -> None:
     training = program(SMALL)
     rates = jnp.array([0.001, 0.002])
@@ -253,6 +255,7 @@ def test_the_best_rate_has_the_best_mean_and_is_no_diverged_one(tmp_path: Path) 
         assert best_rate(study.finished()[0]) == 0.01
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "study")
     small = ["--steps", "2048", "--heads", "softmax", "catnat-natural"]

@@ -66,6 +66,7 @@ def test_counting_comes_to_what_taking_turns_comes_to(name: str) -> None:
         np.testing.assert_array_equal(mine, other)
 
 
+@pytest.mark.slow
 def test_play_is_the_same() -> None:
     """Every field of the state at every step, through ends of games."""
 

@@ -34,6 +34,7 @@ def sweep(folder: Path, plan: Plan = PLAN, minutes: float | None = None) -> dict
         return {head: [t.metrics["score"] for t in final_of(store, "CartPole-v1", head)] for head in plan.heads}
 
 
+@pytest.mark.slow
 def test_the_best_of_the_search_are_trained_over_seeds_and_a_stopped_study_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from catnat_lab.rl.ppo import Learner
 from catnat_lab.rl.settings import Settings, preset
 from catnat_lab.rl.train import EPISODES, only_one, read_episodes, train
 from catnat_lab.stopping import noted_stops
+from tests.thinned import thinned
 
 CPU = torch.device("cpu")
 CART = replace(preset("paper", "CartPole-v1"), envs=4, rollout=32, minibatches=2, epochs=2, anneal=True, steps=1280)
@@ -47,7 +48,7 @@ def kill_at(patch: pytest.MonkeyPatch, update: int) -> None:
     patch.setattr(Learner, "learn", learn)
 
 
-@pytest.mark.parametrize(("settings", "kills"), [(CART, (3, 7)), (TAXI, (2,)), (BREAKOUT, (2,))])
+@pytest.mark.parametrize(("settings", "kills"), thinned([(CART, (3, 7)), (TAXI, (2,)), (BREAKOUT, (2,))]))
 def test_a_killed_run_ends_as_if_it_had_not_been(
     settings: Settings, kills: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,10 +17,11 @@ import catnat.torch as ct
 from catnat import Natural, Parameterization, Sigmoid
 from catnat.core.errors import MASK_MODES, SATURATIONS
 from tests.core.trees import KINDS, make_tree
+from tests.thinned import thinned
 
 TOLERANCE = {np.float32: 1e-6, np.float64: 1e-12}
 FEW = settings(max_examples=12)  # every example is compiled
-both_precisions = pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda d: d.__name__)
+both_precisions = pytest.mark.parametrize("dtype", thinned(TOLERANCE), ids=lambda d: d.__name__)
 
 
 @dataclass(frozen=True)

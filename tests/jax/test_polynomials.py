@@ -11,6 +11,7 @@ from catnat import Natural, Parameterization
 from catnat.core import reference
 from catnat.jax import _node
 from catnat.jax._plan import plan_for
+from tests.thinned import thinned
 
 
 def test_exp_is_right_to_two_roundings() -> None:
@@ -40,7 +41,7 @@ def test_tail_one_half_is_the_sigmoid() -> None:
     np.testing.assert_allclose(*both, rtol=1e-6)
 
 
-@pytest.mark.parametrize("tail", [0.5, 0.05, 0.0])
+@pytest.mark.parametrize("tail", thinned([0.5, 0.05, 0.0], 2))
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_derivatives_of_any_order_are_right_at_zero(tail: float, dtype: type) -> None:
     # d^n log a / dx^n at a = 1/2; |z| and the likelier branch have a corner there

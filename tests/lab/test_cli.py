@@ -161,6 +161,7 @@ def test_killed_in_the_middle_it_goes_on_to_the_same_table(study, tmp_path):
                 assert float(ours[key]) == pytest.approx(float(value), rel=0.02, abs=1e-3) if value else not ours[key]
 
 
+@pytest.mark.slow
 def test_two_processes_share_one_study(study, tmp_path):
     arguments = command(*SMOKE, "--stacked", 1, "--output", tmp_path)
     both = [subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(2)]

@@ -98,6 +98,7 @@ def test_seeds_of_a_stack_are_what_they_are_alone() -> None:
     assert not np.allclose(both.parameters["dense"][0], both.parameters["dense"][1])
 
 
+@pytest.mark.slow
 def test_an_update_is_play_advantages_and_adam() -> None:
     """All of it again, step by step: pgx's game, numpy's advantages, which end where games do, and Adam by hand."""
     settings = replace(SMALL, rollout=32)
@@ -202,6 +203,7 @@ PLAN = Plan(
 )
 
 
+@pytest.mark.slow
 def test_a_stopped_study_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def study(folder: Path) -> report.Results:
         with Store(folder / "study.db") as store:
@@ -231,7 +233,7 @@ def test_a_stopped_study_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         Sweep(store, replace(PLAN, seeds=3), tmp_path)
 
 
-@pytest.mark.parametrize("at", [1_024, 2_048])  # the second ends with the last update
+@pytest.mark.parametrize("at", thinned([1_024, 2_048]))  # the second ends with the last update
 def test_ctrl_c_saves_what_there_is(tmp_path: Path, at: int) -> None:
     plan, told = replace(PLAN, rates=(0.001,)), []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from catnat.core import reference
 from catnat.torch._gpu import coin as coins
 from catnat.torch._gpu.coin import coin_of
 from tests.contract.judge import assert_close, expected_gradient
+from tests.thinned import thinned
 
 pytest.importorskip("triton")
 launch = pytest.importorskip("catnat.torch._gpu.launch")
@@ -85,7 +87,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(launch, f"_{name}_launcher", lru_cache(launcher.__wrapped__))
 
 
-@pytest.mark.parametrize("name", FAMILY)
+@pytest.mark.parametrize("name", thinned(FAMILY))
 def test_the_family(name: str) -> None:
     for classes in (2, 3, 8, 18):
         pi = Parameterization(classes, FAMILY[name])
@@ -94,7 +96,7 @@ def test_the_family(name: str) -> None:
         both_ways(pi, scores_of(pi, "1", ROWS), exp=True)
 
 
-@pytest.mark.parametrize("classes", [9, 16, 29, 33, 70])
+@pytest.mark.parametrize("classes", thinned([9, 16, 29, 33, 70]))
 @pytest.mark.parametrize("name", ["sigmoid", "tail 0.05", "paper"])
 def test_several_blocks(classes: int, name: str, small_blocks: None) -> None:
     pi = Parameterization(classes, FAMILY[name])
@@ -103,8 +105,13 @@ def test_several_blocks(classes: int, name: str, small_blocks: None) -> None:
         both_ways(pi, scores_of(pi, "1", 3), exp=True)
 
 
-@pytest.mark.parametrize("name", ["sigmoid", "tail 0.05", "tail 0.001", "paper", "floor", "amplitude"])
-@pytest.mark.parametrize("center", ["uniform", "one", "by node"])
+@pytest.mark.parametrize(
+    ("name", "center"),
+    thinned(
+        product(["sigmoid", "tail 0.05", "tail 0.001", "paper", "floor", "amplitude"], ["uniform", "one", "by node"]),
+        every=4,
+    ),
+)
 def test_activations_and_centres(name: str, center: str, small_blocks: None) -> None:
     for classes in (5, 13):
         pi = Parameterization(classes, FAMILY[name], center=centers(classes, center))
@@ -249,7 +256,7 @@ def test_paths_and_heads(classes: int, name: str) -> None:
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+@pytest.mark.parametrize("reduction", thinned(["none", "sum", "mean"], 1))
 @pytest.mark.parametrize(
     ("rows", "classes"), [(7, 5), (70, 3), (3, 4200)]
 )  # many rows a program, and many programs a row
@@ -299,7 +306,7 @@ def test_a_loss_over_nothing() -> None:
         assert launch.loss(x, target, coin, -1, None, "sum")[0] == 0
 
 
-@pytest.mark.parametrize("name", ["sigmoid", "tail 0.05", "floor"])
+@pytest.mark.parametrize("name", thinned(["sigmoid", "tail 0.05", "floor"], 2))
 def test_draws_follow_their_probabilities(name: str) -> None:
     pi = Parameterization(6, FAMILY[name])
     coin = coin_of(pi, CPU)

@@ -14,6 +14,7 @@ from torch.distributions import Categorical, StickBreakingTransform, kl_divergen
 import catnat.torch as ct
 from catnat import Natural, Parameterization, Sigmoid
 from tests.core.trees import KINDS, make_tree
+from tests.thinned import thinned
 
 ACTIVATIONS = [
     Sigmoid(),
@@ -87,7 +88,7 @@ def differentiable(pi: Parameterization) -> dict[str, tuple[Callable[..., Tensor
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", thinned(KINDS))
 @pytest.mark.parametrize("name", differentiable(Parameterization(5)))
 def test_first_and_second_derivatives_are_limits_of_differences(
     name: str, kind: str, activation: Sigmoid | Natural

@@ -19,6 +19,7 @@ import catnat
 import catnat.torch as ct
 from catnat.torch import _plan
 from tests.core.trees import make_tree
+from tests.thinned import thinned
 
 # name: number of classes, activation, tree, kind of mask
 CASES = {
@@ -100,7 +101,7 @@ def check_compiled(case, names, **options):
     assert_close(with_gradient(compiled, scores), with_gradient(everything, scores))
 
 
-@pytest.mark.parametrize("turn, case", list(enumerate(CASES)), ids=CASES)
+@pytest.mark.parametrize("turn, case", thinned(enumerate(CASES)), ids=CASES)
 def test_compiled_values_and_gradients_are_eager_ones(fresh, turn, case):
     others = SMOOTH[1:] * 2  # each of them with three or four cases; all of them with all is slow
     check_compiled(case, ["log_catnat", *others[turn % 6 : turn % 6 + 2]], backend="aot_eager")
@@ -252,7 +253,7 @@ def test_batched_and_differentiated_backward_passes(case, batch):
 
 @MODULES
 @pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("case", ["natural-18", "sigmoid-100", "chain-18", "reflect-8", "revive-18"])
+@pytest.mark.parametrize("case", thinned(["natural-18", "sigmoid-100", "chain-18", "reflect-8", "revive-18"]))
 def test_exported_programs_give_the_modules_results(fresh, module, strict, case):
     pi, _ = make_case(case)
     model = module(pi)
@@ -268,7 +269,7 @@ def test_exported_programs_give_the_modules_results(fresh, module, strict, case)
     assert_close(torch.export.load(saved).module()(scores), model(scores))
 
 
-@EACH
+@pytest.mark.parametrize("case", thinned(CASES))
 @EACH_SMOOTH
 def test_make_fx_traces_a_graph_that_gives_the_same(fresh, case, name):
     pi, function = make_case(case)[0], operations(case)[name]

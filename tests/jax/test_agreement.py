@@ -20,7 +20,7 @@ from tests.core.trees import KINDS, make_tree
 from tests.thinned import thinned
 
 TOLERANCE = {np.float32: 1e-6, np.float64: 1e-12}
-FEW = settings(max_examples=12)  # every example is compiled
+FEW = settings(max_examples=8)  # every example is compiled
 both_precisions = pytest.mark.parametrize("dtype", thinned(TOLERANCE), ids=lambda d: d.__name__)
 
 

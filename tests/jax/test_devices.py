@@ -22,7 +22,7 @@ def mesh():
     return Mesh(np.array(devices[:4]), ("batch",))
 
 
-@pytest.mark.parametrize("case", thinned(CASES, every=7))
+@pytest.mark.parametrize("case", thinned(CASES, every=9))
 def test_shard_map_over_the_batch_changes_nothing(case, mesh):
     function, x = everything(case), jnp.asarray(draw_scores(make_case(case)[0], 8, dtype=np.float32))
     mapped = jax.shard_map(function, mesh=mesh, in_specs=BATCH, out_specs=BATCH)
@@ -41,7 +41,7 @@ def test_pmap_changes_nothing():
     close(jax.pmap(gradient)(x), gradient(x), 1e-5)
 
 
-@pytest.mark.parametrize("case", thinned(CASES, 2, every=5))
+@pytest.mark.parametrize("case", thinned(CASES, 2, every=9))
 def test_a_sharded_batch_stays_sharded(case, mesh):
     function, x = everything(case), draw_scores(make_case(case)[0], 8, dtype=np.float32)
     placed = jax.device_put(x, NamedSharding(mesh, BATCH))

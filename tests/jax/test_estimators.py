@@ -16,6 +16,7 @@ import catnat.torch as ct
 from catnat.jax._noise import gumbel
 from tests.core.trees import make_tree
 from tests.jax.beside_torch import draw
+from tests.thinned import thinned
 
 K = 5
 LEAST_P = 1e-6
@@ -40,7 +41,9 @@ KEY = jax.random.key(0)
 
 @pytest.mark.parametrize(
     ("masking", "baseline"),
-    [*((MASKINGS[0], baseline) for baseline in BASELINES.values()), *((m, cj.LeaveOneOut()) for m in MASKINGS[1:])],
+    thinned(
+        [*((MASKINGS[0], baseline) for baseline in BASELINES.values()), *((m, cj.LeaveOneOut()) for m in MASKINGS[1:])]
+    ),
     ids=[*BASELINES, "renormalize", "prune"],
 )
 def test_the_score_function_is_unbiased(masking, baseline):

@@ -13,6 +13,7 @@ import catnat.jax as cj
 import catnat.torch as ct
 from tests.core.trees import make_tree
 from tests.jax.beside_torch import assert_same, draw, of_torch
+from tests.thinned import thinned
 
 NVEC = (3, 1, 2, 5)
 ALLOWED = np.array([0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 0], bool)
@@ -23,7 +24,7 @@ KINDS = {
 KEY = jax.random.key(0)
 
 
-@pytest.mark.parametrize("kind, mask_mode", [("one", None), ("one", "renormalize"), ("per part", "prune")])
+@pytest.mark.parametrize("kind, mask_mode", thinned([("one", None), ("one", "renormalize"), ("per part", "prune")], 1))
 def test_it_is_pytorchs(kind, mask_mode):
     kinds = KINDS[kind]
     masking = {"mask": ALLOWED, "mask_mode": mask_mode} if mask_mode else {}

@@ -43,7 +43,7 @@ def numerical(function, x, step=1e-5):
 # -- derivatives -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", thinned(SMOOTH, 0, every=5))
+@pytest.mark.parametrize("case", thinned(SMOOTH, 0, every=9))
 def test_first_derivatives_are_those_of_finite_differences(case):
     pi, _ = make_case(case)
     function, x = jax.jit(everything(case)), draw_scores(pi)
@@ -55,7 +55,7 @@ def test_first_derivatives_are_those_of_finite_differences(case):
     close(jax.grad(weighted(function))(x), jnp.linspace(-1, 2, expected.shape[0]) @ expected, 1e-8)
 
 
-@pytest.mark.parametrize("case", thinned(SMOOTH, 1, every=5))
+@pytest.mark.parametrize("case", thinned(SMOOTH, 1, every=9))
 def test_second_derivatives_agree_however_they_are_taken(case):
     x = draw_scores(make_case(case)[0])
     total = weighted(everything(case, "log_catnat", "log_prob", "entropy"))
@@ -81,14 +81,14 @@ def test_jax_finds_no_fault_with_the_gradients(case, name):
     check_grads(jax.jit(operations(case)[name]), (x,), order=2, modes=("fwd", "rev"), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("case", thinned(CASES, 2, every=5))
+@pytest.mark.parametrize("case", thinned(CASES, 2, every=9))
 def test_float32_is_float64_rounded(case):
     x, total = draw_scores(make_case(case)[0], 3), weighted(everything(case))
     both = jax.jit(jax.value_and_grad(total))
     close(both(x.astype(np.float32)), both(x), 2e-5)
 
 
-@pytest.mark.parametrize("case", thinned(SMOOTH, 3, every=5))
+@pytest.mark.parametrize("case", thinned(SMOOTH, 3, every=9))
 def test_pushing_forward_and_pulling_back_are_each_others_transpose(case):
     pi, _ = make_case(case)
     function, x, v = jax.jit(everything(case)), draw_scores(pi, 3), draw_scores(pi, 3, seed=1)
@@ -131,7 +131,7 @@ def test_revival_gates_the_way_back_and_lets_tangents_through():
 # -- batches -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", thinned(CASES, 4, every=5))
+@pytest.mark.parametrize("case", thinned(CASES, 4, every=9))
 def test_vmap_is_a_loop(case):
     pi, _ = make_case(case)
     function, planes = everything(case), draw_scores(pi, 2, 3)
@@ -177,7 +177,7 @@ def test_the_derivative_is_batched_over_tangents_and_points_alike(axis):
 # -- compiling ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", thinned(CASES, 5, every=5))
+@pytest.mark.parametrize("case", thinned(CASES, 5, every=9))
 def test_jit_remat_and_no_jit_at_all_give_the_same(case):
     x, total = draw_scores(make_case(case)[0], 3), weighted(operations(case)["log_catnat"])
     expected = jax.value_and_grad(total)(x)

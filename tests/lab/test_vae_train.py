@@ -21,7 +21,6 @@ from catnat_lab.vae.presets import preset, sizes
 from catnat_lab.vae.stack import Run
 from catnat_lab.vae.train import Checkpoint, Outcome, Plan, train
 from tests.lab.vae_cases import Kill
-from tests.thinned import thinned
 
 PLAN = Plan(variables=2, classes=4, steps=6, batch=20, samples=4)
 RUNS = [Run("grey", "softmax", 0.002, 1), Run("grey", "catnat-natural", 0.002, 1)]
@@ -128,7 +127,8 @@ def write_idx(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("table", thinned(["adam", "mlp"]))
+@pytest.mark.parametrize("table", ["adam", "mlp"])
+@pytest.mark.slow
 def test_a_study_runs_reports_goes_on_and_grows(table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "digits").mkdir()
     digits = write_idx(tmp_path / "digits")

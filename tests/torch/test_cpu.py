@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import gradcheck, gradgradcheck
+from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch.distributions import StickBreakingTransform
 
+import catnat.torch as ct
 from catnat import Natural, Parameterization, Sigmoid
 from catnat.core import reference
 from catnat.torch import _cpu, _eager, _masks, _whole
@@ -27,8 +29,9 @@ from catnat.torch._cpu import build
 from catnat.torch._plan import Plan
 from tests.core.trees import KINDS, make_tree
 
-FAMILY = [Sigmoid(), *(Natural(tail=tail) for tail in (0.5, 0.1, 0.05, 0.01, 1e-3)), Natural(amplitude=3.0, tail=0.07)]
 DTYPES = [torch.float32, torch.float64]
+NATURALS = [*(Natural(tail=tail) for tail in (0.5, 0.1, 0.05, 0.02)), Natural(amplitude=3.0, tail=0.07)]
+FAMILY = [*product([Sigmoid(), *NATURALS], DTYPES), (Natural(tail=1e-3), torch.float64)]
 
 needs_compiler = pytest.mark.usefixtures("compiled")
 
@@ -70,8 +73,7 @@ def gradient_of(function: Callable[..., Tensor], upstream: Tensor, x: Tensor, *r
 
 
 @needs_compiler
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("activation", FAMILY, ids=str)
+@pytest.mark.parametrize(("activation", "dtype"), FAMILY, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_and_gradients_are_the_references(kind: str, activation: Natural, dtype: torch.dtype) -> None:
     close = 2e-6 if dtype == torch.float32 else 1e-12
@@ -171,6 +173,33 @@ def test_a_masks_batch_broadcasts_both_ways() -> None:
 
 
 @needs_compiler
+@pytest.mark.parametrize("mode", ["renormalize", "prune"])
+def test_a_mask_may_lie_in_memory_as_it_likes(mode: str) -> None:
+    plan, x = plan_of(Parameterization(8), torch.float32), numbers(3, 7, dtype=torch.float32)
+    column, alike = (torch.arange(24) % 7 < 3).view(8, 3)[:, 1], torch.tensor([True]).expand(8)
+    for mask in (some_mask(3, 8).T.contiguous().T, column, alike):
+        expected = _whole.log_classes(x, plan, mask.clone(memory_format=torch.contiguous_format), mode)
+        torch.testing.assert_close(_whole.log_classes(x, plan, mask, mode), expected, rtol=0, atol=0)
+        torch.testing.assert_close(expected, plain(x, plan, mask, mode))
+    drawn = ct.CatnatCategorical(x[0], mask=column, mask_mode=mode).sample((500,))
+    assert column[drawn].all()
+
+
+@needs_compiler
+def test_the_gradient_of_very_many_masked_classes_keeps_its_digits() -> None:
+    size = 1 << 17
+    pi = Parameterization(size, "sigmoid")
+    x = 0.5 * numbers(1, size - 1, dtype=torch.float32)
+    mask = torch.rand(1, size, generator=torch.Generator().manual_seed(0)) < 0.05
+    mask[:, size // 2 :] = True  # one side of the root has much, the other little
+    upstream = torch.full((1, size), 0.1)
+    found = gradient_of(_whole.log_classes, upstream, x, plan_of(pi, torch.float32), mask)
+    judge = plan_of(pi, torch.float64)
+    exact = gradient_of(_whole.log_classes, upstream.double(), x.double(), judge, mask)
+    assert (found - exact).abs().max() < 1e-5 * exact.abs().max()
+
+
+@needs_compiler
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_allowed_classes_may_be_as_improbable_as_can_be(dtype: torch.dtype) -> None:
     pi = Parameterization(16, "sigmoid", make_tree("chain", 16))
@@ -210,6 +239,38 @@ def test_derivatives_of_first_and_second_order(mode: str | None) -> None:
     many = torch.autograd.grad(p(x), x, rows, is_grads_batched=True)[0]
     one_by_one = torch.stack([torch.autograd.grad(p(x), x, row)[0] for row in rows])
     torch.testing.assert_close(many, one_by_one)
+
+
+@needs_compiler
+@pytest.mark.parametrize("mode", [None, "renormalize", "prune"])
+def test_a_gradient_that_is_watched_takes_the_plain_way(mode: str | None) -> None:
+    plan, x = plan_of(Parameterization(6), torch.float64), numbers(3, 5).requires_grad_()
+    masking = () if mode is None else (some_mask(3, 6), mode)
+    out = _whole.log_classes(x, plan, *masking)
+    if mode is not None:
+        out = torch.where(masking[0], out, 0.0)
+    given, tangent, many = numbers(3, 6, seed=1), numbers(3, 6, seed=2), numbers(4, 3, 6, seed=3)
+
+    def pull(given: Tensor) -> Tensor:
+        return torch.autograd.grad(out, x, given, retain_graph=True)[0]
+
+    with forward_ad.dual_level():  # a tangent must not be lost
+        found = forward_ad.unpack_dual(pull(forward_ad.make_dual(given, tangent)))
+        torch.testing.assert_close(found.primal, pull(given))
+        assert found.tangent is not None
+        torch.testing.assert_close(found.tangent, pull(tangent))
+    torch.testing.assert_close(torch.func.vmap(pull)(many), torch.stack([pull(each) for each in many]))
+    assert not pull(torch._efficientzerotensor((3, 6), dtype=torch.float64)).any()
+
+
+@needs_compiler
+def test_saved_tensors_may_come_back_in_another_layout() -> None:
+    plan, x = plan_of(Parameterization(6), torch.float32), numbers(4, 5, dtype=torch.float32)
+    mask, upstream = some_mask(4, 6), numbers(4, 6, dtype=torch.float32, seed=1)
+    expected = gradient_of(_whole.log_classes, upstream, x, plan, mask)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t.t().contiguous().t()):
+        found = gradient_of(_whole.log_classes, upstream, x, plan, mask)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
 @needs_compiler
@@ -299,6 +360,7 @@ def test_nan_never_draws_a_forbidden_class(size: int, mode: str) -> None:
 def test_the_papers_activation_is_left_to_the_plain_walk(saturation: str) -> None:
     assert _cpu.settings_for(Parameterization(6, Natural(tail=0.0, saturation=saturation)), torch.float32) is None
     assert _cpu.settings_for(Parameterization(1), torch.float32) is None
+    assert _cpu.settings_for(Parameterization(6, Natural(tail=0.001)), torch.float32) is None  # no polynomial for it
 
 
 # -- building it -------------------------------------------------------------------------------------------------
@@ -327,6 +389,26 @@ def test_without_a_working_compiler_one_line_is_logged(
         assert _cpu.settings_for(Parameterization(6), torch.float32) is None
     said = [record.getMessage() for record in caplog.records if "slower" in record.getMessage()]
     assert len(said) == 1 and "\n" not in said[0]
+
+
+@needs_compiler
+def test_a_built_walk_is_found_where_nothing_may_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[Any]] = []
+
+    def run(command: list[Any], cwd: str, **_: Any) -> None:
+        commands.append(command)
+        Path(cwd, "walk.so").touch()
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", "c++ -pipe")
+    built = build._library()
+    assert [command[1] for command in commands] == ["-pipe", "-pipe"]  # compiled and linked
+    (tmp_path / "catnat" / "lock").unlink()
+    assert build._library() == built and len(commands) == 2
+    assert not (tmp_path / "catnat" / "lock").exists()
+    monkeypatch.setenv("CXX", "c++")
+    assert build._library() != built  # another compiler's, or with other arguments
 
 
 @needs_compiler

@@ -119,6 +119,11 @@ def test_an_empty_batch_passes_validation():
     drawn = ct.RelaxedOneHotCatnat(0.5, empty, validate_args=True).rsample()
     (gradient,) = torch.autograd.grad(drawn.sum(), empty)
     assert (drawn.shape, gradient.shape) == ((0, 4), (0, 3))
+    assert ct.RelaxedOneHotCatnat(0.5, empty, validate_args=True).log_prob(drawn).shape == (0,)
+    relaxed, full = ct.RelaxedOneHotCatnat(0.5, SCORES), ct.log_catnat(SCORES)
+    value = relaxed.rsample((3,))
+    theirs = D.RelaxedOneHotCategorical(torch.tensor(0.5), logits=full).log_prob(value)
+    torch.testing.assert_close(relaxed.log_prob(value), theirs)
 
 
 def test_many_classes_pass_validation():

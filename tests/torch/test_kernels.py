@@ -87,7 +87,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(launch, f"_{name}_launcher", lru_cache(launcher.__wrapped__))
 
 
-@pytest.mark.parametrize("name", thinned(FAMILY))
+@pytest.mark.parametrize("name", thinned(FAMILY, every=2))
 def test_the_family(name: str) -> None:
     for classes in (2, 3, 8, 18):
         pi = Parameterization(classes, FAMILY[name])
@@ -255,15 +255,22 @@ def test_paths_and_heads(classes: int, name: str) -> None:
     assert_close(drawn_log_p.numpy(), np.take_along_axis(log_p, drawn.numpy()[:, None], 1)[:, 0], 2e-6, "drawn")
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("reduction", thinned(["none", "sum", "mean"], 1))
 @pytest.mark.parametrize(
-    ("rows", "classes"), [(7, 5), (70, 3), (3, 4200)]
-)  # many rows a program, and many programs a row
-@pytest.mark.parametrize("programs", ["one", "one in turns", "many"])
+    ("weighted", "reduction", "shape", "programs"),
+    thinned(
+        product(
+            [False, True],
+            ["none", "sum", "mean"],
+            [(7, 5), (70, 3), (3, 4200)],  # many rows a program, and many programs a row
+            ["one", "one in turns", "many"],
+        ),
+        every=5,
+    ),
+)
 def test_losses(
-    rows: int, classes: int, reduction: str, weighted: bool, programs: str, monkeypatch: pytest.MonkeyPatch
+    weighted: bool, reduction: str, shape: tuple[int, int], programs: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    rows, classes = shape
     if programs != "one":
         monkeypatch.setattr(
             blocks, "loss_shape", lambda classes, rows: (2, 4, -(-rows // 2) if programs == "many" else 1)

@@ -53,12 +53,12 @@ LOG2_TAN = Fit((0.4809035, 0.11209598, 0.03235594, 0.00726754, 0.00625604), (0.0
 LOG2_TAN_SHORT = Fit((0.48158057, 0.10591109, 0.04737265), (0.0, math.pi / 4), 2.3e-5)
 
 LOGIT_ERROR = 4e-8  # relative where z is above 1
-MAX_LOGIT_COEFFICIENTS = 20
+MAX_LOGIT_COEFFICIENTS = 11  # more would be larger than what they sum to, and cancel in float32
 
 
 @lru_cache(maxsize=256)
 def natural_logit(tail: float) -> Fit | None:
-    """z = y + y^3 P(y^2) for 2 asinh(tan(y/2)), y up to the joint; None where that is too near to the range's end."""
+    """z = y + y^3 P(y^2) for 2 asinh(tan(y/2)), y up to the joint; None where the tail is below 0.018 or so."""
     natural = Natural(tail=tail)
     most = natural.joint**2
     if tail == 0.5:
@@ -71,7 +71,7 @@ def natural_logit(tail: float) -> Fit | None:
     series = 1 / 24 + v / 384 + v**2 * 61 / 322560  # where the difference has no digits left
     target = np.where(v < 1e-3, series, (z - y) / np.maximum(y, 1e-3) ** 3)
     counts = y**3 / np.maximum(1, z)  # what the target's error does to z
-    for degree in range(1, MAX_LOGIT_COEFFICIENTS):
+    for degree in range(MAX_LOGIT_COEFFICIENTS):
         found = chebyshev.Chebyshev.fit(v, target, degree, domain=(0, most), w=counts)
         error = float(np.max(np.abs(found(v) - target) * counts))
         if error <= LOGIT_ERROR:

@@ -11,7 +11,7 @@ functions cost several times as much on a CPU.
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from catnat.core.fits import EXP, LOG_ONE_PLUS, Fit, natural_logit
+from catnat.core.fits import EXP, LOG_ONE_PLUS, natural_logit
 from catnat.core.parameterization import Natural, Sigmoid
 from catnat.jax import _compat
 from catnat.jax._plan import Plan
@@ -128,22 +128,13 @@ def logit(x: Array, plan: Plan, nodes: Array | None = None) -> Array:
     offset = _centered(x, plan, nodes)
     if isinstance(of, Sigmoid):
         return offset
-    fit = _fit(of.tail) if isinstance(of, Natural) and plan.dtype == np.float32 else None
+    fit = natural_logit(of.tail) if isinstance(of, Natural) and plan.dtype == np.float32 else None
     if fit is None or not isinstance(of, Natural):
         return _once(of.logit(offset, jnp))
     y = offset * of.gain
     inside = jnp.clip(y, -of.joint, of.joint)
     v = inside * inside
     return _once(inside * v * polynomial(v, fit.coefficients) + (inside + (y - inside) * of.steepest))
-
-
-@lru_cache
-def _fit(tail: float) -> Fit | None:
-    """The logit's polynomial, unless its terms are so large that they cancel in float32."""
-    fit = natural_logit(tail)
-    if fit is None or sum(abs(c) * fit.range[1] ** (2 * i + 3) for i, c in enumerate(fit.coefficients)) > 10:
-        return None
-    return fit
 
 
 @logit.defjvp

@@ -76,6 +76,8 @@ def plain_backward(function: Callable[[Tensor], Any], x: Tensor, gradient: Any) 
     ``function`` returns a tensor or several, and so is ``gradient``.
     """
     again = torch.is_grad_enabled()
+    if in_function_transform() and not again:
+        return torch.func.vjp(function, x)[1](gradient)[0]
     with torch.enable_grad():
         # a view of our own: the user's hooks on x must see this gradient once, not twice
         x = x.view_as(x) if again else x.detach().requires_grad_()

@@ -79,12 +79,12 @@ def _fast_walk(plan: Plan, dtype: torch.dtype, device: torch.device) -> Walk | N
     return None
 
 
-def _walk(x: Tensor, plan: Plan, masked: bool = False, head: bool = False) -> tuple[Walk | None, Tensor]:
+def _walk(x: Tensor, plan: Plan, mask: Tensor | None = None, head: bool = False) -> tuple[Walk | None, Tensor]:
     """The walk that may serve these scores now, None for the plain one; and the scores as it takes them."""
     walk: Walk | None = None if plan.fast is UNASKED else plan.fast
     if walk is not None and (
         in_forward_mode()
-        or (masked and not walk.takes_masks)
+        or (mask is not None and not (walk.takes_masks and is_plain(mask)))
         or (head and plan.num_classes > walk.max_head)
         or not (walk.compiles and not in_function_transform() if is_compiling() else is_plain(x))
     ):
@@ -99,7 +99,7 @@ def _walk(x: Tensor, plan: Plan, masked: bool = False, head: bool = False) -> tu
 
 def log_p(x: Tensor, plan: Plan, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
     """log p of every class: [..., K]."""
-    walk, x = _walk(x, plan, mask is not None)
+    walk, x = _walk(x, plan, mask)
     masking = () if mask is None else (mask, mask_mode)
     if walk is not None:
         return _classes_in_order(WALKS[walk.name].log_classes(x, plan, *masking), walk, plan)
@@ -108,7 +108,7 @@ def log_p(x: Tensor, plan: Plan, mask: Tensor | None = None, mask_mode: str = "r
 
 def p(x: Tensor, plan: Plan, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
     """p of every class: [..., K]."""
-    walk, ready = _walk(x, plan, mask is not None)
+    walk, ready = _walk(x, plan, mask)
     if walk is not None and walk.takes_half and mask is None:
         return _classes_in_order(WALKS[walk.name].classes(ready, plan), walk, plan)
     return log_p(x, plan, mask, mask_mode).exp()
@@ -177,7 +177,7 @@ def classes_are_cheap(x: Tensor, plan: Plan) -> bool:
 
 def entropy(x: Tensor, plan: Plan, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
     """Entropy in nats: [...]."""
-    walk, x = _walk(x, plan, mask is not None, head=True)
+    walk, x = _walk(x, plan, mask, head=True)
     if walk is not None:
         return WALKS[walk.name].entropy(x, plan, *(() if mask is None else (mask, mask_mode)))
     return _eager.entropy(*_masks.branches(x, plan, mask, mask_mode), plan)
@@ -198,7 +198,7 @@ def sample(
     if mask is not None:
         batch = torch.broadcast_shapes(x.shape[:-1], mask.shape[:-1])
         x, mask = x.expand((*batch, -1)), mask.expand((*batch, -1))
-    walk, x = _walk(x, plan, mask is not None)
+    walk, x = _walk(x, plan, mask)
     if walk is not None:
         masking = () if mask is None else (mask, mask_mode)
         return _ids_from_heap(WALKS[walk.name].sample(x, count, plan, generator, *masking), walk, plan)
@@ -218,7 +218,7 @@ def head(
     generator: torch.Generator | None,
 ) -> Tensors:
     """A class per row, drawn or given, its log p and the row's entropy."""
-    walk, ready = _walk(x, plan, mask is not None, head=True)
+    walk, ready = _walk(x, plan, mask, head=True)
     if walk is not None:
         masking = () if mask is None else (mask, mask_mode)
         if index is None:

@@ -9,7 +9,6 @@ way the result is a tree like any other, and digits survive where all allowed cl
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from catnat.torch import _eager
@@ -64,8 +63,7 @@ def log_masses(
         on_right = pairs[..., 1] + (right[..., own] if isinstance(right, Tensor) else right)
         # where one is -inf the other is the sum, and a formula's derivatives would be NaN
         both = torch.minimum(on_left, on_right) > -torch.inf
-        safe = torch.where(both, on_left, 0.0)
-        sums = safe - F.logsigmoid(safe - torch.where(both, on_right, 0.0))
+        sums = torch.logaddexp(torch.where(both, on_left, 0.0), torch.where(both, on_right, 0.0))
         totals = torch.where(both, sums, torch.maximum(on_left, on_right))
         below.append((on_left, on_right, totals))
     on_left, on_right, totals = (torch.cat(parts[::-1], -1) for parts in zip(*below, strict=True))

@@ -18,11 +18,9 @@ REDUCTIONS = ("none", "mean", "sum")  # as PyTorch numbers them
 
 def log_classes(x: Tensor, plan: Plan, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
     """log p of every class: [..., K]."""
-    if mask is not None and mask.dim() > 1:
-        if mask.shape[:-1] != x.shape[:-1]:
-            batch = torch.broadcast_shapes(x.shape[:-1], mask.shape[:-1])
-            x, mask = x.expand((*batch, -1)), mask.expand((*batch, -1))
-        mask = mask.contiguous()
+    if mask is not None and mask.dim() > 1 and mask.shape[:-1] != x.shape[:-1]:
+        batch = torch.broadcast_shapes(x.shape[:-1], mask.shape[:-1])
+        x, mask = x.expand((*batch, -1)), mask.expand((*batch, -1))
     return plan.cpu.log_p(x, mask, mask_mode == "renormalize")
 
 

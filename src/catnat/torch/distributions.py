@@ -379,6 +379,13 @@ class RelaxedOneHotCatnat(RelaxedOneHotCategorical):
         new.parameterization = self.parameterization
         return super().expand(batch_shape, _instance=new)
 
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The density's logarithm. torch's own way to it does not know an empty batch."""
+        if self._validate_args:
+            self._validate_sample(value)
+        logs = value.log()
+        return self.base_dist.log_prob(logs) - logs.sum(-1)
+
 
 class MultiCatnat(Distribution):
     """Independent catnats of different sizes side by side, for actions with several parts (`MultiDiscrete`).

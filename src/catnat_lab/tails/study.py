@@ -1,0 +1,45 @@
+"""The study: every task's rates on its search seeds, then its final seeds; in slices of time, resumed where it was."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+
+import torch
+
+from catnat_lab.tails.jobs import Job, Ledger, Progress, Task, final_jobs, search_jobs
+from catnat_lab.tails.verdict import chosen_rates
+
+
+def left_to_do(task: Task, ledger: Ledger) -> list[Job]:
+    """The search, and when that is done the final seeds."""
+    search = ledger.missing(search_jobs(task))
+    return search or ledger.missing(final_jobs(task, chosen_rates(task, ledger.results)))
+
+
+def run(
+    tasks: Sequence[Task],
+    ledger: Ledger,
+    device: torch.device,
+    minutes: float,
+    progress: Progress,
+    tell: Callable[[str], None],
+) -> bool:
+    """Train what is missing, until that much time is spent; whether everything is done."""
+    end = time.monotonic() + 60 * minutes
+    for task in tasks:
+        while jobs := left_to_do(task, ledger):
+            for some in _in_turns(jobs, task.at_once):
+                if time.monotonic() >= end:
+                    return False
+                started = time.monotonic()
+                ledger.add(some, task.train(some, device, progress))
+                tell(f"{task.name}: {len(some)} runs in {time.monotonic() - started:.0f} s")
+    return True
+
+
+def _in_turns(jobs: Sequence[Job], size: int) -> Iterator[list[Job]]:
+    every = iter(jobs)
+    while some := list(islice(every, size)):
+        yield some

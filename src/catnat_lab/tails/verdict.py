@@ -1,0 +1,148 @@
+"""What the runs say: the best rate of every head, its result there, how robust it is, and which default that makes.
+
+The rule, written down before any of these runs:
+
+1. A member of the family (a tail with a gain) qualifies on a task if its result on the final seeds is within one
+   standard error of the best member's: the standard error of the difference, paired by seed.
+2. Of those that qualify on all graph and VAE tasks the default is the one whose least robustness over all tasks that
+   have it is largest. Where none qualifies on all of them, those that qualify on the most are compared.
+3. Of equals the larger tail wins, then the gain nearer to 1: the tamer one.
+
+Robustness: around a head's best rate lies a tenfold range of rates, on a logarithmic scale half of it below. It is the
+share of that range in which the validation result, interpolated between the rates that were tried, stays within the
+task's tolerance of the head's own best. What lies beyond the tried rates does not count as within.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from catnat_lab.heads import activation_of
+from catnat_lab.stats import holm, summarize, welch, welch_interval
+from catnat_lab.tails.jobs import FAMILY, SOFTMAX, Job, Result, Task
+
+POINTS = 1001  # of the tenfold range
+DECIDE = ("graphs", "VAE")  # the tasks whose results decide who qualifies
+
+Results = Mapping[Job, Result]
+
+
+def rate_means(task: Task, head: str, results: Results) -> dict[float, float]:
+    """Mean validation result of the search seeds by rate, where all of them are there; a diverged run makes it bad."""
+    worst = math.inf if task.lower_is_better else -math.inf
+    found = {}
+    for rate in task.rates:
+        values = [r.validation for j, r in results.items() if j[:3] == (task.name, head, rate) and j.is_search]
+        if len(values) == task.search_seeds:
+            found[rate] = float(np.mean(values)) if all(map(math.isfinite, values)) else worst
+    return found
+
+
+def best_rate(task: Task, means: Mapping[float, float]) -> float:
+    """The rate with the best mean."""
+    pick = min if task.lower_is_better else max
+    return pick(means, key=means.__getitem__)
+
+
+def chosen_rates(task: Task, results: Results) -> dict[str, float]:
+    """Of every head."""
+    return {head: best_rate(task, rate_means(task, head, results)) for head in task.heads}
+
+
+def robustness(task: Task, means: Mapping[float, float]) -> float:
+    """The share of the tenfold range around the best rate that is as good as it, within the task's tolerance."""
+    best = best_rate(task, means)
+    rates = sorted(means)
+    worse = [abs(means[rate] - means[best]) for rate in rates]  # how much, infinite for a rate that diverged
+    points = np.log10(best) + np.linspace(-0.5, 0.5, POINTS)
+    lost = 1e9 * task.tolerance  # a line to infinity cannot be interpolated: it leaves the tolerance at once
+    found = np.interp(points, np.log10(rates), np.minimum(worse, lost), left=lost, right=lost)
+    return float((found <= task.tolerance).mean())
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One head on one task."""
+
+    head: str
+    rate: float
+    at_edge: bool  # whether the best rate is the first or the last of those tried
+    values: tuple[float, ...]  # of the final seeds, in their order
+    robustness: float
+    difference: float  # mean minus softmax's
+    interval: tuple[float, float]  # of Welch's test, 95%
+    effect: float  # Cohen's d
+    p: float  # of Welch's test against softmax, corrected by Holm over the task's heads
+
+
+def findings(task: Task, results: Results) -> list[Finding]:
+    """All heads of a task whose runs are all there; none where softmax's are not."""
+    values: dict[str, tuple[float, ...]] = {}
+    means = {head: rate_means(task, head, results) for head in task.heads}
+    means = {head: found for head, found in means.items() if len(found) == len(task.rates)}
+    for head, found in means.items():
+        rate = best_rate(task, found)
+        jobs = [Job(task.name, head, rate, seed) for seed in range(1, task.seeds + 1)]
+        if all(job in results and math.isfinite(results[job].test) for job in jobs):
+            values[head] = tuple(results[job].test for job in jobs)
+    if SOFTMAX not in values:
+        return []
+    softmax = values[SOFTMAX]
+    others = [head for head in values if head != SOFTMAX]
+    ps = dict(zip(others, holm([welch(values[head], softmax) for head in others]), strict=True))
+    result = []
+    for head, own in values.items():
+        rate = best_rate(task, means[head])
+        interval = welch_interval(own, softmax) if head != SOFTMAX else (0.0, 0.0)
+        spread = math.sqrt((summarize(own).std ** 2 + summarize(softmax).std ** 2) / 2)
+        difference = summarize(own).mean - summarize(softmax).mean
+        edge = rate in (min(task.rates), max(task.rates))
+        effect = difference / spread if spread else 0.0 if difference == 0 else math.copysign(math.inf, difference)
+        result.append(
+            Finding(
+                head, rate, edge, own, robustness(task, means[head]), difference, interval, effect, ps.get(head, 1.0)
+            )
+        )
+    return result
+
+
+def qualifies(task: Task, found: Finding, every: Sequence[Finding]) -> bool:
+    """Whether a member of the family is within one standard error of the best member."""
+    sign = 1 if task.lower_is_better else -1
+    members = [each for each in every if each.head in FAMILY]
+    best = min(members, key=lambda each: sign * summarize(each.values).mean)
+    worse = [sign * (a - b) for a, b in zip(found.values, best.values, strict=True)]
+    spread = summarize(worse)
+    return spread.mean <= spread.std / math.sqrt(spread.count)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A member of the family, by the rule."""
+
+    head: str
+    qualified: int  # of the graph and VAE tasks
+    least: float  # its least robustness
+
+
+def candidates(found: Mapping[str, tuple[Task, list[Finding]]]) -> list[Candidate]:
+    """The members by the rule, the default first; by task name, the task and its findings."""
+    result = []
+    for head in FAMILY:
+        own = {name: each for name, (_, every) in found.items() for each in every if each.head == head}
+        if not own:
+            continue
+        counted = [name for name in own if name.startswith(DECIDE)]
+        passed = sum(qualifies(found[name][0], own[name], found[name][1]) for name in counted)
+        result.append(Candidate(head, passed, min(each.robustness for each in own.values())))
+
+    def order(candidate: Candidate) -> tuple[float, ...]:
+        activation = activation_of(candidate.head)
+        tail, gain = getattr(activation, "tail", 0.5), getattr(activation, "gain", 1.0)
+        return -candidate.qualified, -candidate.least, -tail, abs(math.log(gain))
+
+    return sorted(result, key=order)

@@ -14,7 +14,8 @@ def main() -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] in ("catnat", "catnat_lab"):
             raise
-        print(f"error: the experiments need {error.name}: pip install 'catnat[lab]'", file=sys.stderr)
+        way = "run make install in catnat's folder, or pip install '.[lab]' there"
+        print(f"error: the experiments need {error.name}: {way}", file=sys.stderr)
         return 2
     return cli.main()
 

@@ -12,6 +12,7 @@ from catnat_lab.gsl import presets
 from catnat_lab.gsl.search import Search
 from catnat_lab.provenance import provenance
 from catnat_lab.report import gsl as gsl_report
+from catnat_lab.report.gsl_remarks import in_one_sentence
 from catnat_lab.store import Store
 
 STACKED = {"cuda": 256, "cpu": 8}  # runs trained as one program: on a CPU few, so that little is lost with a killed one
@@ -80,3 +81,5 @@ class Demo:
     def run(self) -> None:
         """As `catnat gsl`, with everything chosen."""
         Gsl(preset="quick", output=self.output, device="cpu").run()
+        with Store(self.output / DATABASE, create=False) as store:
+            print(in_one_sentence(gsl_report.load(store)))

@@ -9,7 +9,7 @@ import numpy as np
 from catnat_lab.gsl.data import true_edges
 from catnat_lab.gsl.search import OPTIMAL
 from catnat_lab.report.gsl_results import COLUMNS, Results, is_papers
-from catnat_lab.stats import best_in_pairs
+from catnat_lab.stats import best_in_pairs, paired
 
 # Why a cell may differ from the paper's, by the line it speaks of; shown where the study is of the paper's size.
 REMARKS = (
@@ -53,6 +53,27 @@ def remarks_of(results: Results) -> tuple[str, ...]:
     if is_papers(results.settings):
         found += [text for line, text in REMARKS if line in (*results.heads, OPTIMAL)]
     return tuple(found)
+
+
+def in_one_sentence(results: Results) -> str:
+    """Who found the graph of the first theta* best, by how much, and how surely."""
+    errors = {
+        head: [trial.metrics["theta_mae"] for trial in sorted(trials, key=lambda trial: trial.config["seed"])]
+        for head in results.heads
+        if (trials := results.stage(results.thetas[0], head, "final"))
+    }
+    errors = {head: values for head, values in errors.items() if all(map(math.isfinite, values))}
+    if len(errors) < 2 or "softmax" not in errors:
+        return "Too few runs have ended well to say who found the graph best."
+    means = {head: sum(values) / len(values) for head, values in errors.items()}
+    best = min(means, key=means.__getitem__)
+    told = [f"{head} by {means[head]:.4f}" for head in sorted(means, key=means.__getitem__)]
+    text = f"Found edge probabilities are off, on the average: {', '.join(told)}."
+    if best == "softmax":
+        return f"{text} Softmax is the best here."
+    gain = 1 - means[best] / means["softmax"]
+    sure = paired(errors[best], errors["softmax"])
+    return f"{text} {best} errs {gain:.0%} less than softmax (paired over {len(errors[best])} seeds, p = {sure:.2g})."
 
 
 def _in_pairs(results: Results) -> str:

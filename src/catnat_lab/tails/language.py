@@ -58,7 +58,7 @@ def _tokens(folder: Path, classes: int) -> np.ndarray:
     try:
         import sentencepiece
     except ImportError:
-        raise UserError('a language model needs sentencepiece: pip install "catnat[lab]"') from None
+        raise UserError("a language model needs sentencepiece: pip install '.[lab]' in catnat's folder") from None
     skipped = {"site-packages", "test", "tests", "idlelib", "lib2to3"}  # of others, or much of a kind
     files = sorted(path for path in folder.rglob("*.py") if not skipped & set(path.relative_to(folder).parts))
     texts = [path.read_text(errors="replace") for path in files]

@@ -38,7 +38,7 @@ def load() -> Any:
             return module
     except Exception as error:  # whatever is amiss with a compiler, the plain walk goes on
         said = str(getattr(error, "stderr", "") or error).strip().splitlines() or [repr(error)]
-        LOG.warning("no compiled walk for the CPU, so a slower one is used: %s", said[0])
+        LOG.warning("no compiled kernel for the CPU, so slower code is used: %s", said[0])
         return None
 
 
@@ -69,7 +69,7 @@ def _library() -> Path:
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of many processes one compiles and the others wait
         if not library.exists():
-            LOG.warning("compiling the walk for this CPU, once, in half a minute or so: %s", library)
+            LOG.warning("compiling a C++ kernel for this CPU, once, in half a minute to a minute: %s", library)
             with tempfile.TemporaryDirectory(dir=folder) as work:  # renamed when it is whole
                 for command in (["-c", SOURCE, "-o", "walk.o", *flags], ["walk.o", "-o", "walk.so", *link]):
                     subprocess.run([compiler, *extra, *command], cwd=work, check=True, capture_output=True, text=True)

@@ -68,6 +68,7 @@ def test_examples_in_docstrings_are_true(name: str) -> None:
     assert outcome.failed == 0
 
 
+@pytest.mark.slow  # docs/jax.md has most of them
 def test_examples_in_docstrings_of_jax_are_true() -> None:
     # with XLA's own settings, not those of tests/conftest.py: the last digits depend on them
     names = [m for m in MODULES if m.startswith("catnat.jax")]

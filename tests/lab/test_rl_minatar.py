@@ -30,6 +30,8 @@ from catnat_lab.rl.ppo import estimate
 from catnat_lab.store import Store
 from tests.thinned import thinned
 
+pytestmark = pytest.mark.slow  # JAX compiles a whole game with its learner
+
 SMALL = Settings(steps=512, envs=4, rollout=16, epochs=2, minibatches=2)
 HEADS = ("softmax", "catnat", "catnat-sigmoid", "catnat-natural", "catnat-natural-revive-fine")
 
@@ -87,7 +89,6 @@ def test_network_and_loss_are_those_of_pytorch(name: str) -> None:
         np.testing.assert_allclose(slopes[key], weight.grad.numpy(), atol=2e-5, rtol=2e-3, err_msg=key)
 
 
-@pytest.mark.slow
 def test_seeds_of_a_stack_are_what_they_are_alone() -> None:
     training = program(SMALL)
     rates = jnp.array([0.001, 0.002])
@@ -98,7 +99,6 @@ def test_seeds_of_a_stack_are_what_they_are_alone() -> None:
     assert not np.allclose(both.parameters["dense"][0], both.parameters["dense"][1])
 
 
-@pytest.mark.slow
 def test_an_update_is_play_advantages_and_adam() -> None:
     """All of it again, step by step: pgx's game, numpy's advantages, which end where games do, and Adam by hand."""
     settings = replace(SMALL, rollout=32)
@@ -203,7 +203,6 @@ PLAN = Plan(
 )
 
 
-@pytest.mark.slow
 def test_a_stopped_study_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def study(folder: Path) -> report.Results:
         with Store(folder / "study.db") as store:
@@ -233,7 +232,6 @@ def test_a_stopped_study_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         Sweep(store, replace(PLAN, seeds=3), tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("at", [1_024, 2_048])  # the second ends with the last update
 def test_ctrl_c_saves_what_there_is(tmp_path: Path, at: int) -> None:
     plan, told = replace(PLAN, rates=(0.001,)), []
@@ -258,7 +256,6 @@ def test_the_best_rate_has_the_best_mean_and_is_no_diverged_one(tmp_path: Path) 
         assert best_rate(study.finished()[0]) == 0.01
 
 
-@pytest.mark.slow
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "study")
     small = ["--steps", "2048", "--heads", "softmax", "catnat-natural"]
@@ -281,7 +278,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         assert message in capsys.readouterr().err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ("softmax", "catnat-natural"))
 def test_breakout_is_learnt(name: str) -> None:
     settings = Settings(head=name, steps=500_000)

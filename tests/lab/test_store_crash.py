@@ -21,6 +21,8 @@ import pytest
 
 from catnat_lab.store import Claim, Store, work
 
+pytestmark = pytest.mark.slow  # processes are killed and waited for
+
 CONFIGS = [{"stage": "coarse", "rate": 0.1 / (1 + k), "seed": k} for k in range(24)]
 
 

@@ -264,6 +264,22 @@ def test_a_gradient_that_is_watched_takes_the_plain_way(mode: str | None) -> Non
 
 
 @needs_compiler
+@pytest.mark.parametrize("mode", [None, "renormalize", "prune"])
+def test_any_other_gradient_takes_the_fast_way(mode: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*_: Any) -> Tensor:
+        raise AssertionError("the plain way was taken")
+
+    monkeypatch.setattr(_cpu, "_plain_gradient", slow)
+    plan, x = plan_of(Parameterization(6), torch.float32), numbers(3, 5, dtype=torch.float32).requires_grad_()
+    masking = () if mode is None else (torch.ones(3, 6, dtype=torch.bool), mode)
+    given = numbers(6, 3, dtype=torch.float32, seed=1).T  # in any layout
+    torch.autograd.grad(_whole.log_classes(x, plan, *masking), x, given)
+    _whole.log_classes(x, plan, *masking).sum().backward()
+    with torch.autocast("cpu", torch.bfloat16):
+        (_whole.log_classes(x, plan, *masking) ** 2).mean().backward()
+
+
+@needs_compiler
 def test_saved_tensors_may_come_back_in_another_layout() -> None:
     plan, x = plan_of(Parameterization(6), torch.float32), numbers(4, 5, dtype=torch.float32)
     mask, upstream = some_mask(4, 6), numbers(4, 6, dtype=torch.float32, seed=1)

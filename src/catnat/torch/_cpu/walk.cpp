@@ -233,7 +233,7 @@ template <class T> using WalkPointer = c10::intrusive_ptr<Walk<T>>;
 
 // Whether a tensor is nothing but numbers in memory, which no transform, mode or forward derivative watches.
 bool is_plain(const Tensor& t) {
-  const auto rest = t.key_set() - c10::autograd_dispatch_keyset_with_ADInplaceOrView;
+  const auto rest = t.key_set() - c10::autograd_dispatch_keyset_with_ADInplaceOrView - c10::autocast_dispatch_keyset;
   return rest == c10::DispatchKeySet(c10::DispatchKey::CPU) && !t._fw_grad(0).defined();
 }
 template <class T> struct LogP : torch::autograd::Function<LogP<T>> {

@@ -30,13 +30,13 @@ template <int N> float poly(const float* c, float v) {  // in halves, so that fe
   constexpr int low = N > 8 ? 8 : N > 4 ? 4 : N > 2 ? 2 : 1;
   if constexpr (N == 1) return c[0]; else return poly<low>(c, v) + power<low>(v) * poly<N - low>(c + low, v);
 }
-template <class T> T least_of(T a, T b) {  // b if a is NaN
-#ifdef __aarch64__
-  return std::fmin(a, b);  // one instruction here, a call elsewhere
+#ifdef __aarch64__  // one instruction here, a call elsewhere; b if a is NaN
+template <class T> T least_of(T a, T b) { return std::fmin(a, b); }
+template <class T> T most_of(T a, T b) { return std::fmax(a, b); }
 #else
-  return a < b ? a : b;
+template <class T> T least_of(T a, T b) { return a < b ? a : b; }
+template <class T> T most_of(T a, T b) { return a > b ? a : b; }
 #endif
-}
 float exp_minus(float w) {  // exp(-w) for w >= 0; 0 from 88 on, and for NaN, which must come out elsewhere
   w = least_of(w, 88.0f);
   constexpr float shift = 0x1.8p23f + 127;  // leaves a whole number in the lowest bits: the exponent of a power of two
@@ -58,8 +58,8 @@ template <class T> struct Node {
   float fit[LONG];
 
   template <int N> T fitted(T y) const {
-    const T size = std::abs(y), inside = least_of(size, joint), v = inside * inside;
-    return std::copysign(steepest * (size - inside) + (inside + v * inside * poly<N>(fit, v)), y);
+    const T inside = most_of(least_of(y, joint), -joint), v = inside * inside;
+    return steepest * (y - inside) + (inside + v * inside * poly<N>(fit, v));
   }
   T natural(T y) const {
     const T inside = std::clamp(y, -joint, joint);
@@ -86,10 +86,10 @@ template <class T> struct Loops {
       const int64_t n = std::min(BLOCK, count - first);
       const T *own = x + first, *shift = shifts.data() + first;
       if (node.kind == SIGMOID) for (int64_t j = 0; j < n; ++j) z[j] = own[j] + shift[j];
-      else for (int64_t j = 0; j < n; ++j) z[j] = node.gain * own[j] + shift[j];
-      if (node.kind == FITTED) for (int64_t j = 0; j < n; ++j) z[j] = node.template fitted<SHORT>(z[j]);
-      if (node.kind == FITTED_LONG) for (int64_t j = 0; j < n; ++j) z[j] = node.template fitted<LONG>(z[j]);
-      if (node.kind == NATURAL) for (int64_t j = 0; j < n; ++j) z[j] = node.natural(z[j]);
+      const auto y = [=, gain = node.gain](int64_t j) { return gain * own[j] + shift[j]; };
+      if (node.kind == FITTED) for (int64_t j = 0; j < n; ++j) z[j] = node.template fitted<SHORT>(y(j));
+      if (node.kind == FITTED_LONG) for (int64_t j = 0; j < n; ++j) z[j] = node.template fitted<LONG>(y(j));
+      if (node.kind == NATURAL) for (int64_t j = 0; j < n; ++j) z[j] = node.natural(y(j));
       for (int64_t j = 0; j < n; ++j) e[j] = exp_minus(scale * std::abs(z[j]));
 #pragma GCC ivdep
       for (int64_t j = 0; j < n; ++j) visit(first + j, z[j], e[j]);

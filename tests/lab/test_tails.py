@@ -59,7 +59,7 @@ class Valley(Task):
 
 
 def trained(task: Task, folder: Path, minutes: float = 1.0) -> tuple[bool, Ledger]:
-    ledger = Ledger(folder, {"preset": "test"})
+    ledger = Ledger(folder, [task])
     done = study.run([task], ledger, CPU, minutes, lambda *_: None, lambda _: None)
     ledger.lock.release()
     return done, ledger
@@ -103,12 +103,16 @@ def test_what_is_finished_is_not_trained_again_and_half_a_line_is_nothing(tmp_pa
 
 
 def test_another_process_or_other_settings_are_refused(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path, {"preset": "smoke"})
+    task, other = Valley(name="valley"), Valley(name="other")
+    ledger = Ledger(tmp_path, [task])
     with pytest.raises(UserError, match="another process is at work"):
-        Ledger(tmp_path, {"preset": "smoke"})
+        Ledger(tmp_path, [task])
     ledger.lock.release()
-    with pytest.raises(UserError, match=r"other settings \(preset\)"):
-        Ledger(tmp_path, {"preset": "full"})
+    Ledger(tmp_path, [other]).lock.release()  # another task may join
+    with pytest.raises(UserError, match="valley was begun with other settings: seeds was 3, now 4"):
+        Ledger(tmp_path, [replace(task, seeds=4)])
+    digits = classifier("Adam")
+    assert digits.settings["digits"] == digits.digits.checksum and "labels" not in digits.settings
 
 
 # -- the rule --------------------------------------------------------------------------------------------------------
@@ -227,6 +231,8 @@ def test_the_command_trains_resumes_and_reports(tmp_path: Path, capsys: pytest.C
         f"graphs, theta* = {t}" for t in (0.1, 0.5, 0.9)
     }
     assert main(arguments) == 0 and (tmp_path / "runs.jsonl").read_text() == lines
+    (part,) = json.loads((tmp_path / "provenance.json").read_text())  # two of the three have trained nothing
+    assert part["runs"] == len(lines.splitlines()) and "commit" in part
     assert (tmp_path / "tails.svg").read_text().startswith("<?xml") and (tmp_path / "tails.csv").exists()
     capsys.readouterr()
     assert main(["tails", "--tasks", "graph", "--output", str(tmp_path / "no")]) == 2

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from catnat_lab.commands.parts import Bars, command_line, device_of, say
 from catnat_lab.errors import UserError
 from catnat_lab.provenance import provenance
+from catnat_lab.tails.jobs import Ledger, replace_text
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,7 @@ class Tails:
     """
 
     preset: str = "full"
-    """smoke (a minute or two on two cores) or full (for a GPU: about 40 minutes of an H200)."""
+    """smoke (a minute or two on two cores) or full (for a GPU; planned for 40 minutes of an H200)."""
     tasks: tuple[str, ...] = ("graphs", "vae", "classifier", "policy", "language")
     """Of graphs, vae, classifier, policy and language, in the order they are to be trained."""
     output: Path = Path("runs/tails")
@@ -36,7 +39,6 @@ class Tails:
     def run(self) -> None:
         """Train what is not trained yet, then report."""
         from catnat_lab.tails import page, study
-        from catnat_lab.tails.jobs import Ledger
         from catnat_lab.tails.presets import tasks_of
         from catnat_lab.tails.verdict import findings
 
@@ -44,16 +46,24 @@ class Tails:
             raise UserError(f"minutes must be at least 0; got {self.minutes}")
         device = device_of(self.device)
         tasks = tasks_of(self.tasks, self.preset, self.digits, self.corpus or self.output / "corpus.npz")
-        ledger = Ledger(self.output, {"preset": self.preset})
+        ledger = Ledger(self.output, tasks)
+        before, started = len(ledger.results), time.monotonic()
         with Bars() as progress:
             finished = study.run(tasks, ledger, device, self.minutes, progress, say)
+        if trained := len(ledger.results) - before:
+            spent = {"runs": trained, "seconds": round(time.monotonic() - started)}
+            self._note_part(provenance(command_line(), device) | spent)
         found = {task.name: (task, findings(task, ledger.results)) for task in tasks}
         text = page.markdown(found)
-        (self.output / "tails.md").write_text(text)
-        (self.output / "tails.csv").write_text(page.as_csv(found, ledger.results))
+        replace_text(self.output / "tails.md", text)
+        replace_text(self.output / "tails.csv", page.as_csv(found, ledger.results))
         page.figure(found).savefig(self.output / "tails.svg")
-        facts = provenance(command_line(), device)
-        (self.output / "provenance.json").write_text(json.dumps(facts, indent=2) + "\n")
         print(text)
         if not finished:
             say("time is up; the same command goes on")
+
+    def _note_part(self, facts: dict[str, Any]) -> None:
+        """Where these runs come from: a part for every process that has trained some."""
+        path = self.output / "provenance.json"
+        parts = json.loads(path.read_text()) if path.exists() else []
+        replace_text(path, json.dumps([*parts, facts], indent=2) + "\n")

@@ -6,12 +6,13 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from filelock import FileLock, Timeout
+from torch import Tensor
 
 from catnat_lab.errors import UserError
 from catnat_lab.heads import tail_head
@@ -63,6 +64,22 @@ class Task(ABC):
     seeds: int
     at_once: int  # runs that are trained as one program, at most
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What decides its numbers, as JSON can hold it; data by their checksum."""
+        found = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if hasattr(value, "checksum"):
+                found[field.name] = value.checksum
+            elif isinstance(value, int | float | str):
+                found[field.name] = value
+            elif isinstance(value, tuple) and not any(isinstance(each, Tensor) for each in value):
+                found[field.name] = list(value)
+            elif is_dataclass(value) and not any(isinstance(part, Tensor) for part in vars(value).values()):
+                found[field.name] = vars(value)
+        return found
+
     @abstractmethod
     def train(self, jobs: Sequence[Job], device: torch.device, progress: Progress) -> list[Result]:
         """All jobs side by side, in the order they came."""
@@ -82,7 +99,7 @@ def final_jobs(task: Task, rates: dict[str, float]) -> list[Job]:
 class Ledger:
     """Finished runs, a line of JSON each; what a killed process was writing is cut off. One process at a time."""
 
-    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, tasks: Sequence[Task]) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self.lock = FileLock(folder / "runs.lock", timeout=0)
@@ -93,10 +110,15 @@ class Ledger:
             raise UserError(f"cannot write into {folder}: {problem.strerror}") from None
         self.path = folder / "runs.jsonl"
         about = folder / "settings.json"
-        if about.exists() and (before := json.loads(about.read_text())) != settings:
-            changed = ", ".join(key for key in settings if before.get(key) != settings[key])
-            raise UserError(f"{folder} was begun with other settings ({changed}); give another --output")
-        about.write_text(json.dumps(settings, indent=1) + "\n")
+        before = json.loads(about.read_text()) if about.exists() else {}
+        for task in tasks:
+            old, new = before.get(task.name, task.settings), task.settings
+            changed = [f"{key} was {old.get(key)}, now {new[key]}" for key in new if old.get(key) != new[key]]
+            if changed:
+                raise UserError(
+                    f"{task.name} was begun with other settings: {'; '.join(changed)}; give another --output"
+                )
+        replace_text(about, json.dumps(before | {task.name: task.settings for task in tasks}, indent=1) + "\n")
         self.results = read(self.path)
         if self.path.exists():  # half a line would spoil the next one
             whole = self.path.read_bytes()
@@ -113,6 +135,13 @@ class Ledger:
         with self.path.open("a") as file:
             file.write("".join(lines))
         self.results |= dict(zip(jobs, results, strict=True))
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file so that it is whole or as before, however the process ends."""
+    partial = path.with_suffix(path.suffix + ".partial")
+    partial.write_text(text)
+    partial.replace(path)
 
 
 def read(path: Path) -> dict[Job, Result]:

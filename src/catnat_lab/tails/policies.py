@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -38,6 +39,7 @@ class Policy(Task):
 
     def train(self, jobs: Sequence[Job], device: torch.device, progress: Progress) -> list[Result]:
         """The jobs of every head side by side. JAX takes the GPU where it finds one."""
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # PyTorch wants some of the GPU too
         import jax.numpy as jnp  # here: the other tasks need no JAX
 
         from catnat_lab.rl.minatar import Outcome, Settings, program

@@ -269,7 +269,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["rl", "sweep", "--preset", "smoke", "--device", "cpu", "--output", out]) == 2
     assert "study.db holds a study of catnat rl minatar, not of catnat rl sweep" in capsys.readouterr().err
     for given, message in (
-        (["--games", "Pong"], "game must be one of Breakout, Seaquest; got 'Pong'"),
+        (["--games", "Pong"], "game must be one of Breakout, Asterix, Seaquest; got 'Pong'"),
         (["--heads", "sparsemax"], "head must be softmax or a catnat here"),
         (["--rates", "-1"], "rates must be positive"),
         (["--seeds", "1"], "seeds must be at least 2"),

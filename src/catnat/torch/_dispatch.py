@@ -123,7 +123,7 @@ def log_prob(
     """log p of ``index``, whose shape broadcasts with the batch of ``x``."""
     index = index if index.dtype == torch.int64 else index.long()
     # a mask needs the whole row; so does a tree too large for a table of its paths
-    whole = mask is not None or not plan.has_paths
+    whole = mask is not None or not plan.has_paths or _fuses_wrongly(x, plan)
     if whole:
         x = log_p(x, plan, mask, mask_mode)  # [..., K] from here on
     if index.dim() == 1 and x.dim() == 2 and index.shape[0] == x.shape[0]:  # one class per row: nothing to arrange
@@ -143,6 +143,15 @@ def log_prob(
     samples = index.shape[:extra].numel()
     columns = index.reshape((samples, *batch)).movedim(0, -1).reshape(batch.numel(), samples)
     return _pick(rows, columns, plan, whole).movedim(-1, 0).reshape(index.shape)
+
+
+def _fuses_wrongly(x: Tensor, plan: Plan) -> bool:
+    """Whether PyTorch's compiler is at work for a CPU on a tree that is no heap.
+
+    There Inductor (2.13) fuses the gradients of a path and of a whole row, of the entropy say, into one loop, and the
+    gradient is wrong. Without fusion (`max_fusion_size=1`) it is right. Whole rows alone are not fused so.
+    """
+    return is_compiling() and not plan.is_heap and x.device.type == "cpu"
 
 
 def _pick(rows: Tensor, columns: Tensor, plan: Plan, whole: bool) -> Tensor:

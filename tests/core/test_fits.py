@@ -25,6 +25,7 @@ SHAPES: dict[str, tuple[Callable[[mpf, Callable], mpf], Callable[[mpf], mpf]]] =
 }
 SHAPES["LOG2_TAN_SHORT"] = SHAPES["LOG2_TAN"]
 LOGIT = (SHAPES["TAN"][0], lambda y: 2 * mp.asinh(mp.tan(y / 2)))
+SLOPE = (lambda y, p: p(y**2), lambda y: mp.sec(y / 2))
 TAILS = (0.5, 0.499, 0.4, 0.25, 0.1, 0.05, 0.03, 0.02, 0.01, 1e-3, 1e-6)
 
 
@@ -67,6 +68,17 @@ def test_the_logit_of_a_tail_errs_no_more_than_it_says(tail: float) -> None:
     assert fit.error <= fits.LOGIT_ERROR and len(fit.coefficients) <= fits.MAX_LOGIT_COEFFICIENTS
     # its error was measured in float64, on another grid
     assert largest_error(fit, LOGIT, relative=True) <= 1.01 * fit.error + 1e-15
+
+
+@pytest.mark.parametrize("tail", [tail for tail in TAILS if tail < 0.5])
+def test_the_short_fits_of_a_tail_err_no_more_than_they_say(tail: float) -> None:
+    logit = fits.natural_logit(tail, fits.SHORT_ERROR, fits.MAX_SHORT_COEFFICIENTS)
+    slope = fits.natural_slope(tail)
+    assert (slope is not None) == (tail >= 0.03) and (logit is not None or slope is None)
+    for fit, shape in ((logit, LOGIT), (slope, SLOPE)):
+        if fit is not None:
+            assert fit.error <= fits.SHORT_ERROR and len(fit.coefficients) <= fits.MAX_SHORT_COEFFICIENTS
+            assert largest_error(fit, shape, relative=True) <= 1.01 * fit.error + 1e-15
 
 
 @given(st.floats(0.018, 0.5))

@@ -204,17 +204,28 @@ def test_sixteen_bits(name: str) -> None:
         assert_close(gradient, expected, tolerance, str(dtype), scale + below)
 
 
-def test_what_is_short_for_sixteen_bits_is_close_to_what_is_not() -> None:
+@pytest.mark.parametrize("name", ["sigmoid", "tail 0.1", "tail 0.05", "tail 0.01", "tail 0.001", "floor", "amplitude"])
+def test_what_is_short_for_sixteen_bits_is_close_to_what_is_not(name: str) -> None:
     """Closer than 16 bits show: the kernels' own short formulas on float32 numbers."""
-    for name in ("sigmoid", "tail 0.05", "tail 0.001", "floor"):
+    coin = coin_of(Parameterization(8, FAMILY[name]), CPU)
+    assert coin is not None
+    x, upstream = torch.linspace(-8, 8, 7 * 40).view(40, 7), torch.from_numpy(numbers(40, 8))
+    call, rest = launch.Call(coin._replace(centers=None), False, True), launch._numbers(*coin[3:])
+    launcher, form = launch._walk_launcher(call, False)
+    short = torch.empty(40, 8)
+    launcher(launch._programs(40, form), (x, short, None), (40, 7), rest)
+    torch.testing.assert_close(short, launch.walk(x, coin, False), rtol=2e-5, atol=1e-4)
+    launcher, form = launch._pull_launcher(call, launch.LOG_P, 8)
+    slopes = torch.empty(40, 7)
+    launcher(launch._programs(40, form), (x, upstream, None, None, slopes, None, None), (40, 7), rest)
+    torch.testing.assert_close(slopes, launch.pull(x, upstream, coin, launch.LOG_P), rtol=2e-4, atol=2e-4)
+
+
+def test_short_polynomials_are_there_for_the_default_and_not_for_the_papers_end() -> None:
+    for name, is_short in {"sigmoid": True, "tail 0.5": True, "tail 0.05": True, "tail 0.01": False}.items():
         coin = coin_of(Parameterization(8, FAMILY[name]), CPU)
-        assert coin is not None
-        x = torch.linspace(-8, 8, 7 * 40).view(40, 7)
-        call = launch.Call(coin._replace(centers=None), False, True)
-        launcher, form = launch._walk_launcher(call, False)
-        short = torch.empty(40, 8)
-        launcher(launch._programs(40, form), (x, short, None), (40, 7), launch._numbers(*coin[3:]))
-        torch.testing.assert_close(short, launch.walk(x, coin, False), rtol=2e-5, atol=1e-4)
+        assert coin is not None and (blocks.short_of(*coin[3:]) is not None) == is_short
+    assert all(blocks.short_of(*coin_of(Parameterization(8, FAMILY[n]), CPU)[3:]) is None for n in ("paper", "revive"))
 
 
 @pytest.mark.parametrize("classes", [2, 3, 18, 64])

@@ -54,27 +54,43 @@ LOG2_TAN_SHORT = Fit((0.48158057, 0.10591109, 0.04737265), (0.0, math.pi / 4), 2
 
 LOGIT_ERROR = 4e-8  # relative where z is above 1
 MAX_LOGIT_COEFFICIENTS = 11  # more would be larger than what they sum to, and cancel in float32
+SHORT_ERROR = 1e-4  # the same for scores of 16 bits
+MAX_SHORT_COEFFICIENTS = 7  # more would take longer than what they stand for
 
 
 @lru_cache(maxsize=256)
-def natural_logit(tail: float) -> Fit | None:
+def natural_logit(tail: float, error: float = LOGIT_ERROR, most: int = MAX_LOGIT_COEFFICIENTS) -> Fit | None:
     """z = y + y^3 P(y^2) for 2 asinh(tan(y/2)), y up to the joint; None where the tail is below 0.018 or so."""
-    natural = Natural(tail=tail)
-    most = natural.joint**2
+    joint = Natural(tail=tail).joint
     if tail == 0.5:
         return Fit((0.0,), (0.0, 0.0), 0.0)
-    if tail == 0:
-        return None
-    v = most * (1 - np.cos(np.linspace(0, np.pi, 1001))) / 2  # y^2, densest at both ends
-    y = np.sqrt(v)
+    v, y = _squares(joint), np.sqrt(_squares(joint))
     z = 2 * np.arcsinh(np.tan(y / 2))
     series = 1 / 24 + v / 384 + v**2 * 61 / 322560  # where the difference has no digits left
     target = np.where(v < 1e-3, series, (z - y) / np.maximum(y, 1e-3) ** 3)
-    counts = y**3 / np.maximum(1, z)  # what the target's error does to z
-    for degree in range(MAX_LOGIT_COEFFICIENTS):
-        found = chebyshev.Chebyshev.fit(v, target, degree, domain=(0, most), w=counts)
-        error = float(np.max(np.abs(found(v) - target) * counts))
-        if error <= LOGIT_ERROR:
+    return _shortest(joint, target, y**3 / np.maximum(1, z), error, most)
+
+
+@lru_cache(maxsize=256)
+def natural_slope(tail: float, error: float = SHORT_ERROR, most: int = MAX_SHORT_COEFFICIENTS) -> Fit | None:
+    """dz/dy = P(y^2), on the same range; ``error`` is relative."""
+    joint = Natural(tail=tail).joint
+    slope = 1 / np.cos(np.sqrt(_squares(joint)) / 2)
+    return _shortest(joint, slope, 1 / slope, error, most)
+
+
+def _squares(joint: float) -> np.ndarray:
+    """y^2 up to the joint, densest at both ends."""
+    return joint**2 * (1 - np.cos(np.linspace(0, np.pi, 1001))) / 2
+
+
+def _shortest(joint: float, target: np.ndarray, counts: np.ndarray, error: float, most: int) -> Fit | None:
+    """The shortest polynomial in y^2 that is near enough to the target, whose error counts by ``counts``."""
+    v = _squares(joint)
+    for degree in range(most):
+        found = chebyshev.Chebyshev.fit(v, target, degree, domain=(0, joint**2), w=counts)
+        off = float(np.max(np.abs(found(v) - target) * counts))
+        if off <= error:
             powers = found.convert(kind=np.polynomial.Polynomial)
-            return Fit(tuple(float(c) for c in powers.coef), (0.0, natural.joint), error)
+            return Fit(tuple(float(c) for c in powers.coef), (0.0, joint), off)
     return None

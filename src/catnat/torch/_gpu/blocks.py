@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
-from catnat.torch._gpu.coin import NONE, SIGMOID, UNEVEN, Coin, uneven_place
+from catnat.core import fits
+from catnat.torch._gpu.coin import NATURAL, NONE, SIGMOID, UNEVEN, Coin, uneven_place
 
 NEAR = 0.1  # radians, at a tail of 0.01
+TO_BASE_2 = -math.log2(math.e)  # of -z
 SPAN = 4096  # cells that one program fills with zeros
 
 
@@ -18,6 +22,47 @@ class Block(NamedTuple):
     elements: int
     warps: int
     registers: int | None = None  # a thread may have; fewer leave room for more programs at a time
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """Lowest power first; Triton would take a mere tuple apart when it is handed on."""
+
+    coefficients: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Short:
+    """A node of 16-bit scores as polynomials of the offset x, up to the joint: -z log2(e) = x P(x^2), dz/dx = Q(x^2)."""
+
+    joint: float
+    logit: Polynomial
+    logit_past: float  # the first one's slope past the joint
+    slope: Polynomial
+
+
+@lru_cache(maxsize=256)
+def short_of(activation: int, amplitude: float, least: float) -> Short | None:
+    """None where they would be long: at the paper's end of the family."""
+    if activation == SIGMOID:
+        return Short(0.0, Polynomial((1.0,)), TO_BASE_2, Polynomial((1.0,)))
+    if activation != NATURAL:
+        return None
+    tail, gain = math.sin(least) ** 2, 2 * math.pi / amplitude
+    logit = fits.natural_logit(tail, fits.SHORT_ERROR, fits.MAX_SHORT_COEFFICIENTS)
+    slope = fits.natural_slope(tail)
+    if logit is None or slope is None:
+        return None
+
+    def of_scores(coefficients: tuple[float, ...], factor: float = 1.0) -> Polynomial:
+        return Polynomial(tuple(factor * c * gain ** (2 * i + 1) for i, c in enumerate(coefficients)))
+
+    return Short(
+        logit.range[1] / gain,
+        of_scores((1, *logit.coefficients), TO_BASE_2),
+        TO_BASE_2 * gain / math.sin(2 * least),
+        of_scores(slope.coefficients),
+    )
 
 
 @dataclass(frozen=True)
@@ -42,6 +87,7 @@ class Form:
     warps: int
     part: int  # a power of two that covers the nodes of the last level
     even: bool  # whether all classes of the block are at its deepest level
+    short: Short | None  # how a gradient's nodes are computed; else by the GPU's own functions
 
     @staticmethod
     def of(coin: Coin, classes: int, exact: bool, contiguous: bool, block: Block) -> Form:
@@ -56,7 +102,7 @@ class Form:
         return Form(
             coin.classes - 1, classes, coin.kind, coin.kind, coin.activation,
             exact, exact and coin.activation != SIGMOID and coin.least < NEAR, contiguous,
-            depth, above, 1 << (height.bit_length() - 1), block.warps, part, classes == 1 << levels,
+            depth, above, 1 << (height.bit_length() - 1), block.warps, part, classes == 1 << levels, None if exact else short_of(*coin[3:]),
         )  # fmt: skip
 
     @property
@@ -76,9 +122,24 @@ class Form:
         return tuple(NONE if self.kind == UNEVEN and not place else self.kind for place in places)
 
     @property
+    def mixed(self) -> bool:
+        """Whether there are blocks of several kinds."""
+        return self.above > 0 and not _is_power_of_two(self.classes)
+
+    @property
     def width(self) -> int:
         """Places at the block's last level."""
         return 1 << (self.depth - 1)
+
+    @property
+    def tan(self) -> Polynomial:
+        """Of a tangent."""
+        return Polynomial((fits.TAN if self.exact else fits.TAN_SHORT).coefficients)
+
+    @property
+    def log2_tan(self) -> Polynomial:
+        """And of its logarithm."""
+        return Polynomial((fits.LOG2_TAN if self.exact else fits.LOG2_TAN_SHORT).coefficients)
 
     # Where there are several blocks, all but one are even: left of that one a level deeper than right of it. Nodes with
     # uneven sides lie on the way to it.

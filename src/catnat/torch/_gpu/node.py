@@ -12,8 +12,12 @@ up to the joint; no activation has a formula of its own for it.
 
 Logarithms are to the base 4 until a class is stored: the GPU's own are to the base 2, and half of z is what the root of
 the odds has for its logarithm. ``exact`` is for scores in float32: right to 3e-7 a level, the error of that logarithm.
-Else the scores have 16 bits, whose last digit is 4e-3 or 5e-4, and right to 3e-5 will do; only a slope that is tiny
+Else the scores have 16 bits, whose last digit is 4e-3 or 5e-4, and right to 1e-4 will do; only a slope that is tiny
 beside its node's other one has fewer digits then (2e-3 of the gradient below the node).
+
+With 16 bits, arithmetic is what a gradient's time goes to, and the GPU's own functions are the dearest of it, eight
+products each. So there z and dz/dx are polynomials where they are short (`blocks.Short`), and two of its functions
+are left of four.
 """
 
 from __future__ import annotations
@@ -24,7 +28,6 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from catnat.core import fits
 from catnat.torch._gpu import coin
 
 # Without a GPU the kernels run in Triton's interpreter, which knows none of the GPU's own functions.
@@ -36,13 +39,10 @@ PAPER: tl.constexpr = tl.constexpr(coin.PAPER)
 NONE: tl.constexpr = tl.constexpr(coin.NONE)
 UNEVEN: tl.constexpr = tl.constexpr(coin.UNEVEN)
 SIGN: tl.constexpr = tl.constexpr(-(1 << 31))
+BOUND: tl.constexpr = tl.constexpr(60.0)
 HALF_LOG2_E: tl.constexpr = tl.constexpr(math.log2(math.e) / 2)
 LN_2: tl.constexpr = tl.constexpr(math.log(2))
 LN_4: tl.constexpr = tl.constexpr(math.log(4))
-TAN: tl.constexpr = tl.constexpr(fits.TAN.coefficients)
-TAN_SHORT: tl.constexpr = tl.constexpr(fits.TAN_SHORT.coefficients)
-LOG2_TAN: tl.constexpr = tl.constexpr(fits.LOG2_TAN.coefficients)
-LOG2_TAN_SHORT: tl.constexpr = tl.constexpr(fits.LOG2_TAN_SHORT.coefficients)
 
 
 @triton.jit
@@ -60,12 +60,12 @@ def inverse(y):
 
 
 @triton.jit
-def polynomial(v, FIT: tl.constexpr):
-    """The sum of FIT[i] v^i."""
-    LAST: tl.constexpr = len(FIT.value) - 1
-    sum = FIT.value[LAST]
+def polynomial(v, P: tl.constexpr):
+    """The sum of P's coefficients, each times its power of v."""
+    LAST: tl.constexpr = len(P.coefficients) - 1
+    sum = P.coefficients[LAST]
     for i in tl.static_range(LAST):
-        sum = sum * v + FIT.value[LAST - 1 - i]
+        sum = sum * v + P.coefficients[LAST - 1 - i]
     return sum
 
 
@@ -118,7 +118,8 @@ def half_logit(offset, rounded, numbers, F: tl.constexpr):
         free = angle_of(offset, rounded, numbers, F)
         u = tl.maximum(free, least, propagate_nan=NAN)
         v = u * u
-        found = polynomial(v, LOG2_TAN if F.exact else LOG2_TAN_SHORT) * v + log2(u)
+        LOG2_TAN: tl.constexpr = F.log2_tan
+        found = polynomial(v, LOG2_TAN) * v + log2(u)
         if F.activation == NATURAL:
             found += (free - u) * steepness
         return found
@@ -126,17 +127,32 @@ def half_logit(offset, rounded, numbers, F: tl.constexpr):
 
 @triton.jit
 def signed_root(offset, rounded, numbers, F: tl.constexpr):
-    """e^(-z / 2): the root of (1-a) / a."""
+    """e^(-z / 2): the root of (1-a) / a, so bounded that its inverse is a number too."""
     if F.activation == SIGMOID:
-        return tl.exp2(offset * -HALF_LOG2_E)
+        return tl.exp2(tl.clamp(offset * -HALF_LOG2_E, -BOUND, BOUND, propagate_nan=NAN))
     elif F.activation >= PAPER:  # it is the tangent all over, and at the ends a logarithm would cost it a digit
         u = tl.maximum(angle_of(offset, rounded, numbers, F), numbers[3], propagate_nan=NAN)
         v = u * u
-        root = (polynomial(v, TAN if F.exact else TAN_SHORT) * v) * u + u
+        TAN: tl.constexpr = F.tan
+        root = (polynomial(v, TAN) * v) * u + u
         return tl.where(offset > 0, root, inverse(root))
     else:
-        z = half_logit(offset, rounded, numbers, F).to(tl.int32, bitcast=True)
+        z = tl.maximum(half_logit(offset, rounded, numbers, F), -BOUND, propagate_nan=NAN).to(tl.int32, bitcast=True)
         return tl.exp2((z ^ (offset.to(tl.int32, bitcast=True) & SIGN)).to(tl.float32, bitcast=True))
+
+
+@triton.jit
+def odds_and_slope(x, F: tl.constexpr):
+    """(1-a) / a and dz/dx by the polynomials of 16-bit scores; x is the offset."""
+    if F.activation == SIGMOID:
+        return tl.exp2(x * F.short.logit_past), 1.0
+    else:
+        LOGIT: tl.constexpr = F.short.logit
+        SLOPE: tl.constexpr = F.short.slope
+        inside = tl.clamp(x, -F.short.joint, F.short.joint, propagate_nan=NAN)
+        v = inside * inside
+        minus_z = polynomial(v, LOGIT) * inside + (x - inside) * F.short.logit_past
+        return tl.exp2(minus_z), polynomial(v, SLOPE)
 
 
 # -- for all activations alike -----------------------------------------------------------------------------------
@@ -156,17 +172,20 @@ def log_branches(here, offset, rounded, numbers, F: tl.constexpr):
 def pull(left, right, both, offset, rounded, numbers, F: tl.constexpr):
     """d/ds of left * log(1-a) + right * log(a), which is ((1-a) right - a left) dz/dx; ``both`` is left + right."""
     angle, least, steepness = numbers[2], numbers[3], numbers[4]
-    root = signed_root(offset, rounded, numbers, F)
-    other = inverse(root)
-    if F.exact:
-        gradient = inverse(other * other + 1) * right - inverse(root * root + 1) * left
+    if F.short is not None:
+        odds, slope = odds_and_slope(offset, F)
+        gradient = (right - inverse(odds + 1) * both) * slope
     else:
-        gradient = right - inverse(root * root + 1) * both
-    if F.activation != SIGMOID:
-        slope = root + other
-        if F.activation == NATURAL:
-            slope = tl.minimum(slope, steepness * LN_2, propagate_nan=NAN)
-        gradient *= slope * (2 * angle)
+        # (1-a) dz/dx is root / (root + 1/root) dz/dx, and dz/dx is no more than (root + 1/root) gain / 2
+        root = signed_root(offset, rounded, numbers, F)
+        other = inverse(root)
+        if F.activation == SIGMOID:
+            share = inverse(root + other)
+        elif F.activation == NATURAL:
+            share = tl.minimum(inverse(root + other) * (2 * angle * LN_2 * steepness), 2 * angle, propagate_nan=NAN)
+        else:
+            share = 2 * angle
+        gradient = (root * right - other * left) * share
     if F.activation == PAPER:  # whose gradient ends with the range
         gradient = tl.where(angle_of(offset, rounded, numbers, F) <= least, 0.0, gradient)
     return gradient

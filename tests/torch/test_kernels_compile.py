@@ -1,0 +1,63 @@
+"""The GPU kernels through Triton's compiler, for an H100, on any machine: the interpreter accepts more than it does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from itertools import product
+
+import pytest
+import torch
+
+CASES = list(product((6, 18, 3000), (torch.float32, torch.bfloat16), ("natural", "sigmoid", "paper")))
+
+
+@pytest.mark.parametrize("classes", [6, pytest.param(18, marks=pytest.mark.slow), pytest.param(3000, marks=pytest.mark.slow)])
+def test_the_walk_and_its_gradient_compile(classes: int) -> None:
+    pytest.importorskip("triton")
+    # in a process of its own: here the kernels belong to the interpreter
+    command, environment = [sys.executable, __file__, str(classes)], os.environ | {"TRITON_INTERPRET": "0"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert len(done.stdout.splitlines()) == 2 * sum(case[0] == classes for case in CASES)
+
+
+def compile_all(only: int) -> None:
+    """A line for every kernel of so many classes, with the size of its code."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from catnat import Parameterization
+    from catnat.torch._gpu import launch
+    from catnat.torch._gpu.coin import coin_of
+
+    def size(launcher: launch.Launcher, tensors: dict[str, torch.dtype | None]) -> int:
+        kernel = launcher.kernel
+        short = {torch.float32: "*fp32", torch.bfloat16: "*bf16"}
+        kinds = {name: "fp32" for name in kernel.arg_names} | {"rows": "i32", "stride": "i32"}
+        kinds |= {name: short[dtype] for name, dtype in tensors.items() if dtype is not None}
+        constants = launcher.constants | {name: None for name, dtype in tensors.items() if dtype is None}
+        kinds |= dict.fromkeys(constants, "constexpr")
+        source = ASTSource(kernel, kinds, {(kernel.arg_names.index(name),): it for name, it in constants.items()})
+        options = {name: value for name, value in launcher.options.items() if value is not None}
+        return len(triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["cubin"])
+
+    for classes, dtype, activation in CASES:
+        if classes != only:
+            continue
+        coin = coin_of(Parameterization(classes, activation), torch.device("cpu"))
+        assert coin is not None
+        call = launch.Call(coin._replace(centers=None), dtype == torch.float32, True)
+        centers = {"centers_ptr": None if coin.centers is None else torch.float32}
+        walk, _ = launch._walk_launcher(call, False)
+        print(classes, dtype, activation, "walk", size(walk, {"x_ptr": dtype, "out_ptr": dtype} | centers))
+        pull, form = launch._pull_launcher(call, launch.LOG_P, classes)
+        tensors = {"x_ptr": dtype, "gradient_ptr": dtype, "index_ptr": None, "entropy_ptr": None, "dx_ptr": dtype}
+        tensors |= {"sums_ptr": torch.float32 if form.above else None} | centers
+        print(classes, dtype, activation, "pull", size(pull, tensors))
+
+
+if __name__ == "__main__":
+    compile_all(int(sys.argv[1]))

@@ -122,11 +122,6 @@ class Form:
         return tuple(NONE if self.kind == UNEVEN and not place else self.kind for place in places)
 
     @property
-    def mixed(self) -> bool:
-        """Whether there are blocks of several kinds."""
-        return self.above > 0 and not _is_power_of_two(self.classes)
-
-    @property
     def width(self) -> int:
         """Places at the block's last level."""
         return 1 << (self.depth - 1)
@@ -169,7 +164,7 @@ def walk_block(classes: int, exact: bool) -> Block:
     if classes <= 128:
         return Block(7, 512, 1)
     if classes <= 1024:
-        return Block(10, 1024, 2) if even else Block(10, 2048, 2, registers=64)
+        return Block(10, 1024, 2) if even else Block(10, 1024, 1, registers=64)
     return Block(11, 2048, 2)
 
 
@@ -179,9 +174,7 @@ def pull_block(classes: int, exact: bool) -> Block:
     if not exact:
         if classes <= 8:
             return Block(4, 1024, 2)
-        if classes <= 1024:
-            return Block(10, 512 if 64 < classes <= 256 else 1024, 1)
-        return Block(10, 1024, 1, registers=80)
+        return Block(10, 1024, 1, registers=None if classes <= 64 or 256 < classes <= 1024 else 80)
     if classes <= 16:
         return Block(4, 1024, 4)
     if classes <= 64:

@@ -14,29 +14,10 @@ def columns(WIDTH: tl.constexpr):
     return tl.arange(0, WIDTH)[None, :]
 
 
-# Where blocks are of three kinds, each with a code of its own (`blocks.Form.left`), programs go block by block through
-# all rows: those that run at a time then run the same code, and the GPU's instruction cache has room for it. Else they
-# go row by row.
-
-
 @triton.jit
 def first_row(F: tl.constexpr):
     """The first of the program's rows."""
-    if F.mixed:
-        group = tl.program_id(0) % (tl.num_programs(0) >> F.above)
-    else:
-        group = tl.program_id(0) >> F.above
-    return group.to(tl.int64) * F.height
-
-
-@triton.jit
-def root_of(F: tl.constexpr):
-    """The place of its block's root."""
-    if F.mixed:
-        block = tl.program_id(0) // (tl.num_programs(0) >> F.above)
-    else:
-        block = tl.program_id(0) & ((1 << F.above) - 1)
-    return (1 << F.above) + block
+    return (tl.program_id(0) >> F.above).to(tl.int64) * F.height
 
 
 @triton.jit

@@ -129,7 +129,7 @@ def _pull_rows(
     FULL: tl.constexpr, OF: tl.constexpr, GATHER: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
     first = moves.first_row(F)
-    root = moves.root_of(F)
+    root = (1 << F.above) + (tl.program_id(0) & ((1 << F.above) - 1))
     line = moves.lines(rows, FULL, F)
     at = moves.row_start(line, stride, F)
     x_ptr += moves.row_start(first, stride, F) - 1

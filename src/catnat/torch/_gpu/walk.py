@@ -79,7 +79,7 @@ def _walk_rows(
     x_ptr, out_ptr, centers_ptr, rows, stride, numbers, FULL: tl.constexpr, EXP: tl.constexpr, F: tl.constexpr
 ):
     first = moves.first_row(F)
-    root = moves.root_of(F)
+    root = (1 << F.above) + (tl.program_id(0) & ((1 << F.above) - 1))
     line = moves.lines(rows, FULL, F)
     at, to = moves.row_start(line, stride, F), line * F.classes
     x_ptr += moves.row_start(first, stride, F) - 1  # places count from 1

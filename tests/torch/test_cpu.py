@@ -214,6 +214,24 @@ def test_allowed_classes_may_be_as_improbable_as_can_be(dtype: torch.dtype) -> N
 
 
 @needs_compiler
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_little_mass_is_divided_by_as_well_as_much_of_it(dtype: torch.dtype) -> None:
+    """From 1% on by one subtraction, below it along the tree: no seam shows, nor in the gradient."""
+    pi, tolerance = Parameterization(40, "sigmoid"), 1e-6 if dtype == torch.float32 else 2e-14
+    mask = torch.arange(40) >= 33
+    masses = [30.0, 3.0, 1.0, 0.3, 0.1, 1e-3, 1e-6, 1e-30]  # about, in per cent
+    weights = numbers(len(masses), 40).exp() * torch.where(mask, 0.05 * torch.tensor(masses)[:, None], 1.0)
+    x = torch.from_numpy(reference.scores_from_probs((weights / weights.sum(-1, keepdim=True)).numpy(), pi)).to(dtype)
+    expected = reference.log_catnat(x.double().numpy(), pi, mask.numpy())[:, 33:]
+    found = _whole.log_classes(x, plan_of(pi, dtype), mask).double().numpy()[:, 33:]
+    assert (np.abs(found - expected) / np.maximum(1, np.abs(expected))).max() < tolerance
+    upstream = numbers(len(masses), 40, dtype=dtype, seed=1)
+    gradient = gradient_of(_whole.log_classes, upstream, x, plan_of(pi, dtype), mask)
+    judge = gradient_of(plain, upstream.double(), x.double(), Plan(pi, torch.float64, torch.device("cpu")), mask)
+    torch.testing.assert_close(gradient.double(), judge, rtol=10 * tolerance, atol=10 * tolerance)
+
+
+@needs_compiler
 def test_a_row_without_allowed_classes_is_refused() -> None:
     mask = torch.tensor([[True, False], [False, False]])
     with pytest.raises(ValueError, match="at least one class in every row"):

@@ -13,7 +13,9 @@ import torch
 CASES = list(product((6, 18, 3000), (torch.float32, torch.bfloat16), ("natural", "sigmoid", "paper")))
 
 
-@pytest.mark.parametrize("classes", [6, pytest.param(18, marks=pytest.mark.slow), pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "classes", [6, pytest.param(18, marks=pytest.mark.slow), pytest.param(3000, marks=pytest.mark.slow)]
+)
 def test_the_walk_and_its_gradient_compile(classes: int) -> None:
     pytest.importorskip("triton")
     # in a process of its own: here the kernels belong to the interpreter

@@ -18,6 +18,7 @@ using Optional = std::optional<Tensor>;
 
 constexpr int64_t BLOCK = 1024;  // nodes that a flat loop takes at once: they stay in the nearest cache
 constexpr int SHORT = 8, LONG = 11;  // coefficients of the natural activation's fit: of the default, and at most
+constexpr double LEAST_MASS = 0.01;  // of a mask's classes, to divide by: its logarithm is small beside what cancels
 constexpr double INF = std::numeric_limits<double>::infinity();
 
 // -- functions: float32 by the fits of catnat.core.fits, which the compiler's command line holds ---------------------
@@ -47,6 +48,13 @@ float exp_minus(float w) {  // exp(-w) for w >= 0; 0 from 88 on, and for NaN, wh
 float log_one_plus(float t) { return t + t * t * poly<std::size(LOG_ONE_PLUS)>(LOG_ONE_PLUS, t); }  // t in [0, 1]
 double exp_minus(double w) { return std::exp(-w); }
 double log_one_plus(double t) { return std::log1p(t); }
+
+template <class T> double sum(const T* values, int64_t count) {  // in float a million classes would lose two digits
+  double lanes[4] = {};
+  for (; count >= 4; count -= 4, values += 4) for (int lane = 0; lane < 4; ++lane) lanes[lane] += values[lane];
+  for (; count > 0; --count) lanes[0] += values[count - 1];
+  return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
+}
 
 // -- one node: z follows the natural curve in y = gain x + shift up to the joint, and then a straight line -----------
 
@@ -78,11 +86,12 @@ template <class T> struct Loops {
   const int64_t K = class_places.size(), N = K - 1, rows_at_once = shifts.size() / N;
   const bool heap = node_places.back() == N;        // node i is at place i
 
-  // Visits the nodes of whole rows with z and exp(-scale |z|), in short loops for the sake of the vector code.
-  template <class F> void each_logit(const T* x, int64_t count, T scale, F visit) const {
+  // log(1-a) and log(a) of the nodes of whole rows, in short loops for the sake of the vector code; and, where they are
+  // asked for, the roots of the odds, e^(-|z| / 2), with the sign of z: all that a gradient needs to know.
+  void branches(const T* x, int64_t count, T* left, T* right, T* roots) const {
     const Node<T> node = this->node;  // a copy, which no store can change
     T z[BLOCK], e[BLOCK];
-    for (int64_t first = 0; first < count; first += BLOCK) {
+    for (int64_t first = 0; first < count; first += BLOCK, left += BLOCK, right += BLOCK) {
       const int64_t n = std::min(BLOCK, count - first);
       const T *own = x + first, *shift = shifts.data() + first;
       if (node.kind == SIGMOID) for (int64_t j = 0; j < n; ++j) z[j] = own[j] + shift[j];
@@ -90,25 +99,26 @@ template <class T> struct Loops {
       if (node.kind == FITTED) for (int64_t j = 0; j < n; ++j) z[j] = node.template fitted<SHORT>(y(j));
       if (node.kind == FITTED_LONG) for (int64_t j = 0; j < n; ++j) z[j] = node.template fitted<LONG>(y(j));
       if (node.kind == NATURAL) for (int64_t j = 0; j < n; ++j) z[j] = node.natural(y(j));
-      for (int64_t j = 0; j < n; ++j) e[j] = exp_minus(scale * std::abs(z[j]));
+      for (int64_t j = 0; j < n; ++j) e[j] = exp_minus(std::abs(z[j]) / 2);
 #pragma GCC ivdep
-      for (int64_t j = 0; j < n; ++j) visit(first + j, z[j], e[j]);
+      for (int64_t j = 0; j < n; ++j) {
+        const T common = z[j] == z[j] ? log_one_plus(e[j] * e[j]) : z[j];
+        left[j] = least_of(-z[j], T(0)) - common;
+        right[j] = least_of(z[j], T(0)) - common;
+      }
+      for (int64_t j = 0; roots && j < n; ++j) roots[first + j] = z[j] == z[j] ? std::copysign(e[j], z[j]) : z[j];
     }
   }
-  void branches(const T* x, int64_t count, T* left, T* right) const {  // log(1-a) and log(a)
-    each_logit(x, count, 1, [=](int64_t j, T z, T odds) {
-      const T common = z == z ? log_one_plus(odds) : z;
-      left[j] = least_of(-z, T(0)) - common;
-      right[j] = least_of(z, T(0)) - common;
-    });
-  }
   // The gradient in the scores from those in log p, summed below every branch: dz/dx ((1-a) right - a left).
-  void pull(const T* x, int64_t count, const T* below, T* dx) const {
-    each_logit(x, count, T(0.5), [=, gain = node.gain, steepest = node.steepest](int64_t j, T z, T root) {
-      const T odds = root * root, slope = gain * least_of(T(0.5) / root, steepest / (1 + odds));  // dz/dx / (1 + odds)
-      const T found = slope * ((z > 0 ? odds : 1) * below[2 * j + 1] - (z > 0 ? 1 : odds) * below[2 * j]);
-      dx[j] = z == z ? found : z;
-    });
+  void pull(const T* roots, int64_t count, const T* below, T* dx) const {
+    const T gain = node.gain, steepest = node.steepest;
+#pragma GCC ivdep
+    for (int64_t j = 0; j < count; ++j) {
+      const T root = std::abs(roots[j]), odds = root * root;
+      const T slope = gain * least_of(T(0.5) / root, steepest / (1 + odds));  // dz/dx / (1 + odds)
+      const bool is_left = std::signbit(roots[j]);
+      dx[j] = slope * ((is_left ? 1 : odds) * below[2 * j + 1] - (is_left ? odds : 1) * below[2 * j]);
+    }
   }
 
   // Along one row's tree: left[i] and right[i] belong to node i, at[p] to place p.
@@ -133,9 +143,19 @@ template <class T> struct Loops {
     if (in_order) std::copy(at + K, at + 2 * K, of_classes);
     else for (int64_t k = 0; k < K; ++k) of_classes[k] = at[class_places[k]];
   }
+  // Divides by the mass of the allowed classes. False where that is small: too many digits would cancel.
+  bool renormalize(const uint8_t* mask, T* allowed, T* p, T* log_p) const {
+    for (int64_t k = 0; k < K; ++k) allowed[k] = mask[k];  // as numbers, for the sake of the vector code
+    for (int64_t k = 0; k < K; ++k) p[k] = allowed[k] * exp_minus(-log_p[k]);
+    const double mass = sum(p, K);
+    if (!(mass > LEAST_MASS)) return false;
+    const T log_mass = T(std::log(mass)), none = -T(INF);
+    for (int64_t k = 0; k < K; ++k) { const T own = log_p[k] - log_mass; log_p[k] = allowed[k] != 0 ? own : none; }
+    return true;
+  }
   // Makes the branches those of the masked tree. Pruned, it never takes a dead one. Renormalised, each also counts
   // times the mass of the allowed classes below it, divided by the mass below its node.
-  void mask_branches(const bool* mask, bool renormalizes, T* left, T* right, T* allowed, T* mass) const {
+  void mask_branches(const uint8_t* mask, bool renormalizes, T* left, T* right, T* allowed, T* mass) const {
     sum_below(mask, allowed);
     if (allowed[2] + allowed[3] == 0) throw py::value_error("mask must allow at least one class in every row");
     for (int64_t p = 2; p < 2 * K; ++p) mass[p] = allowed[p] == 0 ? -T(INF) : T(0);
@@ -170,39 +190,49 @@ template <class T, class F> void each_chunk(const Loops<T>& loops, const Tensor&
     for (; row < end; row += rows) visit(flat.data(), places.data(), row, std::min(end, row + rows));
   });
 }
-const bool* row_of(const Optional& mask, int64_t row, int64_t K) {
-  return mask ? mask->const_data_ptr<bool>() + (mask->dim() == 1 ? 0 : row * K) : nullptr;
+const uint8_t* row_of(const Optional& mask, int64_t row, int64_t K) {  // bytes become numbers in vector code, bools not
+  if (!mask) return nullptr;
+  return reinterpret_cast<const uint8_t*>(mask->const_data_ptr<bool>()) + (mask->dim() == 1 ? 0 : row * K);
 }
-template <class T> Tensor value(const Loops<T>& loops, const Tensor& x, const Optional& mask, bool renormalizes) {
+template <class T> Tensor value(const Loops<T>& loops, const Tensor& x, const Optional& mask, bool renormalizes,
+                                const Tensor& roots = {}) {
   const int64_t K = loops.K, N = loops.N;
   auto sizes = x.sizes().vec();
   sizes.back() = K;
   const Tensor log_p = at::empty(sizes, x.options());
   each_chunk(loops, x, mask, [&](T* left, T* at, int64_t row, int64_t end) {
     T *right = left + 1 + N * (end - row), *out = log_p.mutable_data_ptr<T>() + row * K;
-    loops.branches(x.const_data_ptr<T>() + row * N, (end - row) * N, left + 1, right + 1);  // nodes count from 1
+    loops.branches(x.const_data_ptr<T>() + row * N, (end - row) * N, left + 1, right + 1,  // nodes count from 1
+                   roots.defined() ? roots.mutable_data_ptr<T>() + row * N : nullptr);
     for (; row < end; ++row, left += N, right += N, out += K) {
-      const bool* allowed = row_of(mask, row, K);
-      if (allowed) loops.mask_branches(allowed, renormalizes, left, right, at + 2 * K, at + 4 * K);
+      const uint8_t* allowed = row_of(mask, row, K);
+      if (!allowed || renormalizes) loops.sum_paths(left, right, at, out);
+      if (!allowed || (renormalizes && loops.renormalize(allowed, at + 2 * K, at, out))) continue;
+      loops.mask_branches(allowed, renormalizes, left, right, at + 2 * K, at + 4 * K);
       loops.sum_paths(left, right, at, out);
-      for (int64_t k = 0; allowed && k < K; ++k) out[k] = allowed[k] ? out[k] : -T(INF);
+      for (int64_t k = 0; k < K; ++k) out[k] = allowed[k] ? out[k] : -T(INF);
     }
   });
   return log_p;
 }
-template <class T> Tensor gradient(const Loops<T>& loops, const Tensor& x, const Optional& mask, bool renormalizes,
+template <class T> Tensor gradient(const Loops<T>& loops, const Tensor& roots, const Optional& mask, bool renormalizes,
                                    const Tensor& log_p, const Tensor& of_log_p) {
   const int64_t K = loops.K, N = loops.N;
-  const Tensor dx = at::empty_like(x);
-  each_chunk(loops, x, mask, [&](T* flat, T* own, int64_t first, int64_t end) {
+  const Tensor dx = at::empty_like(roots);
+  each_chunk(loops, roots, mask, [&](T* flat, T* own, int64_t first, int64_t end) {
     T *at = flat, *below = own + 2 * K;  // at[2] to at[2K - 1] are a row's
     for (int64_t row = first; row < end; ++row, at += 2 * N) {
       const T* given = of_log_p.const_data_ptr<T>() + row * K;
       const T* found = log_p.defined() ? log_p.const_data_ptr<T>() + row * K : nullptr;  // only renormalising needs it
-      const bool* allowed = row_of(mask, row, K);
-      double sum = 0;  // one after the other: in T a million classes would lose two digits
-      for (int64_t k = 0; allowed && k < K; ++k) own[k] = allowed[k] ? given[k] : 0, sum += own[k];
-      for (int64_t k = 0; allowed && renormalizes && k < K; ++k) own[k] -= exp_minus(-found[k]) * T(sum);
+      const uint8_t* allowed = row_of(mask, row, K);
+      if (allowed) {
+        for (int64_t k = 0; k < K; ++k) below[k] = allowed[k];
+        for (int64_t k = 0; k < K; ++k) { const T each = given[k]; own[k] = below[k] != 0 ? each : 0; }
+      }
+      if (allowed && renormalizes) {
+        const T all = T(sum(own, K));
+        for (int64_t k = 0; k < K; ++k) own[k] -= exp_minus(-found[k]) * all;
+      }
       loops.sum_below(allowed ? own : given, at);
       if (!allowed || renormalizes) continue;
       loops.sum_below(allowed, below);
@@ -212,7 +242,7 @@ template <class T> Tensor gradient(const Loops<T>& loops, const Tensor& x, const
         at[2 * i] = whole ? at[2 * i] : 0, at[2 * i + 1] = whole ? at[2 * i + 1] : 0;
       }
     }
-    loops.pull(x.const_data_ptr<T>() + first * N, (end - first) * N, flat + 2, dx.mutable_data_ptr<T>() + first * N);
+    loops.pull(roots.const_data_ptr<T>() + first * N, (end - first) * N, flat + 2, dx.mutable_data_ptr<T>() + first * N);
   });
   return dx;
 }
@@ -239,24 +269,23 @@ bool is_plain(const Tensor& t) {
 template <class T> struct LogP : torch::autograd::Function<LogP<T>> {
   using Context = torch::autograd::AutogradContext;
   static Tensor forward(Context* ctx, const Tensor& x, const Optional& mask, WalkPointer<T> walk, bool renormalizes) {
-    const Tensor log_p = value(walk->loops, x, mask, renormalizes);
-    ctx->save_for_backward({x, mask.value_or(Tensor()), mask && renormalizes ? log_p : Tensor()});
+    const Tensor roots = at::empty_like(x), log_p = value(walk->loops, x, mask, renormalizes, roots);
+    ctx->save_for_backward({x, mask.value_or(Tensor()), mask && renormalizes ? log_p : Tensor(), roots});
     ctx->saved_data["walk"] = c10::IValue::make_capsule(walk);
-    ctx->saved_data["renormalizes"] = renormalizes;
     return log_p;
   }
   static std::vector<Tensor> backward(Context* ctx, std::vector<Tensor> gradients) {
     auto saved = ctx->get_saved_variables();
     for (Tensor& each : saved) if (each.defined()) each = each.contiguous();  // a hook may have moved it
     const auto walk = c10::static_intrusive_pointer_cast<Walk<T>>(ctx->saved_data["walk"].toCapsule());
-    const bool renormalizes = ctx->saved_data["renormalizes"].toBool();
     const Optional mask = saved[1].defined() ? Optional(saved[1]) : std::nullopt;
+    const bool renormalizes = saved[2].defined();  // where there is a mask
     const Tensor& given = gradients[0];
     if (at::GradMode::is_enabled() || !is_plain(given)) {  // it is to be differentiated, or stands for many
       py::gil_scoped_acquire gil;
       return {walk->plain(saved[0], mask, renormalizes, given).template cast<Tensor>(), Tensor(), Tensor(), Tensor()};
     }
-    const Tensor dx = gradient(walk->loops, saved[0], mask, renormalizes, saved[2], given.contiguous());
+    const Tensor dx = gradient(walk->loops, saved[3], mask, renormalizes, saved[2], given.contiguous());
     return {dx, Tensor(), Tensor(), Tensor()};
   }
 };

@@ -33,7 +33,7 @@ class Polynomial:
 
 @dataclass(frozen=True)
 class Short:
-    """A node of 16-bit scores as polynomials of the offset x, up to the joint: -z log2(e) = x P(x^2), dz/dx = Q(x^2)."""
+    """A node of 16-bit scores as polynomials of the offset x up to the joint: -z log2(e) = x P(x^2), dz/dx = Q(x^2)."""
 
     joint: float
     logit: Polynomial
@@ -102,7 +102,8 @@ class Form:
         return Form(
             coin.classes - 1, classes, coin.kind, coin.kind, coin.activation,
             exact, exact and coin.activation != SIGMOID and coin.least < NEAR, contiguous,
-            depth, above, 1 << (height.bit_length() - 1), block.warps, part, classes == 1 << levels, None if exact else short_of(*coin[3:]),
+            depth, above, 1 << (height.bit_length() - 1), block.warps, part, classes == 1 << levels,
+            None if exact else short_of(*coin[3:]),
         )  # fmt: skip
 
     @property

@@ -235,6 +235,9 @@ def test_the_command_trains_resumes_and_reports(tmp_path: Path, capsys: pytest.C
     assert part["runs"] == len(lines.splitlines()) and "commit" in part
     assert (tmp_path / "tails.svg").read_text().startswith("<?xml") and (tmp_path / "tails.csv").exists()
     capsys.readouterr()
+    # another task's slice still reports this one's
+    assert main(["tails", "--tasks", "policy", "--minutes", "0", "--output", str(tmp_path), "--device", "cpu"]) == 0
+    assert "theta* = 0.9" in (told := capsys.readouterr().out) and "theta-MAE" in told and "Not finished yet" in told
     assert main(["tails", "--tasks", "graph", "--output", str(tmp_path / "no")]) == 2
     assert "tasks must be of graphs, vae" in capsys.readouterr().err
     assert main(["tails", "--tasks", "classifier", "--output", str(tmp_path / "no")]) == 2

@@ -53,7 +53,7 @@ class Tails:
         if trained := len(ledger.results) - before:
             spent = {"runs": trained, "seconds": round(time.monotonic() - started)}
             self._note_part(provenance(command_line(), device) | spent)
-        found = {task.name: (task, findings(task, ledger.results)) for task in tasks}
+        found = {task.name: (task, findings(task, ledger.results)) for task in ledger.outlines}
         text = page.markdown(found)
         replace_text(self.output / "tails.md", text)
         replace_text(self.output / "tails.csv", page.as_csv(found, ledger.results))

@@ -53,5 +53,5 @@ class Graphs(Task):
     def _result(self, outcome: Outcome) -> Result:
         true = self.dataset.theta.flatten()
         lost = ((torch.tensor(outcome.theta) < LOST * true) & (true > 0)).sum()
-        more = {"theta_mae": outcome.metrics["theta_mae"], "lost edges": float(lost)}
+        more = {"theta-MAE": outcome.metrics["theta_mae"], "lost edges": float(lost)}
         return Result(value_of(outcome), outcome.metrics["es"], more)

@@ -51,8 +51,8 @@ class Result:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task(ABC):
-    """Something to train with a categorical variable in it."""
+class Outline:
+    """What a report must know of a task."""
 
     name: str
     measure: str  # what its numbers are
@@ -62,6 +62,18 @@ class Task(ABC):
     heads: tuple[str, ...] = (SOFTMAX, *FAMILY)
     search_seeds: int
     seeds: int
+
+
+def outline_of(settings: dict[str, Any]) -> Outline:
+    """From a task's settings, as JSON has them."""
+    found: dict[str, Any] = {field.name: settings[field.name] for field in fields(Outline)}
+    return Outline(**found | {"rates": tuple(found["rates"]), "heads": tuple(found["heads"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(Outline, ABC):
+    """Something to train with a categorical variable in it."""
+
     at_once: int  # runs that are trained as one program, at most
 
     @property
@@ -85,13 +97,13 @@ class Task(ABC):
         """All jobs side by side, in the order they came."""
 
 
-def search_jobs(task: Task) -> list[Job]:
+def search_jobs(task: Outline) -> list[Job]:
     """All rates of all heads on the search seeds."""
     seeds = [FIRST_SEARCH_SEED + i for i in range(task.search_seeds)]
     return [Job(task.name, head, rate, seed) for head in task.heads for rate in task.rates for seed in seeds]
 
 
-def final_jobs(task: Task, rates: dict[str, float]) -> list[Job]:
+def final_jobs(task: Outline, rates: dict[str, float]) -> list[Job]:
     """The final seeds of all heads at the rates that were chosen."""
     return [Job(task.name, head, rates[head], seed) for head in task.heads for seed in range(1, task.seeds + 1)]
 
@@ -118,7 +130,9 @@ class Ledger:
                 raise UserError(
                     f"{task.name} was begun with other settings: {'; '.join(changed)}; give another --output"
                 )
-        replace_text(about, json.dumps(before | {task.name: task.settings for task in tasks}, indent=1) + "\n")
+        every = before | {task.name: task.settings for task in tasks}
+        replace_text(about, json.dumps(every, indent=1) + "\n")
+        self.outlines = [outline_of(settings) for settings in every.values()]  # of earlier tasks too
         self.results = read(self.path)
         if self.path.exists():  # half a line would spoil the next one
             whole = self.path.read_bytes()

@@ -13,7 +13,7 @@ from catnat_lab.heads import DEFAULT
 from catnat_lab.report.drawing import in_look
 from catnat_lab.report.svg import FAINT, INK
 from catnat_lab.stats import summarize
-from catnat_lab.tails.jobs import PAPER, SIGMOID, SOFTMAX, Task
+from catnat_lab.tails.jobs import PAPER, SIGMOID, SOFTMAX, Outline
 from catnat_lab.tails.verdict import Finding, Results, candidates, rate_means
 
 PM = "\N{PLUS-MINUS SIGN}"
@@ -22,7 +22,7 @@ SHOWN = {
     DEFAULT: (INK, "*", "default"),
     PAPER: ("#D55E00", "o", "the paper's natural"),
 }
-Found = Mapping[str, tuple[Task, list[Finding]]]
+Found = Mapping[str, tuple[Outline, list[Finding]]]
 
 
 def markdown(found: Found) -> str:
@@ -41,22 +41,32 @@ def markdown(found: Found) -> str:
     return "\n".join([*text, *_verdict(found), ""])
 
 
-def _table(every: Sequence[Finding], task: Task) -> list[str]:
-    lines = [
-        "| head | best rate | result | minus softmax [95%] | Cohen's d | p (Welch, Holm) | robustness |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]
+def _table(every: Sequence[Finding], task: Outline) -> list[str]:
+    columns = ["head", "best rate", "result", "minus softmax [95%]", "Cohen's d", "p (Welch, Holm)", "robustness"]
+    columns += list(every[0].more)
+    lines = [f"| {' | '.join(columns)} |", f"| --- |{' ---: |' * (len(columns) - 1)}"]
     for each in every:
-        result = summarize(each.values)
         against = ["", "", ""]
         if each.head != SOFTMAX:
             low, high = each.interval
             against = [f"{each.difference:+.3g} [{low:+.3g}, {high:+.3g}]", f"{each.effect:+.1f}", f"{each.p:.2g}"]
         rate = f"{each.rate:g}{' (edge)' if each.at_edge else ''}"
-        cells = [each.head, rate, f"{result.mean:.4g} {PM} {result.std:.2g}", *against, f"{each.robustness:.2f}"]
+        cells = [
+            each.head,
+            rate,
+            _mean(each.values),
+            *against,
+            f"{each.robustness:.2f}",
+            *map(_mean, each.more.values()),
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     lost = [head for head in task.heads if head not in {each.head for each in every}]
     return lines if not lost else [*lines, "", f"Not finished, or with a final run that diverged: {', '.join(lost)}."]
+
+
+def _mean(values: Sequence[float]) -> str:
+    result = summarize(values)
+    return f"{result.mean:.4g} {PM} {result.std:.2g}"
 
 
 def _verdict(found: Found) -> list[str]:

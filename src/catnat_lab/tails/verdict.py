@@ -23,7 +23,7 @@ import numpy as np
 
 from catnat_lab.heads import activation_of
 from catnat_lab.stats import holm, summarize, welch, welch_interval
-from catnat_lab.tails.jobs import FAMILY, SOFTMAX, Job, Result, Task
+from catnat_lab.tails.jobs import FAMILY, SOFTMAX, Job, Outline, Result
 
 POINTS = 1001  # of the tenfold range
 DECIDE = ("graphs", "VAE")  # the tasks whose results decide who qualifies
@@ -31,7 +31,7 @@ DECIDE = ("graphs", "VAE")  # the tasks whose results decide who qualifies
 Results = Mapping[Job, Result]
 
 
-def rate_means(task: Task, head: str, results: Results) -> dict[float, float]:
+def rate_means(task: Outline, head: str, results: Results) -> dict[float, float]:
     """Mean validation result of the search seeds by rate, where all of them are there; a diverged run makes it bad."""
     worst = math.inf if task.lower_is_better else -math.inf
     found = {}
@@ -42,18 +42,18 @@ def rate_means(task: Task, head: str, results: Results) -> dict[float, float]:
     return found
 
 
-def best_rate(task: Task, means: Mapping[float, float]) -> float:
+def best_rate(task: Outline, means: Mapping[float, float]) -> float:
     """The rate with the best mean."""
     pick = min if task.lower_is_better else max
     return pick(means, key=means.__getitem__)
 
 
-def chosen_rates(task: Task, results: Results) -> dict[str, float]:
+def chosen_rates(task: Outline, results: Results) -> dict[str, float]:
     """Of every head."""
     return {head: best_rate(task, rate_means(task, head, results)) for head in task.heads}
 
 
-def robustness(task: Task, means: Mapping[float, float]) -> float:
+def robustness(task: Outline, means: Mapping[float, float]) -> float:
     """The share of the tenfold range around the best rate that is as good as it, within the task's tolerance."""
     best = best_rate(task, means)
     rates = sorted(means)
@@ -77,11 +77,13 @@ class Finding:
     interval: tuple[float, float]  # of Welch's test, 95%
     effect: float  # Cohen's d
     p: float  # of Welch's test against softmax, corrected by Holm over the task's heads
+    more: dict[str, tuple[float, ...]]  # what else the final runs tell, by its name
 
 
-def findings(task: Task, results: Results) -> list[Finding]:
+def findings(task: Outline, results: Results) -> list[Finding]:
     """All heads of a task whose runs are all there; none where softmax's are not."""
     values: dict[str, tuple[float, ...]] = {}
+    more: dict[str, dict[str, tuple[float, ...]]] = {}
     means = {head: rate_means(task, head, results) for head in task.heads}
     means = {head: found for head, found in means.items() if len(found) == len(task.rates)}
     for head, found in means.items():
@@ -89,6 +91,7 @@ def findings(task: Task, results: Results) -> list[Finding]:
         jobs = [Job(task.name, head, rate, seed) for seed in range(1, task.seeds + 1)]
         if all(job in results and math.isfinite(results[job].test) for job in jobs):
             values[head] = tuple(results[job].test for job in jobs)
+            more[head] = {name: tuple(results[job].more[name] for job in jobs) for name in results[jobs[0]].more}
     if SOFTMAX not in values:
         return []
     softmax = values[SOFTMAX]
@@ -104,13 +107,22 @@ def findings(task: Task, results: Results) -> list[Finding]:
         effect = difference / spread if spread else 0.0 if difference == 0 else math.copysign(math.inf, difference)
         result.append(
             Finding(
-                head, rate, edge, own, robustness(task, means[head]), difference, interval, effect, ps.get(head, 1.0)
+                head,
+                rate,
+                edge,
+                own,
+                robustness(task, means[head]),
+                difference,
+                interval,
+                effect,
+                ps.get(head, 1.0),
+                more[head],
             )
         )
     return result
 
 
-def qualifies(task: Task, found: Finding, every: Sequence[Finding]) -> bool:
+def qualifies(task: Outline, found: Finding, every: Sequence[Finding]) -> bool:
     """Whether a member of the family is within one standard error of the best member."""
     sign = 1 if task.lower_is_better else -1
     members = [each for each in every if each.head in FAMILY]
@@ -129,7 +141,7 @@ class Candidate:
     least: float  # its least robustness
 
 
-def candidates(found: Mapping[str, tuple[Task, list[Finding]]]) -> list[Candidate]:
+def candidates(found: Mapping[str, tuple[Outline, list[Finding]]]) -> list[Candidate]:
     """The members by the rule, the default first; by task name, the task and its findings."""
     result = []
     for head in FAMILY:

@@ -8,7 +8,7 @@ import pytest
 
 from catnat_lab.gsl.data import true_edges
 from catnat_lab.gsl.presets import PAPER, preset
-from catnat_lab.report.gsl_remarks import REMARKS, in_one_sentence, remarks_of
+from catnat_lab.report.gsl_remarks import METHODS, in_one_sentence, remarks_of
 from catnat_lab.report.gsl_results import Results
 from catnat_lab.store import Finished
 
@@ -71,11 +71,11 @@ def test_reasons_are_given_for_the_papers_problem_and_its_lines_only():
     large.settings["communities"] = PAPER.communities
     whole = [trial_with_all_edges(t) for t in small.trials[0.5, "softmax"]]
     texts = remarks_of(Results(large.settings, {**large.trials, (0.5, "softmax"): whole}, {}))
-    assert {line for line, text in REMARKS if text in texts} == {"softmax", "optimal"}
+    assert {line for line, text in METHODS if text in texts} == {"optimal"}
 
 
 def is_any_reason(texts) -> bool:
-    return any(text in texts for _, text in REMARKS)
+    return any(text in texts for _, text in METHODS)
 
 
 def trial_with_all_edges(one: Finished) -> Finished:

@@ -1,4 +1,4 @@
-"""What is to be said of graph structure learning beside its table: what our trials show, and why it may differ."""
+"""What is said of graph structure learning beside its table: what our trials show, and what the paper leaves open."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from catnat_lab.gsl.search import OPTIMAL
 from catnat_lab.report.gsl_results import COLUMNS, Results, is_papers
 from catnat_lab.stats import best_in_pairs, paired
 
-# Why a cell may differ from the paper's, by the line it speaks of; shown where the study is of the paper's size.
-REMARKS = (
+# How we did what the paper leaves open, by the line it speaks of; shown where the study is of the paper's size. What a
+# run showed is computed from it, or stands in a dated note in results/.
+METHODS = (
     (
         "optimal",
         "The paper does not publish the true weights. We scale ours so that the optimal PP-MSE is the paper's "
@@ -22,36 +23,22 @@ REMARKS = (
     (
         "optimal",
         "Deviations and tests are over seeds on one dataset. They leave out the draw of its 1000 test pairs, "
-        "which moves all lines together by more than the printed deviation, so a small difference from the "
-        "paper's own number means little. They leave out the choice of the rate too.",
-    ),
-    (
-        "softmax",
-        "The validation score hardly tells rates apart: for softmax and sigmoid it changes by 0.04 to 0.25% over "
-        "a factor of five around the chosen rate, while their error of θ falls by a third to two thirds towards "
-        "the higher rates (see the figure). So a choice by the validation score leaves the error of θ largely to "
-        "chance, and ours fell on lower rates than the paper's grids suggest.",
-    ),
-    (
-        "catnat-natural",
-        "At a high rate natural loses true edges for good: while the weights are still wrong they are pushed "
-        "towards 0, and beyond the end of its range there is no gradient. So it needs lower rates than the "
-        "paper's grid has.",
+        "which moves all lines together, so a small difference from the paper's own number means little. They leave "
+        "out the choice of the rate too.",
     ),
     (
         "sparsemax",
         "Sparsemax has probabilities of exactly 0, where it never learns again, so we project every edge back to "
-        "0.001 after each step, and its best rates lie below the paper's whole grid. We do not know what the "
-        "paper did; its sparsemax has a higher energy score than ours for large θ*, and a lower error of θ.",
+        "0.001 after each step. We do not know what the paper did.",
     ),
 )
 
 
 def remarks_of(results: Results) -> tuple[str, ...]:
-    """What the table does not show and, for a study of the paper's size, why cells may differ from the paper's."""
+    """What the table does not show and, for a study of the paper's size, what the paper leaves open."""
     found = [text for text in (_in_pairs(results), _least_errors(results), _lost_edges(results)) if text]
     if is_papers(results.settings):
-        found += [text for line, text in REMARKS if line in (*results.heads, OPTIMAL)]
+        found += [text for line, text in METHODS if line in (*results.heads, OPTIMAL)]
     return tuple(found)
 
 

@@ -219,6 +219,19 @@ def test_one_step_of_a_classifier_is_pytorchs() -> None:
         torch.testing.assert_close(stack.parameters[0], theirs, rtol=1e-3, atol=2e-4)
 
 
+def test_a_stack_that_would_not_end_in_time_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(study.time, "monotonic", lambda: clock[0])
+
+    class Slow(Valley):
+        def train(self, jobs: Sequence[Job], device: torch.device, progress: Progress) -> list[Result]:
+            clock[0] += 40  # seconds
+            return super().train(jobs, device, progress)
+
+    done, ledger = trained(Slow(name="slow"), tmp_path, minutes=1.5)  # after two stacks 10 seconds are left
+    assert not done and len(ledger.results) == 2 * Slow(name="slow").at_once
+
+
 def test_the_command_trains_resumes_and_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["tails", "--preset", "smoke", "--tasks", "graphs", "--output", str(tmp_path), "--device", "cpu"]
     assert main([*arguments, "--minutes", "0"]) == 0

@@ -232,6 +232,32 @@ def test_a_little_mass_is_divided_by_as_well_as_much_of_it(dtype: torch.dtype) -
 
 
 @needs_compiler
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_masked_rows_keep_the_laws_of_nan_and_certainty(dtype: torch.dtype) -> None:
+    plan, nan = plan_of(Parameterization(4, "sigmoid"), dtype), torch.nan
+    x = torch.tensor([[0.0, nan, 0.0]], dtype=dtype)
+    assert _whole.log_classes(x, plan, torch.ones(4, dtype=torch.bool)).isnan().all()  # one NaN makes the row NaN
+    right = _whole.log_classes(x, plan, torch.tensor([False, False, True, True]))  # but not from below the forbidden
+    assert right[0, :2].tolist() == [-torch.inf] * 2 and not right[0, 2:].isnan().any()
+    plan = plan_of(Parameterization(18, "natural"), dtype)
+    x, forced = numbers(300, 17, dtype=dtype), torch.eye(18, dtype=torch.bool)[torch.arange(300) % 18]
+    assert torch.equal(_whole.log_classes(x, plan, forced)[forced], torch.zeros(300, dtype=dtype))
+    some = some_mask(300, 18)
+    assert (_whole.log_classes(x, plan, some) <= 0).all()
+
+
+@needs_compiler
+@pytest.mark.parametrize("mode", ["renormalize", "prune"])
+def test_any_byte_but_0_is_true(mode: str) -> None:
+    bytes_ = torch.tensor([255, 2, 0, 7], dtype=torch.uint8)
+    x, pi = torch.tensor([[0.3, -0.4, 0.7]], requires_grad=True), Parameterization(4, "sigmoid")
+    found = [ct.catnat(x, pi, mask=mask, mask_mode=mode) for mask in (bytes_.view(torch.bool), bytes_ != 0)]
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+    first, second = (torch.autograd.grad(each[0, 0], x)[0] for each in found)
+    assert torch.equal(first, second)
+
+
+@needs_compiler
 def test_a_row_without_allowed_classes_is_refused() -> None:
     mask = torch.tensor([[True, False], [False, False]])
     with pytest.raises(ValueError, match="at least one class in every row"):

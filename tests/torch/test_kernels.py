@@ -221,6 +221,30 @@ def test_what_is_short_for_sixteen_bits_is_close_to_what_is_not(name: str) -> No
     torch.testing.assert_close(slopes, launch.pull(x, upstream, coin, launch.LOG_P), rtol=2e-4, atol=2e-4)
 
 
+@pytest.mark.parametrize("amplitude", [1e-30, 1e-4, 1.0, 1e4, 1e30])
+def test_sixteen_bits_of_any_amplitude(amplitude: float) -> None:
+    """Whose powers leave float32 where it is far from 1."""
+    pi = Parameterization(4, Natural(amplitude=amplitude))
+    coin = coin_of(pi, CPU)
+    assert coin is not None
+    x = torch.from_numpy(numbers(6, 3) * amplitude / 4).bfloat16()
+    upstream = torch.from_numpy(numbers(6, 4, seed=1)).bfloat16()
+    expected, _ = expected_gradient(x.double().numpy(), upstream.double().numpy(), pi)
+    gradient = launch.pull(x, upstream, coin, launch.LOG_P).double().numpy()
+    assert_close(gradient * amplitude, expected * amplitude, 0.05, "gradient")
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "tail 0.05"])
+def test_large_gradients_of_far_scores_are_numbers(name: str) -> None:
+    pi = Parameterization(4, FAMILY[name])
+    coin = coin_of(pi, CPU)
+    assert coin is not None
+    x = torch.tensor([[40.0, -90.0, 1000.0], [-40.0, 90.0, -1000.0]])
+    expected = reference.log_catnat_gradient(x.double().numpy(), np.full((2, 4), 1e25), pi)
+    gradient = launch.pull(x, torch.full((2, 4), 1e25), coin, launch.LOG_P).numpy()
+    assert_close(gradient / 1e25, expected / 1e25, 2e-6, "gradient")
+
+
 def test_short_polynomials_are_there_for_the_default_and_not_for_the_papers_end() -> None:
     for name, is_short in {"sigmoid": True, "tail 0.5": True, "tail 0.05": True, "tail 0.01": False}.items():
         coin = coin_of(Parameterization(8, FAMILY[name]), CPU)

@@ -60,7 +60,10 @@ MAX_SHORT_COEFFICIENTS = 7  # more would take longer than what they stand for
 
 @lru_cache(maxsize=256)
 def natural_logit(tail: float, error: float = LOGIT_ERROR, most: int = MAX_LOGIT_COEFFICIENTS) -> Fit | None:
-    """z = y + y^3 P(y^2) for 2 asinh(tan(y/2)), y up to the joint; None where the tail is below 0.018 or so."""
+    """z = y + y^3 P(y^2) for 2 asinh(tan(y/2)), y up to the joint; None where it would be too long.
+
+    That is below a tail of 0.018 or so by default, and below 0.006 or so for 16 bits.
+    """
     joint = Natural(tail=tail).joint
     if tail == 0.5:
         return Fit((0.0,), (0.0, 0.0), 0.0)
@@ -73,8 +76,10 @@ def natural_logit(tail: float, error: float = LOGIT_ERROR, most: int = MAX_LOGIT
 
 @lru_cache(maxsize=256)
 def natural_slope(tail: float, error: float = SHORT_ERROR, most: int = MAX_SHORT_COEFFICIENTS) -> Fit | None:
-    """dz/dy = P(y^2), on the same range; ``error`` is relative."""
+    """dz/dy = P(y^2), on the same range; ``error`` is relative. None below a tail of 0.03 or so."""
     joint = Natural(tail=tail).joint
+    if tail == 0.5:
+        return Fit((1.0,), (0.0, 0.0), 0.0)
     slope = 1 / np.cos(np.sqrt(_squares(joint)) / 2)
     return _shortest(joint, slope, 1 / slope, error, most)
 

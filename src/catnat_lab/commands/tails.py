@@ -34,7 +34,7 @@ class Tails:
     device: str = "auto"
     """cpu, cuda, cuda:1 ...; auto takes a GPU where there is one."""
     minutes: float = 1e9
-    """Begin no new stack of runs that would last longer than this, judged by the one before."""
+    """Begin no stack of runs that would not end in time, judged by the task's last one; its first one is not judged."""
 
     def run(self) -> None:
         """Train what is not trained yet, then report."""

@@ -132,7 +132,7 @@ template <class T> struct Loops {
         for (int64_t i = low; i < high; ++i) visit(i, node_places[i]);
     }
   }
-  template <class V> void sum_below(const V* of_classes, T* at) const {  // at every place but the root
+  void sum_below(const T* of_classes, T* at) const {  // at every place but the root
     if (in_order) std::copy(of_classes, of_classes + K, at + K);
     else for (int64_t k = 0; k < K; ++k) at[class_places[k]] = of_classes[k];
     each_node(true, 1, [=](int64_t i, int64_t p) { at[p] = at[2 * i] + at[2 * i + 1]; });
@@ -143,20 +143,31 @@ template <class T> struct Loops {
     if (in_order) std::copy(at + K, at + 2 * K, of_classes);
     else for (int64_t k = 0; k < K; ++k) of_classes[k] = at[class_places[k]];
   }
-  // Divides by the mass of the allowed classes. False where that is small: too many digits would cancel.
+  void numbers_of(const uint8_t* mask, T* found) const {  // 1 or 0, whatever the byte of a true bool is
+    for (int64_t k = 0; k < K; ++k) found[k] = std::min<uint8_t>(mask[k], 1);
+  }
+  // Divides by the mass of the allowed classes. False where that is small, since too many digits would cancel; where it
+  // is NaN; and where one class is allowed, which the tree makes exactly certain.
   bool renormalize(const uint8_t* mask, T* allowed, T* p, T* log_p) const {
-    for (int64_t k = 0; k < K; ++k) allowed[k] = mask[k];  // as numbers, for the sake of the vector code
-    for (int64_t k = 0; k < K; ++k) p[k] = allowed[k] * exp_minus(-log_p[k]);
+    numbers_of(mask, allowed);
+    for (int64_t k = 0; k < K; ++k) {
+      const T own = log_p[k], mass = exp_minus(-own);
+      p[k] = allowed[k] * (own == own ? mass : own);
+    }
     const double mass = sum(p, K);
-    if (!(mass > LEAST_MASS)) return false;
+    if (!(mass > LEAST_MASS) || sum(allowed, K) == 1) return false;
     const T log_mass = T(std::log(mass)), none = -T(INF);
-    for (int64_t k = 0; k < K; ++k) { const T own = log_p[k] - log_mass; log_p[k] = allowed[k] != 0 ? own : none; }
+    for (int64_t k = 0; k < K; ++k) {
+      const T own = least_of(log_p[k] - log_mass, T(0));
+      log_p[k] = allowed[k] != 0 ? own : none;
+    }
     return true;
   }
   // Makes the branches those of the masked tree. Pruned, it never takes a dead one. Renormalised, each also counts
   // times the mass of the allowed classes below it, divided by the mass below its node.
   void mask_branches(const uint8_t* mask, bool renormalizes, T* left, T* right, T* allowed, T* mass) const {
-    sum_below(mask, allowed);
+    numbers_of(mask, mass);
+    sum_below(mass, allowed);
     if (allowed[2] + allowed[3] == 0) throw py::value_error("mask must allow at least one class in every row");
     for (int64_t p = 2; p < 2 * K; ++p) mass[p] = allowed[p] == 0 ? -T(INF) : T(0);
     if (renormalizes) each_node(true, 0, [=](int64_t i, int64_t p) {
@@ -226,7 +237,7 @@ template <class T> Tensor gradient(const Loops<T>& loops, const Tensor& roots, c
       const T* found = log_p.defined() ? log_p.const_data_ptr<T>() + row * K : nullptr;  // only renormalising needs it
       const uint8_t* allowed = row_of(mask, row, K);
       if (allowed) {
-        for (int64_t k = 0; k < K; ++k) below[k] = allowed[k];
+        loops.numbers_of(allowed, below);
         for (int64_t k = 0; k < K; ++k) { const T each = given[k]; own[k] = below[k] != 0 ? each : 0; }
       }
       if (allowed && renormalizes) {
@@ -235,7 +246,8 @@ template <class T> Tensor gradient(const Loops<T>& loops, const Tensor& roots, c
       }
       loops.sum_below(allowed ? own : given, at);
       if (!allowed || renormalizes) continue;
-      loops.sum_below(allowed, below);
+      loops.numbers_of(allowed, own);
+      loops.sum_below(own, below);
 #pragma GCC ivdep
       for (int64_t i = 1; i < K; ++i) {  // a node with a dead branch has no say
         const bool whole = (below[2 * i] != 0) & (below[2 * i + 1] != 0);

@@ -43,7 +43,7 @@ class Short:
 
 @lru_cache(maxsize=256)
 def short_of(activation: int, amplitude: float, least: float) -> Short | None:
-    """None where they would be long: at the paper's end of the family."""
+    """None where they would be long, at the paper's end of the family, or have coefficients beyond float32."""
     if activation == SIGMOID:
         return Short(0.0, Polynomial((1.0,)), TO_BASE_2, Polynomial((1.0,)))
     if activation != NATURAL:
@@ -54,15 +54,17 @@ def short_of(activation: int, amplitude: float, least: float) -> Short | None:
     if logit is None or slope is None:
         return None
 
-    def of_scores(coefficients: tuple[float, ...], factor: float = 1.0) -> Polynomial:
-        return Polynomial(tuple(factor * c * gain ** (2 * i + 1) for i, c in enumerate(coefficients)))
-
-    return Short(
-        logit.range[1] / gain,
-        of_scores((1, *logit.coefficients), TO_BASE_2),
-        TO_BASE_2 * gain / math.sin(2 * least),
-        of_scores(slope.coefficients),
-    )
+    try:
+        of_scores = [
+            tuple(factor * c * gain ** (2 * i + 1) for i, c in enumerate(coefficients))
+            for coefficients, factor in (((1, *logit.coefficients), TO_BASE_2), (slope.coefficients, 1.0))
+        ]
+    except OverflowError:
+        return None
+    if not all(1e-30 < abs(c) < 1e30 for c in (*of_scores[0], *of_scores[1])):
+        return None
+    past = TO_BASE_2 * gain / math.sin(2 * least)
+    return Short(logit.range[1] / gain, Polynomial(of_scores[0]), past, Polynomial(of_scores[1]))
 
 
 @dataclass(frozen=True)

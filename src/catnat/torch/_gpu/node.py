@@ -39,7 +39,7 @@ PAPER: tl.constexpr = tl.constexpr(coin.PAPER)
 NONE: tl.constexpr = tl.constexpr(coin.NONE)
 UNEVEN: tl.constexpr = tl.constexpr(coin.UNEVEN)
 SIGN: tl.constexpr = tl.constexpr(-(1 << 31))
-BOUND: tl.constexpr = tl.constexpr(60.0)
+BOUND: tl.constexpr = tl.constexpr(40.0)
 HALF_LOG2_E: tl.constexpr = tl.constexpr(math.log2(math.e) / 2)
 LN_2: tl.constexpr = tl.constexpr(math.log(2))
 LN_4: tl.constexpr = tl.constexpr(math.log(4))
@@ -54,6 +54,7 @@ def log2(y):
 @triton.jit
 def inverse(y):
     """1/y to one unit in the last place."""
+    tl.static_assert(y.dtype == tl.float32)  # the instruction would read half of a longer number
     if INTERPRETED:
         return 1 / y
     return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [y], dtype=tl.float32, is_pure=True, pack=1)
@@ -179,13 +180,13 @@ def pull(left, right, both, offset, rounded, numbers, F: tl.constexpr):
         # (1-a) dz/dx is root / (root + 1/root) dz/dx, and dz/dx is no more than (root + 1/root) gain / 2
         root = signed_root(offset, rounded, numbers, F)
         other = inverse(root)
+        gradient = root * right - other * left
         if F.activation == SIGMOID:
-            share = inverse(root + other)
+            gradient *= inverse(root + other)
         elif F.activation == NATURAL:
-            share = tl.minimum(inverse(root + other) * (2 * angle * LN_2 * steepness), 2 * angle, propagate_nan=NAN)
-        else:
-            share = 2 * angle
-        gradient = (root * right - other * left) * share
+            gradient *= tl.minimum(inverse(root + other) * (LN_2 * steepness), 1.0, propagate_nan=NAN)
+        if F.activation != SIGMOID:
+            gradient *= 2 * angle
     if F.activation == PAPER:  # whose gradient ends with the range
         gradient = tl.where(angle_of(offset, rounded, numbers, F) <= least, 0.0, gradient)
     return gradient

@@ -22,13 +22,13 @@ import torch
 from torch import Tensor
 
 import catnat
+from benchmarks.gpu_operations import CAPTURED, captured
 from catnat.torch._gpu import blocks, launch
 from catnat.torch._gpu.coin import coin_of
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")  # without a GPU in Triton's interpreter: a rehearsal
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-CALLS = 5  # in one CUDA graph
 
 
 class Candidate(NamedTuple):
@@ -101,19 +101,14 @@ def compile_one(candidate: Candidate) -> str:
         return f"{candidate}: {error}"
 
 
-def captured(run: Callable[[], object]) -> Callable[[], object]:
+def replayed(run: Callable[[], object]) -> Callable[[], object]:
     """Some calls as one CUDA graph."""
     if not ON_GPU:
         return run
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        run()
-    side.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(CALLS):
-            run()
-    return graph.replay
+    graph = captured(run)
+    if graph is None:
+        raise RuntimeError("a call cannot be captured")
+    return graph
 
 
 def milliseconds(replay: Callable[[], object]) -> float:
@@ -134,10 +129,10 @@ def time_group(group: list[Candidate], elements: int, rounds: int) -> Iterator[t
     x, gradient = inputs(first.classes, first.dtype, elements // first.classes)
     logits = torch.randn_like(gradient)
     if first.way == "forward":
-        rival = captured(lambda: torch.log_softmax(logits, -1))
+        rival = replayed(lambda: torch.log_softmax(logits, -1))
     else:
         log_p = torch.log_softmax(logits, -1)
-        rival = captured(lambda: torch._log_softmax_backward_data(gradient, log_p, -1, log_p.dtype))
+        rival = replayed(lambda: torch._log_softmax_backward_data(gradient, log_p, -1, log_p.dtype))
     expected = run_of(first, x, gradient)()
     for candidate in group:
         try:
@@ -146,7 +141,7 @@ def time_group(group: list[Candidate], elements: int, rounds: int) -> Iterator[t
             tolerance = 1e-5 if first.dtype == "float32" else 2e-2
             torch.testing.assert_close(found[::97], expected[::97], rtol=tolerance, atol=tolerance)
             del found
-            replay = captured(run)
+            replay = replayed(run)
             times = [(milliseconds(replay), milliseconds(rival)) for _ in range(rounds + 1)][1:]
         except Exception as error:
             print(f"{candidate}: {str(error)[:200]}", flush=True)
@@ -154,7 +149,7 @@ def time_group(group: list[Candidate], elements: int, rounds: int) -> Iterator[t
         yield (
             candidate,
             statistics.median(a / b for a, b in times),
-            statistics.median(b for _, b in times) / CALLS * 1e3,
+            statistics.median(b for _, b in times) / CAPTURED * 1e3,
         )
 
 

@@ -22,7 +22,7 @@ class Tails:
     """
 
     preset: str = "full"
-    """smoke (a minute or two on two cores) or full (for a GPU; planned for 40 minutes of an H200)."""
+    """smoke (about five minutes on two cores) or full (for a GPU; planned for 40 minutes of an H200)."""
     tasks: tuple[str, ...] = ("graphs", "vae", "classifier", "policy", "language")
     """Of graphs, vae, classifier, policy and language, in the order they are to be trained."""
     output: Path = Path("runs/tails")

@@ -1,4 +1,4 @@
-"""Which tasks there are, at which length: `smoke` in a minute or two on a CPU, `full` for a GPU."""
+"""Which tasks there are, at which length: `smoke` in some minutes on a CPU, `full` for a GPU."""
 
 from __future__ import annotations
 

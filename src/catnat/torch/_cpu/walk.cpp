@@ -18,7 +18,7 @@ using Optional = std::optional<Tensor>;
 
 constexpr int64_t BLOCK = 1024;  // nodes that a flat loop takes at once: they stay in the nearest cache
 constexpr int SHORT = 8, LONG = 11;  // coefficients of the natural activation's fit: of the default, and at most
-constexpr double LEAST_MASS = 0.01;  // of a mask's classes, to divide by: its logarithm is small beside what cancels
+constexpr double LEAST_MASS = 0.01;  // of a mask's classes, to divide by it at once: from there on hardly a digit cancels
 constexpr double INF = std::numeric_limits<double>::infinity();
 
 // -- functions: float32 by the fits of catnat.core.fits, which the compiler's command line holds ---------------------

@@ -53,7 +53,6 @@ def short_of(activation: int, amplitude: float, least: float) -> Short | None:
     slope = fits.natural_slope(tail)
     if logit is None or slope is None:
         return None
-
     try:
         of_scores = [
             tuple(factor * c * gain ** (2 * i + 1) for i, c in enumerate(coefficients))

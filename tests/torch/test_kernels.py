@@ -79,10 +79,13 @@ def both_ways(pi: Parameterization, scores: np.ndarray, exp: bool = False) -> No
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of three levels, so that small trees have several, and a tree above that has several too."""
+    """Blocks of three levels, so that small trees have several, and a tree above that has several too.
+
+    Two programs a turn, so that a batch has several turns and a last one that is shorter.
+    """
     monkeypatch.setattr(blocks, "TOP_BLOCK", blocks.Block(3, 16, 1))
     for name in ("walk", "pull"):
-        monkeypatch.setattr(blocks, f"{name}_block", lambda classes, exact: blocks.Block(3, 16, 1))
+        monkeypatch.setattr(blocks, f"{name}_block", lambda classes, exact: blocks.Block(3, 16, 1, turn=2))
         launcher = getattr(launch, f"_{name}_launcher")
         monkeypatch.setattr(launch, f"_{name}_launcher", lru_cache(launcher.__wrapped__))
 
@@ -100,9 +103,9 @@ def test_the_family(name: str) -> None:
 @pytest.mark.parametrize("name", ["sigmoid", "tail 0.05", "paper"])
 def test_several_blocks(classes: int, name: str, small_blocks: None) -> None:
     pi = Parameterization(classes, FAMILY[name])
-    both_ways(pi, scores_of(pi, "1", 3))
+    both_ways(pi, scores_of(pi, "1", 9))  # three turns of two, two and one
     if classes < 30:
-        both_ways(pi, scores_of(pi, "1", 3), exp=True)
+        both_ways(pi, scores_of(pi, "1", 9), exp=True)
 
 
 @pytest.mark.parametrize(

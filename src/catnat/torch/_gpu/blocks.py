@@ -22,6 +22,7 @@ class Block(NamedTuple):
     elements: int
     warps: int
     registers: int | None = None  # a thread may have; fewer leave room for more programs at a time
+    turn: int = 1  # programs that do one subtree before those of the next one: see `moves.first_and_root`
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ class Form:
     above: int
     height: int
     warps: int
+    turn: int
     part: int  # a power of two that covers the nodes of the last level
     even: bool  # whether all classes of the block are at its deepest level
     short: Short | None  # how a gradient's nodes are computed; else by the GPU's own functions
@@ -103,7 +105,7 @@ class Form:
         return Form(
             coin.classes - 1, classes, coin.kind, coin.kind, coin.activation,
             exact, exact and coin.activation != SIGMOID and coin.least < NEAR, contiguous,
-            depth, above, 1 << (height.bit_length() - 1), block.warps, part, classes == 1 << levels,
+            depth, above, 1 << (height.bit_length() - 1), block.warps, block.turn, part, classes == 1 << levels,
             None if exact else short_of(*coin[3:]),
         )  # fmt: skip
 
@@ -176,7 +178,8 @@ def pull_block(classes: int, exact: bool) -> Block:
     if not exact:
         if classes <= 8:
             return Block(4, 1024, 2)
-        return Block(10, 1024, 1, registers=None if classes <= 64 or 256 < classes <= 1024 else 80)
+        registers = None if classes <= 64 or 256 < classes <= 1024 else 80
+        return Block(10, 1024, 1, registers, 512 if not even and 1024 < classes <= 16384 else 1)
     if classes <= 16:
         return Block(4, 1024, 4)
     if classes <= 64:

@@ -23,11 +23,11 @@ def head(
 ):  # fmt: skip
     """The whole tree in one program."""
     numbers = (half, half_rest, angle, least, steepness)
-    first = moves.first_row(F)
-    line = moves.lines(rows, False, F)
+    first, root = moves.first_and_root(rows, F)
+    line = moves.lines(rows, first, False, F)
     row = first + tl.sum(line, 1)
     base = x_ptr + moves.row_start(first, stride, F) - 1
-    loaded = moves.load_levels(base, moves.row_start(line, stride, F), 1, F)
+    loaded = moves.load_levels(base, moves.row_start(line, stride, F), root, F)
     start = moves.row_start(row, stride, F)
     if WHAT == DRAWN:
         index, log_p = path.toss(x_ptr, start, row, tl.load(seed_ptr), centers_ptr, numbers, F)
@@ -36,8 +36,8 @@ def head(
     elif WHAT == GIVEN:
         index = path.checked(tl.load(index_ptr + row), F)
         tl.store(log_prob_ptr + row, path.log_of(x_ptr, start, index, centers_ptr, numbers, F))
-    here = walk.descend(tl.zeros_like(line).to(tl.float32), loaded, 1, centers_ptr, numbers, F.depth - 1, F)
-    deepest = walk.last_level(here, loaded[F.depth - 1], 1, centers_ptr, numbers, F)
+    here = walk.descend(tl.zeros_like(line).to(tl.float32), loaded, root, centers_ptr, numbers, F.depth - 1, F)
+    deepest = walk.last_level(here, loaded[F.depth - 1], root, centers_ptr, numbers, F)
     hangs = moves.pairs(2 * F.width, F.part) < 2 * F.classes  # its parent is a node
     entropy = tl.sum(tl.sum(walk.minus_p_log_p(deepest, hangs), 2), 1)
     if not F.even:

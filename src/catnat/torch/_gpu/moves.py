@@ -15,20 +15,32 @@ def columns(WIDTH: tl.constexpr):
 
 
 @triton.jit
-def first_row(F: tl.constexpr):
-    """The first of the program's rows."""
-    return (tl.program_id(0) >> F.above).to(tl.int64) * F.height
+def first_and_root(rows, F: tl.constexpr):
+    """The first of the program's rows, and its block's root.
+
+    ``turn`` programs do one block before those of the next block: where blocks differ, the code of one fits the
+    instruction cache. They are few enough that a row's blocks, which share sectors of memory, meet in the L2 cache.
+    """
+    if F.above == 0:
+        program, block = tl.program_id(0), 0
+    else:
+        turn = tl.program_id(0) // (F.turn << F.above)
+        within = tl.program_id(0) % (F.turn << F.above)
+        count = tl.minimum(tl.cdiv(rows, F.height) - turn * F.turn, F.turn).to(tl.int32)  # fewer in the last
+        block = within // count
+        program = turn * F.turn + within % count
+    return program.to(tl.int64) * F.height, (1 << F.above) + block
 
 
 @triton.jit
-def lines(rows, FULL: tl.constexpr, F: tl.constexpr):
+def lines(rows, first, FULL: tl.constexpr, F: tl.constexpr):
     """[height, 1] a program's rows, counted from its first; if not FULL, past the end of the batch the last again."""
     if F.height == 1:
         return tl.zeros((1, 1), tl.int32)
     elif FULL:
         return tl.arange(0, F.height)[:, None]
     else:
-        last = tl.minimum(rows - 1 - first_row(F), F.height - 1).to(tl.int32)
+        last = tl.minimum(rows - 1 - first, F.height - 1).to(tl.int32)
         return tl.minimum(tl.arange(0, F.height), last)[:, None]
 
 

@@ -66,14 +66,13 @@ def _below(
             if not F.even:
                 beside *= tl.exp2(2 * here)
         else:
-            row = moves.first_row(F) + line
-            of_entropy = tl.load(entropy_ptr + row).to(tl.float32)
+            of_entropy = tl.load(entropy_ptr + line).to(tl.float32)
             below = walk.minus_p_log_p(deepest, deeper < 2 * F.classes) * of_entropy[:, :, None]
             if not F.even:
                 beside = walk.minus_p_log_p(here, places >= F.classes) * of_entropy
             if index_ptr is not None:
-                chosen = tl.load(index_ptr + row).to(tl.int32) + F.classes  # its place
-                of_chosen = tl.load(gradient_ptr + row).to(tl.float32)
+                chosen = tl.load(index_ptr + line).to(tl.int32) + F.classes  # its place
+                of_chosen = tl.load(gradient_ptr + line).to(tl.float32)
                 below += tl.where(deeper == chosen[:, :, None], of_chosen[:, :, None], 0.0)
                 if not F.even:
                     beside += tl.where(places == chosen, of_chosen, 0.0)
@@ -125,17 +124,20 @@ def _pull_block(
 
 @triton.jit
 def _pull_rows(
-    x_ptr, gradient_ptr, index_ptr, entropy_ptr, dx_ptr, sums_ptr, centers_ptr, rows, stride, numbers,
+    x_ptr, gradient_ptr, index_ptr, entropy_ptr, dx_ptr, sums_ptr, centers_ptr, rows, stride, first, root, numbers,
     FULL: tl.constexpr, OF: tl.constexpr, GATHER: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
-    first = moves.first_row(F)
-    root = (1 << F.above) + (tl.program_id(0) & ((1 << F.above) - 1))
-    line = moves.lines(rows, FULL, F)
+    line = moves.lines(rows, first, FULL, F)
     at = moves.row_start(line, stride, F)
     x_ptr += moves.row_start(first, stride, F) - 1
     dx_ptr += first * F.nodes - 1
     if OF != HEAD:
         gradient_ptr += first * F.classes - F.classes
+    else:
+        entropy_ptr += first
+        if index_ptr is not None:
+            index_ptr += first
+            gradient_ptr += first
     if F.above:
         sums_ptr += first * (1 << F.above)
     if F.even or F.above == 0:
@@ -167,9 +169,10 @@ def pull(
     GATHER: write a row's gradient in one piece; by level, a short row would touch every sector of memory several times.
     """
     numbers = (half, half_rest, angle, least, steepness)
-    if F.height == 1 or moves.first_row(F) + F.height <= rows:
-        _pull_rows(x_ptr, gradient_ptr, index_ptr, entropy_ptr, dx_ptr, sums_ptr, centers_ptr, rows, stride, numbers,
-                   True, OF, GATHER, F)  # fmt: skip
+    first, root = moves.first_and_root(rows, F)
+    if F.height == 1 or first + F.height <= rows:
+        _pull_rows(x_ptr, gradient_ptr, index_ptr, entropy_ptr, dx_ptr, sums_ptr, centers_ptr, rows, stride,
+                   first, root, numbers, True, OF, GATHER, F)  # fmt: skip
     else:
-        _pull_rows(x_ptr, gradient_ptr, index_ptr, entropy_ptr, dx_ptr, sums_ptr, centers_ptr, rows, stride, numbers,
-                   False, OF, GATHER, F)  # fmt: skip
+        _pull_rows(x_ptr, gradient_ptr, index_ptr, entropy_ptr, dx_ptr, sums_ptr, centers_ptr, rows, stride,
+                   first, root, numbers, False, OF, GATHER, F)  # fmt: skip

@@ -76,11 +76,10 @@ def _walk_block(x_ptr, at, out_ptr, to, root, centers_ptr, numbers, EXP: tl.cons
 
 @triton.jit
 def _walk_rows(
-    x_ptr, out_ptr, centers_ptr, rows, stride, numbers, FULL: tl.constexpr, EXP: tl.constexpr, F: tl.constexpr
-):
-    first = moves.first_row(F)
-    root = (1 << F.above) + (tl.program_id(0) & ((1 << F.above) - 1))
-    line = moves.lines(rows, FULL, F)
+    x_ptr, out_ptr, centers_ptr, rows, stride, first, root, numbers,
+    FULL: tl.constexpr, EXP: tl.constexpr, F: tl.constexpr,
+):  # fmt: skip
+    line = moves.lines(rows, first, FULL, F)
     at, to = moves.row_start(line, stride, F), line * F.classes
     x_ptr += moves.row_start(first, stride, F) - 1  # places count from 1
     out_ptr += first * F.classes - F.classes
@@ -106,10 +105,11 @@ def walk(
 ):  # fmt: skip
     """log p of every class, or p itself (EXP)."""
     numbers = (half, half_rest, angle, least, steepness)
-    if F.height == 1 or moves.first_row(F) + F.height <= rows:
-        _walk_rows(x_ptr, out_ptr, centers_ptr, rows, stride, numbers, True, EXP, F)
+    first, root = moves.first_and_root(rows, F)
+    if F.height == 1 or first + F.height <= rows:
+        _walk_rows(x_ptr, out_ptr, centers_ptr, rows, stride, first, root, numbers, True, EXP, F)
     else:
-        _walk_rows(x_ptr, out_ptr, centers_ptr, rows, stride, numbers, False, EXP, F)
+        _walk_rows(x_ptr, out_ptr, centers_ptr, rows, stride, first, root, numbers, False, EXP, F)
 
 
 @triton.jit

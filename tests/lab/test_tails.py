@@ -29,7 +29,16 @@ from catnat_lab.tails.jobs import (
     final_jobs,
     search_jobs,
 )
-from catnat_lab.tails.verdict import best_rate, candidates, chosen_rates, findings, robustness
+from catnat_lab.tails.verdict import (
+    best_rate,
+    candidates,
+    chosen_rates,
+    findings,
+    lost_runs,
+    rate_factor,
+    robustness,
+    safest,
+)
 from catnat_lab.vae.digits import Digits
 
 CPU = torch.device("cpu")
@@ -131,7 +140,7 @@ def test_the_best_rate_the_result_and_the_comparison(tmp_path: Path, lower: bool
     assert not tailed.at_edge and tailed.values == tuple(
         pytest.approx(sign * (1.0 - 0.01 * seed)) for seed in (1, 2, 3)
     )
-    assert [each.head for each in candidates({"graphs": (task, findings(task, results))})] == [TAILED, SIGMOID]
+    assert [each.head for each in candidates({"graphs": (task, findings(task, results))}, results)] == [TAILED, SIGMOID]
 
 
 def test_robustness_is_the_share_of_a_tenfold_range() -> None:
@@ -165,10 +174,45 @@ def test_equal_members_are_ranked_by_robustness_then_by_tail() -> None:
         return found
 
     def first(widths: dict[str, float]) -> str:
-        return candidates({"VAE": (task, findings(task, results(widths)))})[0].head
+        return candidates({"VAE": (task, findings(task, results(widths)))}, results(widths))[0].head
 
     assert first({SOFTMAX: 1, SIGMOID: 0.5, TAILED: 1.0}) == TAILED
     assert first({SOFTMAX: 1, SIGMOID: 1.0, TAILED: 1.0}) == SIGMOID
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_a_rate_factor_is_how_far_a_curve_is_shifted(lower: bool) -> None:
+    task = Valley(name="VAE", rates=tuple(10 ** (k / 4 - 4) for k in range(13)), lower_is_better=lower)
+    best = {SOFTMAX: 0.01, SIGMOID: 0.02, TAILED: 0.005}
+    sign = 1 if lower else -1
+    found = {j: Result(sign * math.log(j.rate / best[j.head]) ** 2, 0.0, {}) for j in search_jobs(task)}
+    assert rate_factor(task, SOFTMAX, found) == pytest.approx(1)
+    assert rate_factor(task, SIGMOID, found) == pytest.approx(2, rel=0.05)  # between tried rates a curve is a line
+    assert rate_factor(task, TAILED, found) == pytest.approx(0.5, rel=0.05)
+    never = found | {job: Result(sign * 1e3, 0.0, {}) for job in found if job.head == TAILED}
+    assert math.isnan(rate_factor(task, TAILED, never))
+
+
+def test_a_member_that_loses_runs_that_softmax_keeps_is_no_default() -> None:
+    tasks = [Valley(name=name, seeds=3) for name in ("graphs", "classifier")]
+    found = {}
+    for task in tasks:
+        found |= {job: Result(2.0, 2.0, {}) for job in search_jobs(task)}
+        for job in final_jobs(task, dict.fromkeys(task.heads, task.rates[0])):
+            found[job] = Result(2.0, job.seed - 10.0 * (job.head == TAILED), {})  # TAILED ends lower
+
+    def default() -> str:
+        return safest(candidates({task.name: (task, findings(task, found)) for task in tasks}, found))[0].head
+
+    assert default() == TAILED
+    last = Job("classifier", TAILED, tasks[1].rates[-1], 1000)
+    for wrong in (90.0, math.nan):
+        found[last] = Result(wrong, wrong, {})
+        assert lost_runs(tasks[1], TAILED, found) == 1
+        assert default() == SIGMOID
+    found[last._replace(head=SOFTMAX)] = Result(90.0, 90.0, {})  # softmax loses it too
+    assert lost_runs(tasks[1], TAILED, found) == 0
+    assert default() == TAILED
 
 
 # -- the tasks -------------------------------------------------------------------------------------------------------

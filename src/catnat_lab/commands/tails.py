@@ -54,7 +54,7 @@ class Tails:
             spent = {"runs": trained, "seconds": round(time.monotonic() - started)}
             self._note_part(provenance(command_line(), device) | spent)
         found = {task.name: (task, findings(task, ledger.results)) for task in ledger.outlines}
-        text = page.markdown(found)
+        text = page.markdown(found, ledger.results)
         replace_text(self.output / "tails.md", text)
         replace_text(self.output / "tails.csv", page.as_csv(found, ledger.results))
         page.figure(found).savefig(self.output / "tails.svg")

@@ -11,6 +11,11 @@ The rule, written down before any of these runs:
 Robustness: around a head's best rate lies a tenfold range of rates, on a logarithmic scale half of it below. It is the
 share of that range in which the validation result, interpolated between the rates that were tried, stays within the
 task's tolerance of the head's own best. What lies beyond the tried rates does not count as within.
+
+What was added when the runs were known. The rule does not ask whether a member trains at all where softmax does, and a
+default must: people swap one line and keep softmax's settings. So a second table counts a member's runs of a classifier
+that are lost where softmax, at the same rate and seed, loses none, and has its worst result on the graph and VAE tasks.
+The default is the member that loses the fewest runs, and of equals the one whose worst result is best.
 """
 
 from __future__ import annotations
@@ -27,6 +32,7 @@ from catnat_lab.tails.jobs import FAMILY, SOFTMAX, Job, Outline, Result
 
 POINTS = 1001  # of the tenfold range
 DECIDE = ("graphs", "VAE")  # the tasks whose results decide who qualifies
+LOST = 50.0  # per cent of a classifier's images wrong
 
 Results = Mapping[Job, Result]
 
@@ -62,6 +68,23 @@ def robustness(task: Outline, means: Mapping[float, float]) -> float:
     lost = 1e9 * task.tolerance  # a line to infinity cannot be interpolated: it leaves the tolerance at once
     found = np.interp(points, np.log10(rates), np.minimum(worse, lost), left=lost, right=lost)
     return float((found <= task.tolerance).mean())
+
+
+def rate_factor(task: Outline, head: str, results: Results) -> float:
+    """By what to multiply a rate below softmax's best to end where softmax does; NaN where none of ours does."""
+    softmax, own = rate_means(task, SOFTMAX, results), rate_means(task, head, results)
+    if len(softmax) < len(task.rates) or len(own) < len(task.rates):
+        return math.nan
+    sign = 1 if task.lower_is_better else -1
+    rising = [rate for rate in sorted(own) if rate <= best_rate(task, own)]  # while more is better
+    results_there = np.minimum.accumulate([sign * own[rate] for rate in rising])  # a step back is noise
+    factors = []
+    for rate in (rate for rate in softmax if rate < best_rate(task, softmax)):
+        wanted = sign * softmax[rate]
+        if results_there[-1] <= wanted <= results_there[0]:
+            there = np.interp(-wanted, -results_there, np.log10(rising))
+            factors.append(10**there / rate)
+    return float(np.median(factors)) if factors else math.nan
 
 
 @dataclass(frozen=True)
@@ -132,17 +155,29 @@ def qualifies(task: Outline, found: Finding, every: Sequence[Finding]) -> bool:
     return spread.mean <= spread.std / math.sqrt(spread.count)
 
 
+def lost_runs(task: Outline, head: str, results: Results) -> int:
+    """A classifier's search runs that diverged or learned little, where softmax's of the same rate and seed did not."""
+
+    def is_lost(job: Job) -> bool:
+        return not results[job].validation <= LOST  # nor a number
+
+    pairs = [(job, job._replace(head=SOFTMAX)) for job in results if job[:2] == (task.name, head) and job.is_search]
+    return sum(is_lost(own) and not is_lost(softmax) for own, softmax in pairs if softmax in results)
+
+
 @dataclass(frozen=True)
 class Candidate:
-    """A member of the family, by the rule."""
+    """A member of the family, by the rule and by what was added to it."""
 
     head: str
     qualified: int  # of the graph and VAE tasks
     least: float  # its least robustness
+    lost: int  # runs of the classifiers that softmax does not lose
+    worst: float  # behind the best member on a graph or VAE task, in the task's tolerances
 
 
-def candidates(found: Mapping[str, tuple[Outline, list[Finding]]]) -> list[Candidate]:
-    """The members by the rule, the default first; by task name, the task and its findings."""
+def candidates(found: Mapping[str, tuple[Outline, list[Finding]]], results: Results) -> list[Candidate]:
+    """The members by the rule, its first one first; by task name, the task and its findings."""
     result = []
     for head in FAMILY:
         own = {name: each for name, (_, every) in found.items() for each in every if each.head == head}
@@ -150,11 +185,25 @@ def candidates(found: Mapping[str, tuple[Outline, list[Finding]]]) -> list[Candi
             continue
         counted = [name for name in own if name.startswith(DECIDE)]
         passed = sum(qualifies(found[name][0], own[name], found[name][1]) for name in counted)
-        result.append(Candidate(head, passed, min(each.robustness for each in own.values())))
+        least = min(each.robustness for each in own.values())
+        lost = sum(lost_runs(found[name][0], head, results) for name in own if name.startswith("classifier"))
+        worst = max((_behind(*found[name], own[name]) for name in counted), default=0.0)
+        result.append(Candidate(head, passed, least, lost, worst))
+    return sorted(result, key=lambda each: (-each.qualified, -each.least, *_tameness(each)))
 
-    def order(candidate: Candidate) -> tuple[float, ...]:
-        activation = activation_of(candidate.head)
-        tail, gain = getattr(activation, "tail", 0.5), getattr(activation, "gain", 1.0)
-        return -candidate.qualified, -candidate.least, -tail, abs(math.log(gain))
 
-    return sorted(result, key=order)
+def _behind(task: Outline, every: Sequence[Finding], found: Finding) -> float:
+    """How far behind the best member, in tolerances."""
+    sign = 1 if task.lower_is_better else -1
+    best = min(sign * summarize(each.values).mean for each in every if each.head in FAMILY)
+    return (sign * summarize(found.values).mean - best) / task.tolerance
+
+
+def _tameness(candidate: Candidate) -> tuple[float, float]:
+    activation = activation_of(candidate.head)
+    return -getattr(activation, "tail", 0.5), abs(math.log(getattr(activation, "gain", 1.0)))
+
+
+def safest(ranked: Sequence[Candidate]) -> list[Candidate]:
+    """The same with the default first."""
+    return sorted(ranked, key=lambda each: (each.lost, each.worst, *_tameness(each)))

@@ -10,7 +10,7 @@ import numpy as np
 
 from catnat import Natural
 
-COLORS = {0.5: "#1b6ca8", 0.1: "#7d9d4b", 0.05: "#c8553d", 0.01: "#7a7a7a"}
+COLORS = {0.5: "#1b6ca8", 0.1: "#c8553d", 0.05: "#7d9d4b", 0.01: "#7a7a7a"}
 
 
 def main() -> None:
@@ -18,11 +18,12 @@ def main() -> None:
     x = np.linspace(-5, 5, 1001)
     inside = np.linspace(-np.pi + 1e-3, np.pi - 1e-3, 1001)
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
-    names = {0.5: "0.5: the sigmoid", 0.05: "0.05: the default"}
+    default = Natural().tail
+    names = {0.5: "0.5: the sigmoid", default: f"{default:g}: the default"}
     for tail, color in COLORS.items():
         natural = Natural(tail=tail)
         z = natural.logit(x, np)
-        style = {"color": color, "linewidth": 2.4 if tail == 0.05 else 1.4, "label": names.get(tail, f"{tail:g}")}
+        style = {"color": color, "linewidth": 2.4 if tail == default else 1.4, "label": names.get(tail, f"{tail:g}")}
         left.plot(x, z, **style)
         right.plot(x, natural.slope(x, np) ** 2 / (2 * np.cosh(z / 2)) ** 2, **style)
     dashed = {"color": "black", "linestyle": "--", "linewidth": 1, "label": "0: the paper's"}

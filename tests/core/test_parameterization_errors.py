@@ -72,9 +72,9 @@ def test_bad_parameterization(arguments: dict[str, object], error: type[Exceptio
         (
             {"saturation": "clip"},
             ValueError,
-            r"saturation goes with tail=0 only: .* tail=0\.05 .*; got saturation='clip'",
+            r"saturation goes with tail=0 only: .* tail=0\.1 .*; got saturation='clip'",
         ),
-        ({"floor": 1e-6}, ValueError, r"floor goes with tail=0 only: with tail=0\.05 .*; got floor=1e-06"),
+        ({"floor": 1e-6}, ValueError, r"floor goes with tail=0 only: with tail=0\.1 .*; got floor=1e-06"),
         ({"tail": 0.5, "floor": 0.0}, ValueError, r"floor goes with tail=0 only: with tail=0\.5 .*; got floor=0\.0"),
         (
             {"tail": 0.0, "saturation": "clipp"},

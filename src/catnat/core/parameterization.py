@@ -18,7 +18,7 @@ import numpy as np
 from catnat.core.errors import SATURATIONS, check_between, check_choice, check_nonnegative, check_num_classes
 from catnat.core.tree import Floats, Tree
 
-DEFAULT_TAIL = 0.05  # the one place where the default stands
+DEFAULT_TAIL = 0.1  # the one place where the default stands
 DEFAULT_FLOOR = 1e-8
 LEAST_TAIL = 1e-6  # nearer to 0, float32 cannot tell the joint from the end of the range
 AMPLITUDES = (1e-30, 1e30)  # beyond these a float32 has no slope left

@@ -57,3 +57,17 @@ def test_api_page_lists_every_public_name(module) -> None:
     text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     missing = [name for name in module.__all__ if not re.search(rf"\b{re.escape(f'{module.__name__}.{name}')}\b", text)]
     assert not missing
+
+
+QUOTE = re.compile(r"<!-- from (\S+) -->\n(.*?)<!-- /from -->", re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if "<!-- from" in page.read_text(encoding="utf-8")], ids=lambda page: page.name
+)
+def test_what_a_page_quotes_from_a_report_stands_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    quotes = QUOTE.findall(text)
+    assert len(quotes) == text.count("<!-- from")
+    for report, quoted in quotes:
+        assert quoted in (ROOT / report).read_text(encoding="utf-8"), f"{page.name} and {report} differ"

@@ -41,13 +41,13 @@ def test_a_study_writes_its_table_its_page_and_where_they_come_from(study):
     folder, printed = study
     assert printed.strip().splitlines()[-1] == f"report: {folder / 'report.html'}"
     page = (folder / "report.html").read_text()
-    assert page.count("<svg") == 4 and "catnat-natural" in page
+    assert page.count("<svg") == 5 and "catnat-natural" in page
     assert "catnat-natural" in (folder / "report.md").read_text()
     facts = json.loads((folder / "provenance.json").read_text())
     assert {"command", "commit", "torch", "processor", "seconds"} <= set(facts)
     rows = values(folder)
     finals = [row for row in rows if row["stage"] == "final"]
-    assert len(finals) == 4 * 2 and len([row for row in rows if row["stage"] == "optimal"]) == 2
+    assert len(finals) == 5 * 2 and len([row for row in rows if row["stage"] == "optimal"]) == 2
     assert all(float(row["es_paper"]) == pytest.approx(2 * float(row["es"]), rel=1e-4) for row in finals)
 
 

@@ -68,6 +68,27 @@ def test_the_grid_is_widened_while_the_best_rate_is_at_its_end(tmp_path, monkeyp
     assert rates(trials[0.5, "catnat-natural"], "final") == [0.2, 0.2]
 
 
+def test_rates_are_compared_by_the_mean_of_their_seeds(tmp_path, monkeypatch):
+    class Noisy(Landscape):
+        def __call__(self, runs, *arguments, **named):
+            outcomes = super().__call__(runs, *arguments, **named)
+            for run, outcome in zip(runs, outcomes, strict=True):
+                if run.seed == 0 and run.rate == 1.0:
+                    outcome.metrics["validation_es"] = 0.0  # luck
+            return outcomes
+
+    landscape = Noisy({"softmax": 0.1})
+    monkeypatch.setattr(search_module, "train", landscape)
+    settings = replace(SMOKE, heads=("softmax",), rates=(0.01, 0.1, 1.0), refined=0, seeds=3)
+    for seeds, expected in ((1, 1.0), (3, 0.1)):
+        with Store(tmp_path / f"{seeds}.db") as store:
+            Search(store, replace(settings, search_seeds=seeds, widen=0), torch.device("cpu"), 5).run()
+            trials = store.study(study_name(0.5, "softmax")).finished()
+        assert rates(trials, "final") == [expected] * 3
+        searched = {trial.config["seed"] for trial in trials if trial.config["stage"] == "coarse"}
+        assert len(searched) == seeds and not searched & {1, 2, 3}
+
+
 def test_tpe_tries_as_many_rates_as_both_grids(tmp_path, monkeypatch):
     settings = replace(SMOKE, heads=("softmax",), search="tpe", rates=(0.001, 0.01, 0.1, 1.0), refined=3)
     _, trials = run_search(tmp_path, monkeypatch, {"softmax": 0.05}, settings)
@@ -111,6 +132,16 @@ def test_other_settings_do_not_go_on_with_a_study(tmp_path, monkeypatch):
         run_search(tmp_path, monkeypatch, {}, replace(SMOKE, seeds=3))
 
 
+def test_a_study_that_does_not_say_how_many_search_seeds_had_one(tmp_path, monkeypatch):
+    run_search(tmp_path, monkeypatch, dict.fromkeys(SMOKE.heads, 0.05), SMOKE)
+    with Store(tmp_path / "study.db") as store:
+        store.set_note(search_module.NOTE, {k: v for k, v in SMOKE.as_dict().items() if k != "search_seeds"})
+    landscape, _ = run_search(tmp_path, monkeypatch, dict.fromkeys(SMOKE.heads, 0.05), SMOKE)
+    assert landscape.seen == []  # it goes on, and all is done
+    with pytest.raises(UserError, match=r"search_seeds was 1, now 2"):
+        run_search(tmp_path, monkeypatch, {}, replace(SMOKE, search_seeds=2))
+
+
 def test_optimal_values_are_kept_too(tmp_path, monkeypatch):
     run_search(tmp_path, monkeypatch, dict.fromkeys(SMOKE.heads, 0.05), SMOKE)
     with Store(tmp_path / "study.db", create=False) as store:
@@ -136,7 +167,7 @@ def test_a_diverged_run_is_never_chosen(tmp_path, monkeypatch):
 
 
 def test_the_papers_preset_is_its_table():
-    assert PAPER.thetas == (0.1, 0.25, 0.5, 0.75, 0.9) and len(PAPER.heads) == 4
+    assert PAPER.thetas == (0.1, 0.25, 0.5, 0.75, 0.9) and len(PAPER.heads) == 5
     assert (len(PAPER.rates), PAPER.refined, PAPER.seeds) == (7, 7, 10)
     steps = PAPER.epochs * (PAPER.pairs * 8 // 10 // PAPER.batch)
     assert steps == 5000

@@ -96,6 +96,16 @@ def test_every_axis_of_a_search_has_labels(top: float) -> None:
         assert sum(low <= place <= high for place in axis.get_majorticklocs()) >= 2
 
 
+def test_trades_join_the_rates_of_a_parameterization_and_ring_the_chosen_one() -> None:
+    points = {"softmax": [(0.02, 7.6), (0.01, 7.5), (0.03, 7.9)], "catnat": [(0.01, 7.5), (float("nan"), 7.4)]}
+    figure = figures.draw_trades([figures.TradePanel("0.5", points, {"softmax": 1})])
+    (axes,) = figure.axes
+    joined, ring, other = axes.lines[:3]
+    assert places(joined) == [0.02, 0.01, 0.03] and places(ring) == [0.01] and places(other) == [0.01]
+    assert ring.get_markersize() > joined.get_markersize()
+    assert "softmax" in figures.trades([figures.TradePanel("0.5", points, {})])
+
+
 def test_excesses_have_a_dot_and_a_bar_for_ours_and_the_paper_s() -> None:
     panels = excess_panels()
     panels[1] = figures.ExcessPanel("0.5", {**panels[1].ours, "softmax": Excess(float("nan"), 0.0)})

@@ -205,5 +205,6 @@ def test_the_papers_tables_are_all_there() -> None:
         for data in settings.data:
             for cell in settings.cells:
                 n, k = sizes(cell)
-                assert all((str(n), head, f"{data}-{k}") in paper for head in settings.heads)
+                theirs = [head for head in settings.heads if head != "catnat"]  # the default is not theirs
+                assert all((str(n), head, f"{data}-{k}") in paper for head in theirs)
     assert vae_results.paper_table("adam")["10", "softmax", "grey-8"] == (100.9, 0.5, False)

@@ -18,11 +18,12 @@ class Settings:
     """All that decides the numbers of a study; kept in its database, so that it is never continued as another."""
 
     thetas: tuple[float, ...] = (0.1, 0.25, 0.5, 0.75, 0.9)
-    heads: tuple[str, ...] = PAPER_HEADS
+    heads: tuple[str, ...] = (*PAPER_HEADS, "catnat")
     search: str = "grid"  # or "tpe": as many rates as both grids have, between the ends of the coarse one
     rates: tuple[float, ...] = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # the coarse grid
     refined: int = 7  # rates around the best of the coarse grid
     ratio: float = 1.25  # between neighbours of the refined grid
+    search_seeds: int = 6  # by whose mean rates are compared
     widen: int = 3  # rates that may be added beyond either end of the coarse grid, while the best one is at that end
     seeds: int = 10  # runs at the chosen rate
     communities: int = 4
@@ -30,7 +31,7 @@ class Settings:
     epochs: int = 40
     batch: int = 64
     graphs: int = 32
-    choice_graphs: int = 64
+    choice_graphs: int = 256
     baseline: str = "leave-one-out"
 
     def __post_init__(self) -> None:
@@ -44,6 +45,7 @@ class Settings:
         least = {
             "refined": 0,
             "widen": 0,
+            "search_seeds": 1,
             "seeds": 2,
             "communities": 1,
             "pairs": 20,
@@ -86,6 +88,7 @@ PRESETS = {
         thetas=(0.5,),
         rates=(0.02, 0.1),
         refined=2,
+        search_seeds=1,
         widen=1,
         seeds=2,
         communities=1,
@@ -100,6 +103,7 @@ PRESETS = {
         heads=("softmax", "catnat-sigmoid", "catnat-natural", "catnat"),  # as many as the paper has
         rates=(0.005, 0.01, 0.02, 0.05),
         refined=0,
+        search_seeds=1,
         widen=2,
         seeds=4,
         pairs=4000,

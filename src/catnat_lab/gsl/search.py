@@ -1,8 +1,8 @@
 """The study: find every parameterization's learning rate, train its final seeds there, and read the results back.
 
 For every theta* and head: a coarse grid of rates, widened while the best one is at its end; a refined grid around the
-best; then the final seeds at the rate with the lowest validation score of all. Each step follows from what the store
-holds, so a study that was stopped goes on where it was.
+best; then the final seeds at the rate with the lowest validation score of all, the mean over the search seeds. Each
+step follows from what the store holds, so a study that was stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from catnat_lab import rates
 from catnat_lab.errors import UserError
 from catnat_lab.gsl.data import Dataset, make_dataset
 from catnat_lab.gsl.presets import Settings
@@ -19,8 +20,8 @@ from catnat_lab.gsl.train import Budget, Outcome, Run, optimal, train, value_of
 from catnat_lab.store import Claim, Finished, Store, Study, work
 
 NOTE = "gsl settings"
-SEARCH_SEED = 0  # the rates are compared on one seed; the final seeds are 1, 2, ...
 OPTIMAL = "optimal"
+BEFORE = {"search_seeds": 1}  # settings of studies that do not say
 Told = tuple[Claim, float, dict[str, float], dict[str, object]]
 Progress = Callable[[str, int, int], None]  # what is done, steps done, steps in all
 
@@ -43,7 +44,7 @@ class Search:
 
     def __post_init__(self) -> None:
         now = self.settings.as_dict()
-        before = self.store.settle_note(NOTE, now)
+        before = BEFORE | self.store.settle_note(NOTE, now)
         if before != now:
             changed = [f"{key} was {before.get(key)}, now {now[key]}" for key in now if before.get(key) != now[key]]
             raise UserError(f"this study was begun with other settings: {'; '.join(changed)}; give another --output")
@@ -74,9 +75,8 @@ class Search:
         self._work("final seeds", studies)
 
     def best_rate(self, theta: float, head: str, *stages: str) -> float:
-        """The rate with the lowest validation score of these stages, or of all that search."""
-        tried = self._tried(theta, head, *stages or ("coarse", "refined", "tpe"))
-        return float(min(tried, key=lambda trial: trial.value).config["rate"])
+        """The rate with the lowest mean validation score of these stages, or of all that search."""
+        return rates.best_rate(self._tried(theta, head, *stages or ("coarse", "refined", "tpe")))
 
     def _tried(self, theta: float, head: str, *stages: str) -> list[Finished]:
         return [trial for stage in stages for trial in self.study(theta, head).finished(stage=stage)]
@@ -84,7 +84,7 @@ class Search:
     def _search_grids(self) -> None:
         settings = self.settings
         self._grid("coarse rates", {cell: list(settings.rates) for cell in self.cells}, "coarse")
-        while wider := {cell: rates for cell in self.cells if (rates := self._beyond(cell))}:
+        while wider := {cell: further for cell in self.cells if (further := self._beyond(cell))}:
             self._grid("rates beyond the grid", wider, "coarse")
         # halves, because the power 0 is the coarse rate, which is known
         powers = [power - settings.refined // 2 + 0.5 for power in range(settings.refined)]
@@ -98,24 +98,26 @@ class Search:
         studies = {cell: self.study(*cell) for cell in self.cells}
         for study in studies.values():
             space = {"rate": (min(settings.rates), max(settings.rates))}
-            study.search(space, {"stage": "tpe", "seed": SEARCH_SEED}, count, parallel=together)
+            study.search(space, {"stage": "tpe", "seed": rates.search_seeds(1)[0]}, count, parallel=together)
         self._work("rates by TPE", studies)
 
     def _beyond(self, cell: tuple[float, str]) -> list[float]:
         """The next rate beyond that end of the grid where the best is; none if it is inside, or enough were added."""
-        rates = sorted(trial.config["rate"] for trial in self._tried(*cell, "coarse"))
+        tried = list(rates.by_rate(self._tried(*cell, "coarse")))
         low, high = min(self.settings.rates), max(self.settings.rates)
         best = self.best_rate(*cell, "coarse")
-        if best == rates[0] and sum(rate < low for rate in rates) < self.settings.widen:
+        if best == tried[0] and sum(rate < low for rate in tried) < self.settings.widen:
             return [best / 2]
-        if best == rates[-1] and sum(rate > high for rate in rates) < self.settings.widen:
+        if best == tried[-1] and sum(rate > high for rate in tried) < self.settings.widen:
             return [best * 2]
         return []
 
-    def _grid(self, what: str, rates: dict[tuple[float, str], list[float]], stage: str) -> None:
-        studies = {cell: self.study(*cell) for cell in rates}
+    def _grid(self, what: str, tried: dict[tuple[float, str], list[float]], stage: str) -> None:
+        studies = {cell: self.study(*cell) for cell in tried}
+        seeds = rates.search_seeds(self.settings.search_seeds)
         for cell, study in studies.items():
-            study.plan({"stage": stage, "rate": float(f"{r:.3g}"), "seed": SEARCH_SEED} for r in rates[cell])
+            rounded = [float(f"{rate:.3g}") for rate in tried[cell]]
+            study.plan({"stage": stage, "rate": rate, "seed": seed} for rate in rounded for seed in seeds)
         self._work(what, studies)
 
     def _work(self, what: str, studies: dict[tuple[float, str], Study]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from catnat_lab import rates
 from catnat_lab.gsl.data import true_edges
 from catnat_lab.gsl.search import OPTIMAL
 from catnat_lab.report import Cell, PageFigure, Report, Table, gsl_figures, write_pages
@@ -67,6 +68,13 @@ def figures_of(results: Results, table: Table) -> list[PageFigure]:
     if searches:
         caption = "The rate is chosen by the validation score, not by this error; the chosen one is marked."
         made.append(PageFigure("Error of θ by learning rate", caption, gsl_figures.searches(searches)))
+    trades = [trade for theta in results.thetas if (trade := _trades(results, theta)).points]
+    if trades:
+        caption = (
+            "Energy score on validation data against the error of θ: a point for every rate tried, joined from the "
+            "smallest rate to the largest. What is far above the others is cut off."
+        )
+        made.append(PageFigure("Energy score and error of θ, over all rates", caption, gsl_figures.trades(trades)))
     panels = [gsl_figures.ExcessPanel.of_table(table, group, COLUMNS[0]) for group in table.groups]
     if any(panel.ours for panel in panels):
         caption = "Energy score (twice the formula, as the paper tabulates it) above that of the true model."
@@ -95,7 +103,7 @@ def _searches(results: Results, theta: float) -> gsl_figures.SearchPanel:
     searches = {}
     for head in results.heads:
         points = {
-            stage: sorted((t.config["rate"], t.metrics["theta_mae"]) for t in results.stage(theta, head, stage))
+            stage: list(rates.by_rate(results.stage(theta, head, stage), "theta_mae").items())
             for stage in ("coarse", "refined")
         }
         if points["coarse"]:
@@ -103,6 +111,17 @@ def _searches(results: Results, theta: float) -> gsl_figures.SearchPanel:
             chosen = final[0].config["rate"] if final else None
             searches[head] = gsl_figures.Search(points["coarse"], points["refined"], chosen)
     return gsl_figures.SearchPanel(f"{theta:g}", searches)
+
+
+def _trades(results: Results, theta: float) -> gsl_figures.TradePanel:
+    points, chosen = {}, {}
+    for head in results.heads:
+        tried = results.stage(theta, head, "coarse", "refined", "tpe")
+        if tried:
+            errors, scores = (rates.by_rate(tried, measure) for measure in ("theta_mae", "validation_es"))
+            points[head] = list(zip(errors.values(), scores.values(), strict=True))
+            chosen[head] = list(errors).index(rates.best_rate(tried))
+    return gsl_figures.TradePanel(f"{theta:g}", points, chosen)
 
 
 # -- files -------------------------------------------------------------------------------------------------------
@@ -129,9 +148,14 @@ def summary_of(results: Results) -> str:
     return (
         f"A graph of {settings['communities']} communities is recovered from {settings['pairs']} pairs (x, y) by the "
         f"energy score, for θ* = {', '.join(f'{theta:g}' for theta in results.thetas)} and the parameterizations "
-        f"{', '.join(results.heads)}. Rates are chosen by the validation score of one seed{_grids(settings)}; then "
+        f"{', '.join(results.heads)}. Rates are chosen by {_judges(settings)}{_grids(settings)}; then "
         f"{settings['seeds']} other seeds are trained at the chosen rate. {done} trials are finished."
     )
+
+
+def _judges(settings: dict[str, Any]) -> str:
+    count = settings.get("search_seeds", 1)
+    return "the validation score of one seed" if count == 1 else f"the mean validation score of {count} seeds"
 
 
 def _grids(settings: dict[str, Any]) -> str:

@@ -43,6 +43,18 @@ class SearchPanel:
 
 
 @dataclass(frozen=True)
+class TradePanel:
+    """Error of θ and energy score of every rate at one θ*, from the smallest rate to the largest, by parameterization.
+
+    The chosen one has a place in its list.
+    """
+
+    group: str
+    points: Mapping[str, Sequence[tuple[float, float]]]
+    chosen: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class ExcessPanel:
     """Energy score above the optimal model's at one θ*, by parameterization: ours and, where known, the paper's."""
 
@@ -182,6 +194,30 @@ def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[f
 
 
 @in_look
+def draw_trades(panels: Sequence[TradePanel]) -> Figure:
+    """Energy score against the error of θ, a line through all rates a parameterization; the chosen rate is ringed."""
+    figure, every = in_panels(len(panels))
+    for axes, panel in zip(every, panels, strict=True):
+        axes.set(title=f"θ* = {panel.group}", xlabel="θ-MAE", xscale="log")
+        for name, points in panel.points.items():
+            look = style(name)
+            kept = [point for point in points if np.isfinite(point).all()]
+            axes.plot(*_columns(kept), look.marker + "-", color=look.colour, linewidth=1, markersize=3, label=name)
+            if name in panel.chosen:
+                ring = _columns([points[panel.chosen[name]]])
+                axes.plot(*ring, "o", color=look.colour, markerfacecolor="none", markersize=10, linestyle="none")
+        _label_log(axes.xaxis)
+    label_left(every, "energy score")
+    for axes, panel in zip(every, panels, strict=True):
+        scores = sorted(score for points in panel.points.values() for _, score in points if np.isfinite(score))
+        low, middle = scores[0], scores[len(scores) // 2]
+        axes.set_ylim(low - 0.1 * (middle - low), middle + 0.5 * (middle - low))  # what is far above is cut off
+    chosen = hint(marker="o", markerfacecolor="none", markersize=9, label="chosen")
+    legend(figure, [*(key(name) for name in names_of(panel.points for panel in panels)), chosen])
+    return figure
+
+
+@in_look
 def draw_excesses(panels: Sequence[ExcessPanel]) -> Figure:
     """Energy score above the optimal model's, a dot and an error bar a parameterization, one panel a θ*."""
     figure, every = in_panels(len(panels), height=1.9)
@@ -226,6 +262,12 @@ def searches(panels: Sequence[SearchPanel]) -> str:
     """The SVG of `draw_searches`."""
     label = "Line charts of the mean absolute error of θ against the learning rate, one panel a θ*"
     return serialize(draw_searches(panels), f"{label}: {_told(p.group for p in panels)}.")
+
+
+def trades(panels: Sequence[TradePanel]) -> str:
+    """The SVG of `draw_trades`."""
+    label = "Line charts of the energy score on validation against the mean absolute error of θ, one panel a θ*"
+    return serialize(draw_trades(panels), f"{label}: {_told(p.group for p in panels)}.")
 
 
 def excesses(panels: Sequence[ExcessPanel]) -> str:

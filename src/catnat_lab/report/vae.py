@@ -41,8 +41,9 @@ def _rates(settings: dict[str, Any]) -> str:
     if len(settings["rates"]) == 1 and not settings["refined"]:
         return f"All have the rate {settings['rates'][0]:g}, and {settings['seeds']} seeds."
     return (
-        f"Rates are chosen by the bound on validation images after {settings['search_steps']:,} steps of one seed on "
-        f"the cells {', '.join(settings['searched'])}; then {settings['seeds']} other seeds are trained at the chosen "
+        f"Rates are chosen by the bound on validation images after {settings['search_steps']:,} steps of "
+        f"{'one seed' if (count := settings.get('search_seeds', 1)) == 1 else f'{count} seeds, by their mean,'} on the "
+        f"cells {', '.join(settings['searched'])}; then {settings['seeds']} other seeds are trained at the chosen "
         "rate."
     )
 

@@ -6,6 +6,7 @@ import math
 
 from scipy import stats
 
+from catnat_lab import rates
 from catnat_lab.heads import is_natural
 from catnat_lab.report.vae_results import MEASURES, Results
 from catnat_lab.stats import summarize, welch
@@ -99,7 +100,7 @@ def _rates(results: Results) -> str:
         for head in settings["heads"]:
             tried = results.stage(settings["data"][0], cell, head, "coarse", "refined")
             if tried:
-                best = min(tried, key=lambda trial: trial.value).config["rate"]
+                best = rates.best_rate(tried)
                 edge = best in (min(t.config["rate"] for t in tried), max(t.config["rate"] for t in tried))
                 chosen.append(f"{head} {best:g}{' (the end of its grid)' if edge and len(tried) > 1 else ''}")
         if chosen:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from catnat_lab.heads import DEFAULT
 from catnat_lab.report.drawing import in_look
 from catnat_lab.report.svg import FAINT, INK
-from catnat_lab.stats import summarize
+from catnat_lab.stats import holm, summarize, welch
 from catnat_lab.tails.jobs import PAPER, SIGMOID, SOFTMAX, Outline
 from catnat_lab.tails.verdict import DECIDE, LOST, Finding, Results, candidates, rate_factor, rate_means, safest
 
@@ -23,12 +23,13 @@ SHOWN = {
     DEFAULT: (INK, "*", "default"),
     PAPER: ("#D55E00", "o", "the paper's natural"),
 }
+SIGNIFICANT = 0.05
 Found = Mapping[str, tuple[Outline, list[Finding]]]
 
 
 def markdown(found: Found, results: Results) -> str:
     """A table for every task, then the rule's verdict and what became the default."""
-    text = ["# How natural should it be?", ""]
+    text = ["# How natural should it be?", "", *summary(found), ""]
     for task, every in found.values():
         better = "lower" if task.lower_is_better else "higher"
         text += [
@@ -40,6 +41,32 @@ def markdown(found: Found, results: Results) -> str:
         text += _table(every, task) if every else ["Not finished yet."]
         text += [""]
     return "\n".join([*text, *_rates(found, results), "", *_verdict(found, results), ""])
+
+
+def summary(found: Found) -> list[str]:
+    """The default beside softmax, a line for every task."""
+    own = {name: {each.head: each for each in every} for name, (_, every) in found.items()}
+    own = {name: heads for name, heads in own.items() if DEFAULT in heads}
+    ps = holm([welch(heads[DEFAULT].values, heads[SOFTMAX].values) for heads in own.values()])
+    names = " | ".join(name for _, _, name in SHOWN.values())
+    lines = [
+        f"| task | measure | softmax | {names} | default minus softmax [95%] | p | the default is |",
+        f"| --- | --- |{' ---: |' * 6} --- |",
+    ]
+    for (name, heads), p in zip(own.items(), ps, strict=True):
+        task, default = found[name][0], heads[DEFAULT]
+        better = (default.difference < 0) == task.lower_is_better
+        verdict = "not told apart" if p >= SIGNIFICANT else "**better**" if better else "**worse**"
+        cells = [_mean(heads[head].values) if head in heads else "" for head in (SOFTMAX, *SHOWN)]
+        cells += [f"{default.difference:+.3g} [{default.interval[0]:+.3g}, {default.interval[1]:+.3g}]", f"{p:.2g}"]
+        best = "lower is better" if task.lower_is_better else "higher is better"
+        lines.append(f"| {name} | {task.measure}; {best} | {' | '.join(cells)} | {verdict} |")
+    return [
+        *lines,
+        "",
+        f"Mean {PM} standard deviation over the final seeds; each head at its best rate, which other seeds chose. "
+        f"p: Welch's test, corrected by Holm over the tasks; told apart below {SIGNIFICANT}.",
+    ]
 
 
 def _table(every: Sequence[Finding], task: Outline) -> list[str]:

@@ -22,14 +22,15 @@ class Settings:
     table: str = "adam"
     cells: tuple[str, ...] = PAPER_CELLS  # variables x classes
     data: tuple[str, ...] = ("grey", "binary")
-    heads: tuple[str, ...] = PAPER_HEADS
+    heads: tuple[str, ...] = (*PAPER_HEADS, "catnat")
     rates: tuple[float, ...] = (0.0003, 0.001, 0.003, 0.01, 0.03)  # the coarse grid
     refined: int = 4  # rates around the best of the coarse grid
     ratio: float = 1.3  # between neighbours of the refined grid
     searched: tuple[str, ...] = PAPER_CELLS  # cells with a search of their own; others take the nearest one's rates
+    search_seeds: int = 2  # by whose mean rates are compared
     search_steps: int = 10_000
     seeds: int = 5  # runs at the chosen rate
-    steps: int = 30_000
+    steps: int = 60_000
     batch: int = 100
     samples: int = 512  # of the posterior, to judge by
 
@@ -54,7 +55,7 @@ class Settings:
         for rate in self.rates:
             if not 0 < rate <= 1e3:
                 raise UserError(f"rates must be positive and at most 1000; got {rate}")
-        least = {"refined": 0, "search_steps": 1, "seeds": 2, "steps": 1, "batch": 2, "samples": 1}
+        least = {"refined": 0, "search_seeds": 1, "search_steps": 1, "seeds": 2, "steps": 1, "batch": 2, "samples": 1}
         for name, low in least.items():
             if getattr(self, name) < low:
                 raise UserError(f"{name} must be at least {low}; got {getattr(self, name)}")
@@ -98,7 +99,7 @@ PAPER = {
     "mlp": Settings(
         table="mlp",
         data=("bernoulli",),
-        heads=("softmax", "catnat-sigmoid", "catnat-natural"),
+        heads=("softmax", "catnat-sigmoid", "catnat-natural", "catnat"),
         rates=(0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002),
         batch=128,
         search_steps=150 * EPOCH,
@@ -117,9 +118,10 @@ def preset(name: str, table: str) -> Settings:
         return paper
     if name == "quick":  # one cell at one rate: enough to see the order of the heads
         rate = {"adam": 0.002, "sgd": 0.01, "mlp": 0.0005}[table]
-        small: dict[str, Any] = {"data": paper.data[:1], "cells": ("10x8",), "searched": ("10x8",)}
+        few = tuple(head for head in paper.heads if head != "sparsemax")
+        small: dict[str, Any] = {"data": paper.data[:1], "cells": ("10x8",), "searched": ("10x8",), "heads": few}
         return replace(paper, **small, rates=(rate,), refined=0, steps=3000, seeds=2, samples=16)
     if name == "smoke":
         small = {"cells": ("4x4",), "searched": ("4x4",), "data": paper.data[:1], "rates": (0.001, 0.003), "refined": 2}
-        return replace(paper, **small, search_steps=3, steps=6, seeds=2, batch=20, samples=4)
+        return replace(paper, **small, search_seeds=1, search_steps=3, steps=6, seeds=2, batch=20, samples=4)
     raise UserError(f"preset must be one of smoke, quick, paper; got {name!r}")

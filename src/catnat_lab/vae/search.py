@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from catnat_lab import rates
 from catnat_lab.devices import on_device
 from catnat_lab.errors import UserError
 from catnat_lab.store import Claim, Store, Study, work
@@ -28,7 +29,7 @@ from catnat_lab.vae.train import Checkpoint, Outcome, Plan, Trainer, train, valu
 
 NOTE = "vae settings"
 SOURCE = "vae digits"
-SEARCH_SEED = 0  # the rates are compared on one seed; the final seeds are 1, 2, ...
+BEFORE = {"search_seeds": 1}  # settings of studies that do not say
 CHECKPOINTS = "checkpoints"
 TIMED = 20  # steps that tell what a study will take
 GROWING = ("cells", "searched", "data", "heads", "seeds")  # settings that a study may go on with more of
@@ -68,7 +69,7 @@ class Search:
     def _settled(self) -> Settings:
         """The study's settings: what it was begun with, grown by what is asked for now."""
         now = self.settings.as_dict()
-        before = self.store.settle_note(NOTE, now)
+        before = BEFORE | self.store.settle_note(NOTE, now)
         both = {key: _larger(now[key], before.get(key)) if key in GROWING else now[key] for key in now}
         wrong = [key for key in now if both[key] is None or (key not in GROWING and before.get(key) != now[key])]
         if wrong:
@@ -89,7 +90,7 @@ class Search:
     def cost(self) -> str:
         """In words: how many steps there are to take, and how long that may last here."""
         settings = self.settings
-        tried = len(settings.rates) + settings.refined if settings.has_search else 0
+        tried = settings.search_seeds * (len(settings.rates) + settings.refined) if settings.has_search else 0
         searched = len(settings.searched) * len(settings.heads) * tried
         final = len(settings.cells) * len(settings.data) * len(settings.heads) * settings.seeds
         kept = self._finished("coarse", "refined"), self._finished("final")
@@ -125,8 +126,8 @@ class Search:
             self._search()
         for cell in settings.cells:
             studies = [self.study(data, cell, head) for data in settings.data for head in settings.heads]
-            rates = [self.best_rate(cell, head) for _ in settings.data for head in settings.heads]
-            for study, rate in zip(studies, rates, strict=True):
+            chosen = [self.best_rate(cell, head) for _ in settings.data for head in settings.heads]
+            for study, rate in zip(studies, chosen, strict=True):
                 done = study.finished(stage="final")
                 rate = done[0].config["rate"] if done else rate  # a search that grew later changes no line of a table
                 study.plan({"stage": "final", "rate": rate, "seed": seed} for seed in range(1, settings.seeds + 1))
@@ -158,14 +159,15 @@ class Search:
 
     def _best(self, cell: str, head: str, *stages: str) -> float:
         study = self.study(self.settings.data[0], cell, head)
-        tried = [trial for stage in stages for trial in study.finished(stage=stage)]
-        return float(min(tried, key=lambda trial: trial.value).config["rate"])
+        return rates.best_rate(trial for stage in stages for trial in study.finished(stage=stage))
 
-    def _grid(self, stage: str, rates: dict[str, dict[str, tuple[float, ...]]]) -> None:
-        for cell, by_head in rates.items():
+    def _grid(self, stage: str, grids: dict[str, dict[str, tuple[float, ...]]]) -> None:
+        seeds = rates.search_seeds(self.settings.search_seeds)
+        for cell, by_head in grids.items():
             studies = [self.study(self.settings.data[0], cell, head) for head in by_head]
             for study, tried in zip(studies, by_head.values(), strict=True):
-                study.plan({"stage": stage, "rate": float(f"{r:.3g}"), "seed": SEARCH_SEED} for r in tried)
+                rounded = [float(f"{rate:.3g}") for rate in tried]
+                study.plan({"stage": stage, "rate": rate, "seed": seed} for rate in rounded for seed in seeds)
             self._work(f"{cell} {stage} rates", cell, studies)
 
     def _plan(self, cell: str, final: bool) -> Plan:

@@ -190,7 +190,7 @@ def test_a_rate_factor_is_how_far_a_curve_is_shifted(lower: bool) -> None:
     assert rate_factor(task, SIGMOID, found) == pytest.approx(2, rel=0.05)  # between tried rates a curve is a line
     assert rate_factor(task, TAILED, found) == pytest.approx(0.5, rel=0.05)
     never = found | {job: Result(sign * 1e3, 0.0, {}) for job in found if job.head == TAILED}
-    assert math.isnan(rate_factor(task, TAILED, never))
+    assert rate_factor(task, TAILED, never) == math.inf
 
 
 def test_a_member_that_loses_runs_that_softmax_keeps_is_no_default() -> None:
@@ -213,6 +213,13 @@ def test_a_member_that_loses_runs_that_softmax_keeps_is_no_default() -> None:
     found[last._replace(head=SOFTMAX)] = Result(90.0, 90.0, {})  # softmax loses it too
     assert lost_runs(tasks[1], TAILED, found) == 0
     assert default() == TAILED
+    last = Job("classifier", TAILED, tasks[1].rates[0], 1)
+    kept = found[last]
+    found[last] = Result(90.0, 90.0, {})  # a final run
+    assert default() == SIGMOID
+    found[last] = kept
+    found[last._replace(task="graphs")] = Result(math.nan, math.nan, {})  # a result that is missing is no good one
+    assert default() == SIGMOID
 
 
 # -- the tasks -------------------------------------------------------------------------------------------------------

@@ -15,7 +15,17 @@ from catnat_lab.report.drawing import in_look
 from catnat_lab.report.svg import FAINT, INK
 from catnat_lab.stats import holm, summarize, welch
 from catnat_lab.tails.jobs import PAPER, SIGMOID, SOFTMAX, Outline
-from catnat_lab.tails.verdict import DECIDE, LOST, Finding, Results, candidates, rate_factor, rate_means, safest
+from catnat_lab.tails.verdict import (
+    DECIDE,
+    LOST,
+    Candidate,
+    Finding,
+    Results,
+    candidates,
+    rate_factor,
+    rate_means,
+    safest,
+)
 
 PM = "\N{PLUS-MINUS SIGN}"
 SHOWN = {
@@ -24,6 +34,7 @@ SHOWN = {
     PAPER: ("#D55E00", "o", "the paper's natural"),
 }
 SIGNIFICANT = 0.05
+ERROR = "theta-MAE"
 Found = Mapping[str, tuple[Outline, list[Finding]]]
 
 
@@ -38,7 +49,7 @@ def markdown(found: Found, results: Results) -> str:
             f"{task.measure}, {better} is better; mean {PM} standard deviation over the final seeds.",
             "",
         ]
-        text += _table(every, task) if every else ["Not finished yet."]
+        text += _table(every, task, results) if every else ["Not finished yet."]
         text += [""]
     return "\n".join([*text, *_rates(found, results), "", *_verdict(found, results), ""])
 
@@ -69,7 +80,7 @@ def summary(found: Found) -> list[str]:
     ]
 
 
-def _table(every: Sequence[Finding], task: Outline) -> list[str]:
+def _table(every: Sequence[Finding], task: Outline, results: Results) -> list[str]:
     columns = ["head", "best rate", "result", "minus softmax [95%]", "Cohen's d", "p (Welch, Holm)", "robustness"]
     columns += list(every[0].more)
     lines = [f"| {' | '.join(columns)} |", f"| --- |{' ---: |' * (len(columns) - 1)}"]
@@ -88,8 +99,35 @@ def _table(every: Sequence[Finding], task: Outline) -> list[str]:
             *map(_mean, each.more.values()),
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    lost = [head for head in task.heads if head not in {each.head for each in every}]
-    return lines if not lost else [*lines, "", f"Not finished, or with a final run that diverged: {', '.join(lost)}."]
+    there = {each.head for each in every}
+    for told, heads in _absent(task, there, results).items():
+        if heads:
+            lines += ["", f"{told}: {', '.join(heads)}."]
+    if ERROR in every[0].more:
+        least = {head: min(errors) for head in task.heads if (errors := _errors(task, head, results))}
+        found = ", ".join(f"{head} {error:.4f}" for head, error in least.items())
+        lines += ["", f"The least {ERROR} of all rates, the mean over the search seeds: {found}."]
+    return lines
+
+
+def _absent(task: Outline, there: set[str], results: Results) -> dict[str, list[str]]:
+    diverged: list[str] = []
+    missing: list[str] = []
+    for head in task.heads:
+        final = [r for job, r in results.items() if job[:2] == (task.name, head) and not job.is_search]
+        if head not in there:
+            (diverged if len(final) >= task.seeds else missing).append(head)
+    return {"Not finished": missing, "With a final run that diverged": diverged}
+
+
+def _errors(task: Outline, head: str, results: Results) -> list[float]:
+    """The mean error of theta of every rate."""
+    found = []
+    for rate in task.rates:
+        some = [r.more[ERROR] for job, r in results.items() if job[:3] == (task.name, head, rate) and job.is_search]
+        if len(some) == task.search_seeds and all(map(math.isfinite, some)):
+            found.append(sum(some) / len(some))
+    return found
 
 
 def _mean(values: Sequence[float]) -> str:
@@ -103,20 +141,25 @@ def _rates(found: Found, results: Results) -> list[str]:
         "## Rates that are equivalent to softmax's",
         "",
         "By how much to multiply a rate at which softmax still learns slowly, so the head ends where softmax does: "
-        "the median over the rates below softmax's best. Empty where no rate that was tried ends there. Then the best "
-        "rates.",
+        "the median over the rates below softmax's best. Then the best rates; * is an end of those that were tried.",
         "",
         f"| task | {' | '.join(shown.values())} | best: softmax | {' | '.join(shown.values())} |",
         f"| --- |{' ---: |' * (2 * len(shown) + 1)}",
     ]
     for task, every in found.values():
-        best = {each.head: f"{each.rate:g}" for each in every}
+        best = {each.head: f"{each.rate:g}{'*' if each.at_edge else ''}" for each in every}
         if best:
             factors = {head: rate_factor(task, head, results) for head in shown}
-            cells = ["" if math.isnan(factor) else f"{factor:.2g}" for factor in factors.values()]
+            cells = [_factor(factor) for factor in factors.values()]
             cells += [best.get(head, "") for head in (SOFTMAX, *shown)]
             lines.append(f"| {task.name} | {' | '.join(cells)} |")
     return lines
+
+
+def _factor(factor: float) -> str:
+    if math.isnan(factor):
+        return ""
+    return "out of reach" if factor == math.inf else "ahead at all" if factor == 0 else f"{factor:.2g}"
 
 
 def _verdict(found: Found, results: Results) -> list[str]:
@@ -125,7 +168,6 @@ def _verdict(found: Found, results: Results) -> list[str]:
         return ["No member of the family is finished on any task."]
     counted = sum(1 for name, (_, every) in found.items() if every and name.startswith(DECIDE))
     safe = safest(ranked)
-    spared = [each.head for each in safe if each.lost == safe[0].lost]
     lines = [
         "## The rule's verdict",
         "",
@@ -139,17 +181,23 @@ def _verdict(found: Found, results: Results) -> list[str]:
         "",
         "The rule does not ask that, and a default must train with softmax's settings; so this was added when the runs "
         f"were known. A classifier's run is lost if it diverged, or errs on more than {LOST:g}% of the images. Counted "
-        "are the search runs of all rates that are lost where softmax's run of the same rate and seed is not.",
+        "are the search runs of all rates that are lost where softmax's run of the same rate and seed is not, and the "
+        "final runs.",
         "",
-        "| member | lost runs | worst graph or VAE task, in tolerances behind the best member |",
-        "| --- | ---: | ---: |",
-        *(f"| {each.head} | {each.lost} | {each.worst:.2f} |" for each in safe),
+        "| member | lost runs | lost final runs | worst graph or VAE task, in tolerances behind the best member |",
+        "| --- | ---: | ---: | ---: |",
+        *(f"| {each.head} | {each.lost} | {each.lost_finals} | {each.worst:.2f} |" for each in safe),
         "",
-        f"{ranked[0].head} loses {ranked[0].lost}. The fewest, {safe[0].lost}: {', '.join(spared)}. "
-        f"Of the fewest **{safe[0].head}** has the best worst task.",
+        f"{ranked[0].head} loses {ranked[0].lost} and {ranked[0].lost_finals}. The fewest, {_lost(safe[0])} in all: "
+        f"{', '.join(each.head for each in safe if _lost(each) == _lost(safe[0]))}. Of the fewest **{safe[0].head}** "
+        "has the best worst task.",
     ]
     waiting = [name for name, (_, every) in found.items() if not every]
     return lines if not waiting else [*lines, "", f"Preliminary: without {'; '.join(waiting)}."]
+
+
+def _lost(member: Candidate) -> int:
+    return member.lost + member.lost_finals
 
 
 def as_csv(found: Found, results: Results) -> str:
@@ -178,9 +226,8 @@ def figure(found: Found) -> Figure:
         axes = drawn.add_subplot(max(1, len(rows)), 1, i + 1)
         _draw_row(axes, task, {head: heads[head] for head in SHOWN if head in heads})
     if rows:
-        axes.set_xlabel(
-            "worse than softmax  |  better than softmax (each row in its own unit), 95% intervals", fontsize=8
-        )
+        unit = "each row in its own unit; 95% intervals, uncorrected"
+        axes.set_xlabel(f"worse than softmax  |  better than softmax ({unit})", fontsize=8)
         handles = [axes.plot([], [], marker, color=colour, label=name)[0] for colour, marker, name in SHOWN.values()]
         drawn.legend(handles=handles, loc="outside upper center", ncols=3, fontsize=8)
     return drawn
@@ -189,14 +236,19 @@ def figure(found: Found) -> Figure:
 def _draw_row(axes: Axes, task: Outline, heads: Mapping[str, Finding]) -> None:
     sign = -1 if task.lower_is_better else 1
     # the paper's natural may be so far behind that the others would be one point
-    ends = [abs(end) for head, each in heads.items() if head != PAPER for end in each.interval]
-    reach = 1.5 * max(filter(math.isfinite, ends), default=1.0)
+    most = [abs(end) for head, each in heads.items() if head != PAPER for end in each.interval]
+    reach = 1.5 * max(filter(math.isfinite, most), default=1.0)
     for place, (head, (colour, marker, _)) in enumerate(SHOWN.items()):
         if head not in heads:
+            axes.text(0.0, -place, "not run", color=colour, fontsize=7, ha="center", va="center")
             continue
         better = sign * heads[head].difference
         if abs(better) < reach:
-            axes.plot(sorted(sign * end for end in heads[head].interval), [-place] * 2, color=colour, linewidth=1.4)
+            ends = sorted(sign * end for end in heads[head].interval)
+            axes.plot(ends, [-place] * 2, color=colour, linewidth=1.4)
+            for end, arrow in zip(ends, "<>", strict=True):
+                if abs(end) > reach:  # it goes on
+                    axes.plot([math.copysign(0.985 * reach, end)], [-place], arrow, color=colour, markersize=4)
             axes.plot([better], [-place], marker, color=colour, markersize=6)
         else:
             edge = math.copysign(0.97 * reach, better)

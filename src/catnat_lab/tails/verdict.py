@@ -14,8 +14,9 @@ task's tolerance of the head's own best. What lies beyond the tried rates does n
 
 What was added when the runs were known. The rule does not ask whether a member trains at all where softmax does, and a
 default must: people swap one line and keep softmax's settings. So a second table counts a member's runs of a classifier
-that are lost where softmax, at the same rate and seed, loses none, and has its worst result on the graph and VAE tasks.
-The default is the member that loses the fewest runs, and of equals the one whose worst result is best.
+that are lost where softmax, at the same rate and seed, loses none, and its lost final runs, and has its worst result on
+the graph and VAE tasks. The default is the member that loses the fewest runs, and of equals the one whose worst result
+is best.
 """
 
 from __future__ import annotations
@@ -71,20 +72,25 @@ def robustness(task: Outline, means: Mapping[float, float]) -> float:
 
 
 def rate_factor(task: Outline, head: str, results: Results) -> float:
-    """By what to multiply a rate below softmax's best to end where softmax does; NaN where none of ours does."""
+    """By what to multiply a rate below softmax's best to end where softmax does: the median over those rates.
+
+    Infinite where the head ends there at none of its rates, 0 where it is ahead at the smallest of them already.
+    """
     softmax, own = rate_means(task, SOFTMAX, results), rate_means(task, head, results)
-    if len(softmax) < len(task.rates) or len(own) < len(task.rates):
+    below = [rate for rate in softmax if rate < best_rate(task, softmax)] if len(softmax) == len(task.rates) else []
+    if len(own) < len(task.rates) or not below:
         return math.nan
     sign = 1 if task.lower_is_better else -1
     rising = [rate for rate in sorted(own) if rate <= best_rate(task, own)]  # while more is better
-    results_there = np.minimum.accumulate([sign * own[rate] for rate in rising])  # a step back is noise
+    there = np.minimum.accumulate([sign * own[rate] for rate in rising])  # a step back is noise
     factors = []
-    for rate in (rate for rate in softmax if rate < best_rate(task, softmax)):
+    for rate in below:
         wanted = sign * softmax[rate]
-        if results_there[-1] <= wanted <= results_there[0]:
-            there = np.interp(-wanted, -results_there, np.log10(rising))
-            factors.append(10**there / rate)
-    return float(np.median(factors)) if factors else math.nan
+        if wanted < there[-1] or wanted > there[0]:
+            factors.append(math.inf if wanted < there[-1] else 0.0)
+        else:
+            factors.append(float(10 ** np.interp(-wanted, -there, np.log10(rising)) / rate))
+    return float(np.median(factors))
 
 
 @dataclass(frozen=True)
@@ -157,12 +163,20 @@ def qualifies(task: Outline, found: Finding, every: Sequence[Finding]) -> bool:
 
 def lost_runs(task: Outline, head: str, results: Results) -> int:
     """A classifier's search runs that diverged or learned little, where softmax's of the same rate and seed did not."""
-
-    def is_lost(job: Job) -> bool:
-        return not results[job].validation <= LOST  # nor a number
-
     pairs = [(job, job._replace(head=SOFTMAX)) for job in results if job[:2] == (task.name, head) and job.is_search]
-    return sum(is_lost(own) and not is_lost(softmax) for own, softmax in pairs if softmax in results)
+    kept = [(own, softmax) for own, softmax in pairs if softmax in results and not is_lost(results[softmax])]
+    return sum(is_lost(results[own]) for own, _ in kept)
+
+
+def lost_finals(task: Outline, head: str, results: Results) -> int:
+    """A classifier's final runs that did, at the rate that was chosen."""
+    final = [job for job in results if job[:2] == (task.name, head) and not job.is_search]
+    return sum(is_lost(results[job]) for job in final)
+
+
+def is_lost(result: Result) -> bool:
+    """Whether a classifier diverged or learned little."""
+    return not result.validation <= LOST  # nor a number
 
 
 @dataclass(frozen=True)
@@ -172,23 +186,29 @@ class Candidate:
     head: str
     qualified: int  # of the graph and VAE tasks
     least: float  # its least robustness
-    lost: int  # runs of the classifiers that softmax does not lose
+    lost: int  # search runs of the classifiers that softmax does not lose
+    lost_finals: int  # final runs of the classifiers
     worst: float  # behind the best member on a graph or VAE task, in the task's tolerances
 
 
 def candidates(found: Mapping[str, tuple[Outline, list[Finding]]], results: Results) -> list[Candidate]:
     """The members by the rule, its first one first; by task name, the task and its findings."""
     result = []
+    begun = {name: pair for name, pair in found.items() if pair[1]}
     for head in FAMILY:
-        own = {name: each for name, (_, every) in found.items() for each in every if each.head == head}
+        own = {name: each for name, (_, every) in begun.items() for each in every if each.head == head}
         if not own:
             continue
-        counted = [name for name in own if name.startswith(DECIDE)]
-        passed = sum(qualifies(found[name][0], own[name], found[name][1]) for name in counted)
+        tasks = {name: task for name, (task, _) in begun.items() if head in task.heads}
+        counted = [name for name in tasks if name.startswith(DECIDE)]
+        passed = sum(qualifies(tasks[name], own[name], begun[name][1]) for name in counted if name in own)
         least = min(each.robustness for each in own.values())
-        lost = sum(lost_runs(found[name][0], head, results) for name in own if name.startswith("classifier"))
-        worst = max((_behind(*found[name], own[name]) for name in counted), default=0.0)
-        result.append(Candidate(head, passed, least, lost, worst))
+        classifiers = [task for name, task in tasks.items() if name.startswith("classifier")]
+        lost = sum(lost_runs(task, head, results) for task in classifiers)
+        lost_last = sum(lost_finals(task, head, results) for task in classifiers)
+        # a task whose final runs are not all there, or not all numbers, is the worst there is
+        worst = max((_behind(*begun[name], own[name]) if name in own else math.inf for name in counted), default=0.0)
+        result.append(Candidate(head, passed, least, lost, lost_last, worst))
     return sorted(result, key=lambda each: (-each.qualified, -each.least, *_tameness(each)))
 
 
@@ -206,4 +226,4 @@ def _tameness(candidate: Candidate) -> tuple[float, float]:
 
 def safest(ranked: Sequence[Candidate]) -> list[Candidate]:
     """The same with the default first."""
-    return sorted(ranked, key=lambda each: (each.lost, each.worst, *_tameness(each)))
+    return sorted(ranked, key=lambda each: (each.lost + each.lost_finals, each.worst, *_tameness(each)))

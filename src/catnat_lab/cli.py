@@ -22,7 +22,7 @@ from catnat_lab.report import rl as rl_report
 from catnat_lab.report import vae as vae_report
 from catnat_lab.rl.sweep import MINATAR_NOTE
 from catnat_lab.rl.sweep import NOTE as RL_NOTE
-from catnat_lab.store import Store
+from catnat_lab.studies import Study
 from catnat_lab.vae.search import NOTE as VAE_NOTE
 
 ABOUT = "The paper's experiments on catnat: run them, stop and go on, and see them beside the paper's numbers."
@@ -39,22 +39,22 @@ class Report:
 
     def run(self) -> None:
         """Read the store, write the pages."""
-        with Store(self.storage or self.output / DATABASE, create=False) as store:
-            if store.note(VAE_NOTE) is not None:
-                found = vae_report.load(store)
+        with Study(self.storage or self.output / DATABASE) as study:
+            if study.note(VAE_NOTE) is not None:
+                found = vae_report.load(study)
                 show(vae_report.write_report, vae_report.tables_of(found), found, self.output)
                 return
-            if store.note(MINATAR_NOTE) is not None:
+            if study.note(MINATAR_NOTE) is not None:
                 from catnat_lab.report import minatar as minatar_report  # needs JAX
 
-                many = minatar_report.load(store)
+                many = minatar_report.load(study)
                 show(minatar_report.write_report, [minatar_report.table_of(many)], many, self.output)
                 return
-            if store.note(RL_NOTE) is not None:
-                played = rl_report.load(store)
+            if study.note(RL_NOTE) is not None:
+                played = rl_report.load(study)
                 show(rl_report.write_report, [rl_report.table_of(played)], played, self.output)
                 return
-            results = gsl_report.load(store)
+            results = gsl_report.load(study)
         show(gsl_report.write_report, [gsl_report.table_of(results)], results, self.output)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from catnat_lab.store import Store
+from catnat_lab.studies import Study
 
 
 @pytest.fixture
@@ -16,6 +16,6 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    with Store(path) as opened:
+def study(path: Path) -> Iterator[Study]:
+    with Study(path, conduct=True) as opened:
         yield opened

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,8 +14,7 @@ import time
 import pytest
 
 from catnat_lab.cli import main
-from catnat_lab.gsl.search import study_name
-from catnat_lab.store import Store
+from catnat_lab.studies import Study
 
 SMOKE = ["gsl", "--preset", "smoke", "--device", "cpu"]
 
@@ -66,15 +66,15 @@ def test_a_finished_study_runs_again_in_no_time_and_says_the_same(study, capsys)
 
 def test_what_was_run_before_keeps_its_origin(study):
     folder, _ = study
-    with Store(folder / "study.db") as store:
-        facts = store.note("gsl provenance")
-        store.set_note("gsl provenance", facts | {"processor": "another"})
+    with Study(folder / "study.db", conduct=True) as opened:
+        facts = opened.note("gsl provenance")
+        opened.set_note("gsl provenance", facts | {"processor": "another"})
     try:
         assert main([*SMOKE, "--output", str(folder)]) == 0
         assert json.loads((folder / "provenance.json").read_text())["processor"] == "another"
     finally:
-        with Store(folder / "study.db") as store:
-            store.set_note("gsl provenance", facts)
+        with Study(folder / "study.db", conduct=True) as opened:
+            opened.set_note("gsl provenance", facts)
         assert main(["report", "--output", str(folder)]) == 0
 
 
@@ -128,14 +128,14 @@ def test_a_foreign_database_is_left_as_it_is(tmp_path, capsys):
 
 
 def test_a_report_of_no_study_is_refused(tmp_path, capsys):
-    Store(tmp_path / "study.db").close()
+    Study(tmp_path / "study.db", conduct=True).close()
     assert main(["report", "--output", str(tmp_path)]) == 2
     assert "no study of graph structure learning" in capsys.readouterr().err
 
 
 def finished(folder) -> int:
-    with Store(folder / "study.db", create=False) as store:
-        return sum(len(store.study(name, create=False).finished()) for name in store.names())
+    with Study(folder / "study.db") as opened:
+        return sum(len(opened.finished(cell)) for cell in opened.cells())
 
 
 def test_killed_in_the_middle_it_goes_on_to_the_same_table(study, tmp_path):
@@ -161,15 +161,22 @@ def test_killed_in_the_middle_it_goes_on_to_the_same_table(study, tmp_path):
                 assert float(ours[key]) == pytest.approx(float(value), rel=0.02, abs=1e-3) if value else not ours[key]
 
 
-@pytest.mark.slow
-def test_two_processes_share_one_study(study, tmp_path):
-    arguments = command(*SMOKE, "--stacked", 1, "--output", tmp_path)
-    both = [subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(2)]
-    for process in both:
-        _, errors = process.communicate(timeout=240)
-        assert process.returncode == 0, errors
-    found = values(tmp_path)
-    keys = [tuple(row[key] for key in ("theta_star", "head", "stage", "rate", "seed")) for row in found]
-    assert len(keys) == len(set(keys)) == len(values(study[0]))
-    with Store(tmp_path / "study.db", create=False) as store:
-        assert store.study(study_name(0.5, "softmax"), create=False).running() == 0
+def test_a_second_process_on_a_study_is_refused(tmp_path, capsys):
+    with Study(tmp_path / "study.db", conduct=True):
+        assert main([*SMOKE, "--output", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert f"another process conducts this study: process {os.getpid()} on" in told and told.count("\n") == 1
+
+
+def test_a_password_is_written_nowhere(study, tmp_path, monkeypatch, capsys):
+    folder, _ = study
+    shutil.copytree(folder, tmp_path / "study")
+    typed = ["catnat", "gsl", "--storage", "postgresql://me:hunter2@host/db?password=hunter2"]
+    monkeypatch.setattr(sys, "argv", typed)
+    with Study(tmp_path / "study" / "study.db", conduct=True) as opened:  # as an older version wrote it
+        opened.set_note("gsl provenance", opened.note("gsl provenance") | {"command": " ".join(typed)})
+    assert main([*SMOKE, "--output", str(tmp_path / "study")]) == 0
+    told = capsys.readouterr()
+    assert "hunter2" not in told.out + told.err
+    for path in (tmp_path / "study").rglob("*"):
+        assert path.is_dir() or b"hunter2" not in path.read_bytes(), path

@@ -6,11 +6,11 @@ import math
 
 import pytest
 
+from catnat_lab.experiment import Finished
 from catnat_lab.gsl.data import true_edges
 from catnat_lab.gsl.presets import PAPER, preset
 from catnat_lab.report.gsl_remarks import METHODS, in_one_sentence, remarks_of
 from catnat_lab.report.gsl_results import Results
-from catnat_lab.store import Finished
 
 KEYS = ("es_paper", "pp_mae", "pp_mse", "theta_mae")
 EDGES = true_edges(1).flatten().tolist()

@@ -6,14 +6,16 @@ import math
 from dataclasses import replace
 
 import pytest
-import torch
 
 from catnat_lab.errors import UserError
+from catnat_lab.executors import Here, begin, conduct
+from catnat_lab.experiment import Place
 from catnat_lab.gsl import search as search_module
+from catnat_lab.gsl import train as training
 from catnat_lab.gsl.presets import PAPER, PRESETS, Settings, preset
-from catnat_lab.gsl.search import OPTIMAL, Search, study_name
+from catnat_lab.gsl.search import OPTIMAL, GraphLearning, study_name
 from catnat_lab.gsl.train import Outcome, Run
-from catnat_lab.store import Store
+from catnat_lab.studies import Study
 
 SMOKE = preset("smoke")
 METRICS = {"es": 1.0, "es_paper": 2.0, "pp_mae": 1.0, "pp_mse": 1.0, "theta_mae": 0.1}
@@ -31,14 +33,19 @@ class Landscape:
         return [Outcome(METRICS | {"validation_es": score}, [0.1] * 4, {"step": [1.0]}) for score in scores]
 
 
+def conducted(path, settings: Settings, stacked: int):
+    """Everything that is not done yet; the trials by theta* and head."""
+    with Study(path, conduct=True) as study:
+        experiment = GraphLearning(settings)
+        begin(experiment, study)
+        conduct(experiment, study, Here(Place(path.parent)), stacked)
+        return {cell: study.finished(name) for name, cell in experiment.cells.items() if cell[1] != OPTIMAL}
+
+
 def run_search(tmp_path, monkeypatch, best, settings: Settings, stacked: int = 5):
     landscape = Landscape(best)
-    monkeypatch.setattr(search_module, "train", landscape)
-    with Store(tmp_path / "study.db") as store:
-        search = Search(store, settings, torch.device("cpu"), stacked)
-        search.run()
-        trials = {cell: store.study(study_name(*cell)).finished() for cell in search.cells}
-    return landscape, trials
+    monkeypatch.setattr(training, "train", landscape)
+    return landscape, conducted(tmp_path / "study.db", settings, stacked)
 
 
 def rates(trials, stage):
@@ -78,12 +85,11 @@ def test_rates_are_compared_by_the_mean_of_their_seeds(tmp_path, monkeypatch):
             return outcomes
 
     landscape = Noisy({"softmax": 0.1})
-    monkeypatch.setattr(search_module, "train", landscape)
+    monkeypatch.setattr(training, "train", landscape)
     settings = replace(SMOKE, heads=("softmax",), rates=(0.01, 0.1, 1.0), refined=0, seeds=3)
     for seeds, expected in ((1, 1.0), (3, 0.1)):
-        with Store(tmp_path / f"{seeds}.db") as store:
-            Search(store, replace(settings, search_seeds=seeds, widen=0), torch.device("cpu"), 5).run()
-            trials = store.study(study_name(0.5, "softmax")).finished()
+        found = conducted(tmp_path / f"{seeds}.db", replace(settings, search_seeds=seeds, widen=0), 5)
+        trials = found[0.5, "softmax"]
         assert rates(trials, "final") == [expected] * 3
         searched = {trial.config["seed"] for trial in trials if trial.config["stage"] == "coarse"}
         assert len(searched) == seeds and not searched & {1, 2, 3}
@@ -110,15 +116,13 @@ def test_a_study_that_was_stopped_goes_on_and_runs_nothing_twice(tmp_path, monke
             raise KeyboardInterrupt
         return landscape(*arguments, **named)
 
-    monkeypatch.setattr(search_module, "train", breaking)
+    monkeypatch.setattr(training, "train", breaking)
     for parts in range(1, 30):
         allowed = 4 * parts
-        with Store(tmp_path / "parts.db") as store:
-            try:
-                Search(store, settings, torch.device("cpu"), 2).run()
-            except KeyboardInterrupt:
-                continue
-            trials = {cell: store.study(study_name(*cell)).finished() for cell in expected}
+        try:
+            trials = conducted(tmp_path / "parts.db", settings, 2)
+        except KeyboardInterrupt:
+            continue
         break
     assert parts > 3
     assert sorted(landscape.seen) == sorted(whole.seen)
@@ -134,8 +138,8 @@ def test_other_settings_do_not_go_on_with_a_study(tmp_path, monkeypatch):
 
 def test_a_study_that_does_not_say_how_many_search_seeds_had_one(tmp_path, monkeypatch):
     run_search(tmp_path, monkeypatch, dict.fromkeys(SMOKE.heads, 0.05), SMOKE)
-    with Store(tmp_path / "study.db") as store:
-        store.set_note(search_module.NOTE, {k: v for k, v in SMOKE.as_dict().items() if k != "search_seeds"})
+    with Study(tmp_path / "study.db", conduct=True) as study:
+        study.set_note(search_module.NOTE, {k: v for k, v in SMOKE.as_dict().items() if k != "search_seeds"})
     landscape, _ = run_search(tmp_path, monkeypatch, dict.fromkeys(SMOKE.heads, 0.05), SMOKE)
     assert landscape.seen == []  # it goes on, and all is done
     with pytest.raises(UserError, match=r"search_seeds was 1, now 2"):
@@ -144,8 +148,8 @@ def test_a_study_that_does_not_say_how_many_search_seeds_had_one(tmp_path, monke
 
 def test_optimal_values_are_kept_too(tmp_path, monkeypatch):
     run_search(tmp_path, monkeypatch, dict.fromkeys(SMOKE.heads, 0.05), SMOKE)
-    with Store(tmp_path / "study.db", create=False) as store:
-        found = store.study(study_name(0.5, OPTIMAL), create=False).finished()
+    with Study(tmp_path / "study.db") as study:
+        found = study.finished(study_name(0.5, OPTIMAL))
     assert len(found) == SMOKE.seeds and all(trial.metrics["theta_mae"] == 0 for trial in found)
 
 
@@ -160,10 +164,9 @@ def test_a_diverged_run_is_never_chosen(tmp_path, monkeypatch):
                 outcome.metrics["theta_mae"] = math.nan
         return outcomes
 
-    monkeypatch.setattr(search_module, "train", diverging)
-    with Store(tmp_path / "study.db") as store:
-        Search(store, settings, torch.device("cpu"), 4).run()
-        assert rates(store.study(study_name(0.5, "softmax")).finished(), "final") == [0.01, 0.01]
+    monkeypatch.setattr(training, "train", diverging)
+    trials = conducted(tmp_path / "study.db", settings, 4)
+    assert rates(trials[0.5, "softmax"], "final") == [0.01, 0.01]
 
 
 def test_the_papers_preset_is_its_table():

@@ -20,14 +20,16 @@ from pgx.experimental import auto_reset
 import catnat
 from catnat_lab.cli import main
 from catnat_lab.errors import UserError
+from catnat_lab.executors import Here, begin, conduct
+from catnat_lab.experiment import Finished, Place
 from catnat_lab.heads import activation_of
 from catnat_lab.heads import head as torch_head
 from catnat_lab.report import minatar as report
 from catnat_lab.rl import minatar, minatar_study
 from catnat_lab.rl.minatar import Outcome, Settings, Steps, head_of, program
-from catnat_lab.rl.minatar_study import Plan, Sweep, best_rate
+from catnat_lab.rl.minatar_study import MinAtar, Plan, best_rate
 from catnat_lab.rl.ppo import estimate
-from catnat_lab.store import Store
+from catnat_lab.studies import Study
 from tests.thinned import thinned
 
 pytestmark = pytest.mark.slow  # JAX compiles a whole game with its learner
@@ -203,11 +205,16 @@ PLAN = Plan(
 )
 
 
+def conducted(study: Study, plan: Plan, place: Place) -> None:
+    begin(MinAtar(plan), study)
+    conduct(MinAtar(plan), study, Here(place), 1)
+
+
 def test_a_stopped_study_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def study(folder: Path) -> report.Results:
-        with Store(folder / "study.db") as store:
-            Sweep(store, PLAN, folder).run()
-            return report.load(store)
+        with Study(folder / "study.db", conduct=True) as opened:
+            conducted(opened, PLAN, Place(folder))
+            return report.load(opened)
 
     whole = study(tmp_path / "whole")
     monkeypatch.setattr(minatar_study, "SAVED_EVERY", -1.0)
@@ -228,8 +235,8 @@ def test_a_stopped_study_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for cell, trial in whole.final.items():
         assert trial.record == again.final[cell].record and trial.config == again.final[cell].config
     assert not list((tmp_path / "stopped").glob("checkpoint-*.safetensors"))
-    with pytest.raises(UserError, match="seeds was 2, now 3"), Store(tmp_path / "whole" / "study.db") as store:
-        Sweep(store, replace(PLAN, seeds=3), tmp_path)
+    with Study(tmp_path / "whole" / "study.db", conduct=True) as one, pytest.raises(UserError, match="was 2, now 3"):
+        begin(MinAtar(replace(PLAN, seeds=3)), one)
 
 
 @pytest.mark.parametrize("at", [1_024, 2_048])  # the second ends with the last update
@@ -240,20 +247,16 @@ def test_ctrl_c_saves_what_there_is(tmp_path: Path, at: int) -> None:
         if "final" in what and done == at:
             os.kill(os.getpid(), signal.SIGINT)
 
-    with Store(tmp_path / "study.db") as store:
+    with Study(tmp_path / "study.db", conduct=True) as study:
         with pytest.raises(KeyboardInterrupt):
-            Sweep(store, plan, tmp_path, stop).run()
-        Sweep(store, plan, tmp_path, tell=told.append).run()
+            conducted(study, plan, Place(tmp_path, progress=stop))
+        conducted(study, plan, Place(tmp_path, tell=told.append))
     assert told == [f"going on from step {at + 1_024:,}"]
 
 
-def test_the_best_rate_has_the_best_mean_and_is_no_diverged_one(tmp_path: Path) -> None:
-    with Store(tmp_path / "s.db") as store:
-        study = store.study("x")
-        study.plan([{"stage": "rates"}])
-        (claim,) = study.ask(1)
-        study.tell(claim, 1.0, {}, {"by rate": {"0.1": [float("nan"), 9.0], "0.01": [2.0, 3.0], "0.001": [2.0, 2.0]}})
-        assert best_rate(study.finished()[0]) == 0.01
+def test_the_best_rate_has_the_best_mean_and_is_no_diverged_one() -> None:
+    found = {"by rate": {"0.1": [float("nan"), 9.0], "0.01": [2.0, 3.0], "0.001": [2.0, 2.0]}}
+    assert best_rate(Finished(0, {"stage": "rates"}, 1.0, {}, found)) == 0.01
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import time
 from pathlib import Path
 
 import pytest
-import torch
 
 from catnat_lab.cli import main
 from catnat_lab.errors import UserError
+from catnat_lab.executors import Here, begin, conduct
+from catnat_lab.experiment import Place, TimeIsUp, with_tuples
 from catnat_lab.rl import train as training
 from catnat_lab.rl.ppo import Episode, Learner
 from catnat_lab.rl.settings import preset
-from catnat_lab.rl.sweep import SPACE, Plan, Stopped, Sweep, curve_of, final_of, settings_of
+from catnat_lab.rl.sweep import SPACE, Plan, PolicySweep, curve_of, final_of, settings_of
 from catnat_lab.rl.train import Result
-from catnat_lab.store import Store
+from catnat_lab.studies import Study
 
 PLAN = Plan(games=("CartPole-v1",), heads=("softmax", "catnat-natural"), steps=600, trials=3, best=2, seeds=2)
 SEEDS = [(0, 1), (0, 2), (1, 1), (1, 2)]  # rank and seed of the final runs
@@ -22,16 +25,18 @@ SEEDS = [(0, 1), (0, 2), (1, 1), (1, 2)]  # rank and seed of the final runs
 
 def sweep(folder: Path, plan: Plan = PLAN, minutes: float | None = None) -> dict[str, list[float]]:
     """Run it; the final scores by head."""
-    with Store(folder / "study.db") as store:
-        Sweep(store, plan, torch.device("cpu"), folder, minutes=minutes).run()
+    with Study(folder / "study.db", conduct=True) as study:
+        plan = Plan(**with_tuples(begin(PolicySweep(plan), study)))
+        ends = math.inf if minutes is None else time.monotonic() + 60 * minutes
+        conduct(PolicySweep(plan), study, Here(Place(folder, ends=ends)), 1)
         for head in plan.heads:
-            tried = store.study(f"rl CartPole-v1 {head}").finished(stage="tpe")
+            tried = study.finished(f"rl CartPole-v1 {head}", stage="tpe")
             assert len(tried) == plan.trials
             best = sorted(tried, key=lambda trial: trial.value)[: plan.best]
-            for trial in final_of(store, "CartPole-v1", head):
+            for trial in final_of(study, "CartPole-v1", head):
                 chosen = best[trial.config["rank"]].config if plan.trials else {}
                 assert all(trial.config[name] == chosen[name] for name in SPACE if plan.trials)
-        return {head: [t.metrics["score"] for t in final_of(store, "CartPole-v1", head)] for head in plan.heads}
+        return {head: [t.metrics["score"] for t in final_of(study, "CartPole-v1", head)] for head in plan.heads}
 
 
 @pytest.mark.slow
@@ -63,7 +68,7 @@ def test_the_best_of_the_search_are_trained_over_seeds_and_a_stopped_study_goes_
 def test_time_stops_it_within_a_run(tmp_path: Path) -> None:
     plan = Plan(games=("CartPole-v1",), heads=("softmax",), steps=3000, trials=0, seeds=1)
     whole = sweep(tmp_path / "whole", plan)
-    with pytest.raises(Stopped):
+    with pytest.raises(TimeIsUp):
         sweep(tmp_path / "parts", plan, minutes=1e-6)
     assert sweep(tmp_path / "parts", plan) == whole
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 import pytest
 from scipy import stats
 
+from catnat_lab.experiment import Finished
 from catnat_lab.report.judgement import judge
 from catnat_lab.report.vae_figures import curve_panels
 from catnat_lab.report.vae_remarks import remarks_of
 from catnat_lab.report.vae_results import Results, curves_csv, paper_table, tables_of
 from catnat_lab.report.words import agreement
-from catnat_lab.store import Finished
 from catnat_lab.vae.presets import preset, sizes
 
 HEADS = ("softmax", "catnat-natural")

@@ -14,7 +14,7 @@ from catnat_lab.cli import main
 from catnat_lab.errors import UserError
 from catnat_lab.heads import PAPER_HEADS
 from catnat_lab.report import vae_results
-from catnat_lab.store import Store
+from catnat_lab.studies import Study
 from catnat_lab.vae.data import Images, images_of
 from catnat_lab.vae.digits import Digits
 from catnat_lab.vae.presets import preset, sizes
@@ -140,16 +140,16 @@ def test_a_study_runs_reports_goes_on_and_grows(table: str, tmp_path: Path, caps
     page = (tmp_path / "study" / "report.html").read_text()
     assert "Learning curves" in page and "Reconstructions" in page
     assert not list((tmp_path / "study" / "checkpoints").glob("*"))
-    with Store(tmp_path / "study" / "study.db", create=False) as store:
-        first = vae_results.load(store)
+    with Study(tmp_path / "study" / "study.db") as study:
+        first = vae_results.load(study)
     assert main(command) == 0  # nothing is trained again
-    with Store(tmp_path / "study" / "study.db", create=False) as store:
-        assert vae_results.load(store).trials == first.trials
+    with Study(tmp_path / "study" / "study.db") as study:
+        assert vae_results.load(study).trials == first.trials
     data = ["grey", "binary"] if table == "adam" else ["bernoulli", "grey"]
     grown = ["--seeds", "3", "--cells", "4x4", "2x4", "--data", *data]
     assert main([*command, *grown]) == 0  # it may grow,
-    with Store(tmp_path / "study" / "study.db", create=False) as store:
-        now = vae_results.load(store)
+    with Study(tmp_path / "study" / "study.db") as study:
+        now = vae_results.load(study)
     for place, trials in first.trials.items():
         assert all(trial in now.trials[place] for trial in trials)
         final = now.stage(*place, "final")
@@ -180,8 +180,8 @@ def test_a_study_stopped_among_its_final_runs_goes_on_at_their_length(
     ]
 
     def final(name: str) -> dict[str, list[dict[str, float]]]:
-        with Store(tmp_path / name / "study.db", create=False) as store:
-            found = vae_results.load(store)
+        with Study(tmp_path / name / "study.db") as study:
+            found = vae_results.load(study)
         return {place[2]: [trial.metrics for trial in found.stage(*place, "final")] for place in found.trials}
 
     with monkeypatch.context() as patch:

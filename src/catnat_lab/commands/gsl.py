@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from catnat_lab.commands.parts import DATABASE, Bars, command_line, device_of, note_part, only_kind, say, show
+from catnat_lab.commands.parts import DATABASE, device_of, run_study, say, show
 from catnat_lab.errors import UserError
+from catnat_lab.executors import begin
 from catnat_lab.gsl import presets
-from catnat_lab.gsl.search import Search
-from catnat_lab.provenance import provenance
+from catnat_lab.gsl.search import GraphLearning
 from catnat_lab.report import gsl as gsl_report
 from catnat_lab.report.gsl_remarks import in_one_sentence
-from catnat_lab.store import Store
+from catnat_lab.studies import Study
 
 STACKED = {"cuda": 256, "cpu": 8}  # runs trained as one program: on a CPU few, so that little is lost with a killed one
 
@@ -27,7 +26,7 @@ class Gsl:
     output: Path = Path("runs/gsl")
     """Folder of the study's database and its report."""
     storage: str | None = None
-    """Database URL of the study, for work shared by several machines; by default a SQLite file in the output folder."""
+    """Database URL of the study; by default a SQLite file in the output folder."""
     device: str = "auto"
     """cpu, cuda, cuda:1 ...; auto takes a GPU where there is one."""
     stacked: int | None = None
@@ -59,15 +58,11 @@ class Gsl:
         stacked = STACKED[device.type] if self.stacked is None else self.stacked
         if stacked < 1:
             raise UserError(f"stacked must be at least 1; got {stacked}")
-        with Store(self.storage or self.output / DATABASE) as store, Bars() as on_step:
-            only_kind(store, "catnat gsl")
-            started = time.perf_counter()
-            search = Search(store, settings, device, stacked, on_step, say)
-            store.settle_note(gsl_report.PROVENANCE, provenance(command_line(), device))
-            search.run()
-            if search.trained:
-                note_part(store, gsl_report.PROVENANCE, device, time.perf_counter() - started)
-            results = gsl_report.load(store)
+        with Study(self.storage or self.output / DATABASE, conduct=True, tell=say) as study:
+            experiment = GraphLearning(settings)
+            begin(experiment, study)
+            run_study(experiment, study, self.output, device, batch=stacked, note=gsl_report.PROVENANCE)
+            results = gsl_report.load(study)
         show(gsl_report.write_report, [gsl_report.table_of(results)], results, self.output)
 
 
@@ -81,5 +76,5 @@ class Demo:
     def run(self) -> None:
         """As `catnat gsl`, with everything chosen."""
         Gsl(preset="quick", output=self.output, device="cpu").run()
-        with Store(self.output / DATABASE, create=False) as store:
-            print(in_one_sentence(gsl_report.load(store)))
+        with Study(self.output / DATABASE) as study:
+            print(in_one_sentence(gsl_report.load(study)))

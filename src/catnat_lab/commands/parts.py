@@ -15,9 +15,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from catnat_lab.errors import UserError
+from catnat_lab.executors import Here, conduct
+from catnat_lab.experiment import Experiment, Place, TimeIsUp
 from catnat_lab.provenance import provenance
 from catnat_lab.report import Table, terminal
-from catnat_lab.store import Store
+from catnat_lab.studies import Study, plain, without_secrets
 
 DATABASE = "study.db"
 DEVICES = ("cpu", "cuda")
@@ -77,26 +79,43 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def only_kind(store: Store, kind: str) -> None:
-    """Raise where the database holds a study of another kind: its report would be written over."""
-    before = store.settle_note("kind", kind)
-    if before != kind:
-        raise UserError(f"{store.database.name} holds a study of {before}, not of {kind}; give another --output")
-
-
 def command_line() -> str:
-    """As it was typed."""
-    return " ".join(["catnat", *sys.argv[1:]])
+    """As it was typed, but for passwords."""
+    return str(without_secrets(" ".join(["catnat", *sys.argv[1:]])))
 
 
-def note_part(store: Store, note: str, device: torch.device, seconds: float) -> None:
-    """Add what this process has spent; where it differs from the first in commit or machine, that is said too."""
-    facts = store.note(note)
-    spent = float(facts.get("seconds", "0").split()[0]) + seconds
-    facts["seconds"] = f"{spent:.0f} of training and bookkeeping, start-up not counted"
-    if device.type == "cuda":
-        facts["peak GPU memory"] = f"{torch.cuda.max_memory_allocated(device) / 1e9:.1f} GB"
-    store.set_note(note, continued(facts, provenance(command_line(), device)))
+def run_study(
+    experiment: Experiment,
+    study: Study,
+    output: Path,
+    device: torch.device,
+    *,
+    batch: int,
+    note: str,
+    facts: dict[str, Any] | None = None,
+    minutes: float | None = None,
+) -> None:
+    """Train what is not trained yet, and keep with the study where its numbers come from, under this note."""
+    now = provenance(command_line(), device) | (facts or {})
+    study.set_note(note, continued(study.settle_note(note, now), now))
+    started, ends = time.monotonic(), math.inf if minutes is None else time.monotonic() + 60 * minutes
+    try:
+        with Bars() as progress:
+            trained = conduct(experiment, study, Here(Place(output, str(device), ends, progress, say)), batch)
+    except TimeIsUp:
+        say(f"stopped after {minutes:g} minutes; the same command goes on")
+        return
+    if trained:
+        known = study.note(note)
+        spent = float(known.get("seconds", "0").split()[0]) + time.monotonic() - started
+        known["seconds"] = f"{spent:.0f} of training and bookkeeping, start-up not counted"
+        if device.type == "cuda":
+            known["peak GPU memory"] = f"{torch.cuda.max_memory_allocated(device) / 1e9:.1f} GB"
+        study.set_note(note, known)
+    failed = {cell: reasons for cell in study.cells() if (reasons := study.failed(cell))}
+    for cell, reasons in failed.items():
+        last = plain(next(reversed(reasons.values())).strip().splitlines()[-1])
+        say(f"{cell}: {len(reasons)} of its jobs failed, the last by {last}; the same command tries them again")
 
 
 def continued(first: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:

@@ -9,13 +9,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from catnat_lab.commands.parts import DATABASE, Bars, command_line, continued, device_of, only_kind, say, show
+import torch
+
+from catnat_lab.commands.parts import DATABASE, Bars, command_line, continued, device_of, run_study, say, show
 from catnat_lab.errors import UserError
+from catnat_lab.executors import begin
+from catnat_lab.experiment import with_tuples
 from catnat_lab.provenance import provenance
 from catnat_lab.report import rl as rl_report
 from catnat_lab.report import write
 from catnat_lab.rl import settings as rl_settings
-from catnat_lab.store import Store
+from catnat_lab.studies import Study
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ class Rl:
 class RlSweep:
     """Search hyperparameters by TPE, then train the best over many seeds: the paper's table of reinforcement learning.
 
-    Stop it whenever you like, or start it several times: the same command goes on, and processes share the trials.
+    Stop it whenever you like: the same command goes on.
     """
 
     preset: str = "quick"
@@ -110,7 +114,7 @@ class RlSweep:
     output: Path = Path("runs/rl-sweep")
     """Folder of the study's database and its runs."""
     storage: str | None = None
-    """Database URL of the study, for work shared by several machines; by default a SQLite file in the output folder."""
+    """Database URL of the study; by default a SQLite file in the output folder."""
     device: str = "auto"
     """cpu, cuda, cuda:1 ...; auto takes a GPU where there is one."""
     threads: int = 0
@@ -139,15 +143,11 @@ class RlSweep:
         names = [field.name for field in fields(sweep.Plan)]
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         plan, device = replace(sweep.plan_of(self.preset), **given), device_of(self.device)
-        with Store(self.storage or self.output / DATABASE) as store, Bars() as progress:
-            only_kind(store, "catnat rl sweep")
-            study = sweep.Sweep(store, plan, device, self.output, self.threads, self.minutes, progress, say)
-            note_study(store, sweep.PROVENANCE, provenance(command_line(), device))
-            try:
-                study.run()
-            except sweep.Stopped:
-                say(f"stopped after {self.minutes:g} minutes; the same command goes on")
-            results = rl_report.load(store)
+        with Study(self.storage or self.output / DATABASE, conduct=True, tell=say) as study:
+            both = begin(sweep.PolicySweep(plan), study)  # they may be more than is asked for now
+            experiment = sweep.PolicySweep(sweep.Plan(**with_tuples(both)), self.threads)
+            run_study(experiment, study, self.output, device, batch=1, note=sweep.PROVENANCE, minutes=self.minutes)
+            results = rl_report.load(study)
         show(rl_report.write_report, [rl_report.table_of(results)], results, self.output)
 
 
@@ -193,14 +193,14 @@ class RlMinatar:
         names = [field.name for field in fields(minatar_study.Plan)]
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         plan = replace(minatar_study.plan_of(self.preset), **given)
-        with Store(self.storage or self.output / DATABASE) as store, Bars() as progress:
+        with Study(self.storage or self.output / DATABASE, conduct=True, tell=say) as study:
             jax.config.update("jax_compilation_cache_dir", str(self.output / "compiled"))  # for the next start
-            only_kind(store, "catnat rl minatar")
-            study = minatar_study.Sweep(store, plan, self.output, progress, say)
-            facts = provenance(command_line()) | {"jax": jax.__version__, "jax on": str(jax.devices()[0])}
-            note_study(store, minatar_study.PROVENANCE, facts)
-            study.run()
-            results = minatar_report.load(store)
+            experiment = minatar_study.MinAtar(plan)
+            begin(experiment, study)
+            facts = {"jax": jax.__version__, "jax on": str(jax.devices()[0])}
+            note = minatar_study.PROVENANCE
+            run_study(experiment, study, self.output, torch.device("cpu"), batch=1, note=note, facts=facts)
+            results = minatar_report.load(study)
         show(minatar_report.write_report, [minatar_report.table_of(results)], results, self.output)
 
 
@@ -238,8 +238,3 @@ def note_run(folder: Path, facts: dict[str, Any]) -> None:
     path = folder / "provenance.json"
     known = json.loads(path.read_text()) if path.exists() else facts
     write(path, json.dumps(continued(known, facts), indent=2) + "\n")
-
-
-def note_study(store: Store, note: str, facts: dict[str, Any]) -> None:
-    """The same, in a study's database."""
-    store.set_note(note, continued(store.settle_note(note, facts), facts))

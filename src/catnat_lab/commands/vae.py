@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from catnat_lab.commands.parts import DATABASE, Bars, command_line, device_of, note_part, only_kind, say, show
+from catnat_lab.commands.parts import DATABASE, device_of, run_study, say, show
 from catnat_lab.errors import UserError
-from catnat_lab.provenance import provenance
+from catnat_lab.executors import begin
+from catnat_lab.experiment import with_tuples
 from catnat_lab.report import vae as vae_report
-from catnat_lab.store import Store
+from catnat_lab.studies import Study
 from catnat_lab.vae import presets as vae_presets
 from catnat_lab.vae.digits import load_digits
-from catnat_lab.vae.search import Search as VaeSearch
+from catnat_lab.vae.search import CHECKPOINTS, SOURCE, Autoencoders
 
 VAE_STACKED = {"cuda": 64, "cpu": 8}
 
@@ -73,15 +73,16 @@ class Vae:
         if stacked < 1:
             raise UserError(f"stacked must be at least 1; got {stacked}")
         digits = load_digits(self.digits)
-        with Store(self.storage or output / DATABASE) as store:
-            only_kind(store, "catnat vae")
-            started = time.perf_counter()
-            search = VaeSearch(store, settings, digits, device, stacked, output, tell=say)
-            store.settle_note(vae_report.PROVENANCE, provenance(command_line(), device))
-            say(search.cost())
-            with Bars() as search.progress:
-                search.run()
-            if search.trained:
-                note_part(store, vae_report.PROVENANCE, device, time.perf_counter() - started)
-            results = vae_report.load(store)
+        with Study(self.storage or output / DATABASE, conduct=True, tell=say) as study:
+            both = begin(Autoencoders(settings, digits), study)  # they may be more than is asked for now
+            experiment = Autoencoders(vae_presets.Settings(**with_tuples(both)), digits)
+            held = {"checksum": digits.checksum, "source": digits.source}
+            before = study.settle_note(SOURCE, held)
+            if before["checksum"] != held["checksum"]:
+                raise UserError(f"this study was begun with other digits: {before['source']}; now {held['source']}")
+            say(experiment.cost(study, stacked, device))
+            run_study(experiment, study, output, device, batch=stacked, note=vae_report.PROVENANCE)
+            for left in (output / CHECKPOINTS).glob("*"):  # of stacks that went on in other company
+                left.unlink(missing_ok=True)
+            results = vae_report.load(study)
         show(vae_report.write_report, vae_report.tables_of(results), results, output)

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from catnat_lab import rates
+from catnat_lab.experiment import Finished
 from catnat_lab.gsl.data import true_edges
 from catnat_lab.gsl.search import OPTIMAL
 from catnat_lab.report import Cell, PageFigure, Report, Table, gsl_figures, write_pages
 from catnat_lab.report.curves import Curve, CurvePanel
 from catnat_lab.report.gsl_remarks import remarks_of
 from catnat_lab.report.gsl_results import COLUMNS, PROVENANCE, Results, is_papers, load, paper_table
-from catnat_lab.store import Finished
 
 __all__ = ["PROVENANCE", "Results", "load", "table_of", "write_report"]
 

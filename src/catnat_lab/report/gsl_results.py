@@ -8,10 +8,11 @@ from importlib.resources import files
 from typing import Any
 
 from catnat_lab.errors import UserError
+from catnat_lab.experiment import Finished
 from catnat_lab.gsl.presets import PAPER
 from catnat_lab.gsl.search import NOTE, OPTIMAL, study_name
 from catnat_lab.report.table import Column
-from catnat_lab.store import Finished, Store
+from catnat_lab.studies import Study
 
 COLUMNS = (
     Column("es_paper", "ES (twice the formula)", 3),
@@ -47,18 +48,14 @@ class Results:
         return [trial for trial in self.trials[theta, head] if trial.config["stage"] in stages]
 
 
-def load(store: Store) -> Results:
+def load(study: Study) -> Results:
     """Read a study back."""
-    settings = store.note(NOTE)
+    settings = study.note(NOTE)
     if settings is None:
-        raise UserError(f"no study of graph structure learning in {store.database.name}")
-    known = set(store.names())
+        raise UserError(f"no study of graph structure learning in {study.name}")
     cells = [(theta, head) for theta in settings["thetas"] for head in (*settings["heads"], OPTIMAL)]
-    trials = {
-        cell: store.study(study_name(*cell), create=False).finished() if study_name(*cell) in known else []
-        for cell in cells
-    }
-    return Results(settings, trials, store.note(PROVENANCE) or {})
+    trials = {cell: study.finished(study_name(*cell)) for cell in cells}
+    return Results(settings, trials, study.note(PROVENANCE) or {})
 
 
 def paper_table() -> dict[tuple[str, str, str], tuple[float, float, bool]]:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from catnat_lab.errors import UserError
+from catnat_lab.experiment import Finished
 from catnat_lab.heads import is_natural
 from catnat_lab.report import PageFigure, Report, write_pages
 from catnat_lab.report.curves import Curve, CurvePanel
@@ -29,7 +30,7 @@ from catnat_lab.stats import (
     welch,
     welch_interval,
 )
-from catnat_lab.store import Finished, Store
+from catnat_lab.studies import Study
 
 
 @dataclass(frozen=True)
@@ -42,20 +43,18 @@ class Results:
     provenance: dict[str, Any]
 
 
-def load(store: Store) -> Results:
+def load(study: Study) -> Results:
     """Read a study back."""
-    settings = store.note(NOTE)
+    settings = study.note(NOTE)
     if settings is None:
-        raise UserError(f"no study of MinAtar in {store.database.name}")
+        raise UserError(f"no study of MinAtar in {study.name}")
     cells = [(game, head) for game in settings["games"] for head in settings["heads"]]
-    known = set(store.names())
-    studies = {cell: store.study(study_name(*cell), create=False) for cell in cells if study_name(*cell) in known}
 
     def trials(stage: str) -> dict[tuple[str, str], Finished]:
-        found = {cell: study.finished(stage=stage) for cell, study in studies.items()}
-        return {cell: one for cell, (one, *_) in ((c, f) for c, f in found.items() if f)}
+        found = {cell: study.finished(study_name(*cell), stage=stage) for cell in cells}
+        return {cell: some[0] for cell, some in found.items() if some}
 
-    return Results(settings, trials("final"), trials("rates"), store.note(PROVENANCE) or {})
+    return Results(settings, trials("final"), trials("rates"), study.note(PROVENANCE) or {})
 
 
 def table_of(results: Results) -> Table:

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from catnat_lab.errors import UserError
+from catnat_lab.experiment import Finished
 from catnat_lab.report import PageFigure, Report, write_pages
 from catnat_lab.report.curves import Curve, CurvePanel, draw_curve, names_of
 from catnat_lab.report.drawing import in_look, in_panels, key, label_left, legend
@@ -23,7 +24,7 @@ from catnat_lab.report.table import Cell, Column, Table
 from catnat_lab.rl.settings import PAPER_STEPS
 from catnat_lab.rl.sweep import NOTE, PROVENANCE, SPACE, final_of, study_name
 from catnat_lab.stats import bootstrap, interquartile_mean, welch
-from catnat_lab.store import Finished, Store
+from catnat_lab.studies import Study
 
 PAPER_SEEDS, PAPER_TRIALS = 10, 160
 GRID = 100  # points of a drawn curve
@@ -44,18 +45,14 @@ class Results:
         return [trial.metrics["score"] for trial in self.final[game, head] if trial.config["rank"] == 0]
 
 
-def load(store: Store) -> Results:
+def load(study: Study) -> Results:
     """Read a study back."""
-    settings = store.note(NOTE)
+    settings = study.note(NOTE)
     if settings is None:
-        raise UserError(f"no study of reinforcement learning in {store.database.name}")
+        raise UserError(f"no study of reinforcement learning in {study.name}")
     cells = [(game, head) for game in settings["games"] for head in settings["heads"]]
-    known = set(store.names())
-    tried = {
-        cell: store.study(study_name(*cell), create=False).finished(stage="tpe") if study_name(*cell) in known else []
-        for cell in cells
-    }
-    return Results(settings, {cell: final_of(store, *cell) for cell in cells}, tried, store.note(PROVENANCE) or {})
+    tried = {cell: study.finished(study_name(*cell), stage="tpe") for cell in cells}
+    return Results(settings, {cell: final_of(study, *cell) for cell in cells}, tried, study.note(PROVENANCE) or {})
 
 
 def table_of(results: Results) -> Table:

@@ -8,9 +8,10 @@ from importlib.resources import files
 from typing import Any
 
 from catnat_lab.errors import UserError
+from catnat_lab.experiment import Finished
 from catnat_lab.heads import is_natural
 from catnat_lab.report.table import Cell, Column, Table
-from catnat_lab.store import Finished, Store
+from catnat_lab.studies import Study
 from catnat_lab.vae.presets import PAPER, sizes
 from catnat_lab.vae.search import NOTE, SOURCE, study_name
 
@@ -45,19 +46,15 @@ class Results:
         return sorted(found, key=lambda trial: trial.config["seed"])
 
 
-def load(store: Store) -> Results:
+def load(study: Study) -> Results:
     """Read a study back."""
-    settings = store.note(NOTE)
+    settings = study.note(NOTE)
     if settings is None:
-        raise UserError(f"no study of the categorical VAE in {store.database.name}")
-    known = set(store.names())
+        raise UserError(f"no study of the categorical VAE in {study.name}")
     cells = dict.fromkeys((*settings["cells"], *settings["searched"]))
     places = [(data, cell, head) for data in settings["data"] for cell in cells for head in settings["heads"]]
-    trials = {}
-    for place in places:
-        name = study_name(settings["table"], *place)
-        trials[place] = store.study(name, create=False).finished() if name in known else []
-    return Results(settings, trials, store.note(SOURCE)["source"], store.note(PROVENANCE) or {})
+    trials = {place: study.finished(study_name(settings["table"], *place)) for place in places}
+    return Results(settings, trials, study.note(SOURCE)["source"], study.note(PROVENANCE) or {})
 
 
 def tables_of(results: Results) -> list[Table]:

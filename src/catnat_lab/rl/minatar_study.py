@@ -6,9 +6,10 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -17,16 +18,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from catnat_lab.errors import UserError
-from catnat_lab.rl.minatar import Outcome, Settings, State, program
+from catnat_lab.experiment import Done, Experiment, Finished, Job, Outcome, Place, missing
+from catnat_lab.rl.minatar import Outcome as Scores
+from catnat_lab.rl.minatar import Settings, State, program
 from catnat_lab.rl.sweep import MINATAR_NOTE
 from catnat_lab.stopping import noted_stops
-from catnat_lab.store import Claim, Finished, Store, Study, work
 
 NOTE, PROVENANCE = MINATAR_NOTE, "minatar provenance"
 FIRST_SEARCH_SEED = 10_000  # the final seeds are 1, 2, ...
 SAVED_EVERY = 60.0  # seconds
-Told = tuple[Claim, float, dict[str, float], dict[str, object]]
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -75,75 +75,69 @@ def plan_of(name: str) -> Plan:
 
 
 @dataclass
-class Sweep:
-    """One study."""
+class MinAtar(Experiment):
+    """All games and heads."""
 
-    store: Store
     plan: Plan
-    folder: Path  # of the checkpoint
-    progress: Progress = lambda what, done, total: None
-    tell: Callable[[str], None] = lambda text: None
+
+    kind: ClassVar[str] = "catnat rl minatar"
+    note: ClassVar[str] = NOTE
 
     def __post_init__(self) -> None:
-        now = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self.plan).items()}
-        before = self.store.settle_note(NOTE, now)
-        wrong = [f"{key} was {before.get(key)}, now {now[key]}" for key in now if before.get(key) != now[key]]
-        if wrong:
-            raise UserError(f"this study was begun with other settings: {'; '.join(wrong)}; give another --output")
+        self.cells = {study_name(game, head): (game, head) for game in self.plan.games for head in self.plan.heads}
 
-    def run(self) -> None:
-        """Everything that is not done yet; processes that are started with the same study share it cell by cell."""
-        names = [(game, head) for game in self.plan.games for head in self.plan.heads]
-        cells = {name: self.store.study(study_name(*name)) for name in names}
-        for study in cells.values():
-            study.plan([{"stage": "rates"}])
-        self._work(cells)
-        for study in cells.values():
-            study.plan([{"stage": "final", "rate": best_rate(study.finished(stage="rates")[0])}])
-        self._work(cells)
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The plan."""
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self.plan).items()}
 
-    def _work(self, cells: dict[tuple[str, str], Study]) -> None:
-        places = {study.name: cell for cell, study in cells.items()}
+    def left(self, done: Done) -> Sequence[Job]:
+        """All rates of every cell, then all seeds at the best one: a job trains its seeds at once."""
+        rates = missing(done, [Job(name, {"stage": "rates"}) for name in self.cells])
+        return rates or missing(done, [Job(name, self._final(done, name)) for name in self.cells])
 
-        def trained(claims: list[Claim]) -> Iterator[Told]:
-            for claim in claims:
-                stage = self._rates if claim.config["stage"] == "rates" else self._final
-                yield stage(claim, *places[claim.study])
+    def _final(self, done: Done, name: str) -> dict[str, Any]:
+        return {"stage": "final", "rate": best_rate(done.finished(name, stage="rates")[0])}
 
-        work(
-            cells.values(), trained, batch=1, on_wait=lambda: self.tell("other processes train the last ones; waiting")
-        )
+    def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
+        """One after the other."""
+        for job in jobs:
+            game, head = self.cells[job.cell]
+            if job.config["stage"] == "rates":
+                yield job, self._try_rates(game, head, place)
+            else:
+                yield job, self._try_seeds(game, head, job.config["rate"], place)
 
-    def _rates(self, claim: Claim, game: str, head: str) -> Told:
+    def _try_rates(self, game: str, head: str, place: Place) -> Outcome:
         plan = self.plan
         seeds = [FIRST_SEARCH_SEED + i for _ in plan.rates for i in range(plan.search_seeds)]
         rates = [rate for rate in plan.rates for _ in range(plan.search_seeds)]
-        scores = self._train(Settings(game, head, plan.search_steps, plan.envs), seeds, rates, "rates").scores()
+        scores = self._play(Settings(game, head, plan.search_steps, plan.envs), seeds, rates, "rates", place).scores()
         by_rate = np.array(scores).reshape(len(plan.rates), -1)
         found = {f"{rate:g}": [round(float(s), 3) for s in row] for rate, row in zip(plan.rates, by_rate, strict=True)}
         best = max((m for m in by_rate.mean(1) if math.isfinite(m)), default=math.nan)
-        return claim, -float(best), {"score": float(best)}, {"by rate": found}
+        return Outcome(-float(best), {"score": float(best)}, {"by rate": found})
 
-    def _final(self, claim: Claim, game: str, head: str) -> Told:
+    def _try_seeds(self, game: str, head: str, rate: float, place: Place) -> Outcome:
         seeds = list(range(1, self.plan.seeds + 1))
         settings = Settings(game, head, self.plan.steps, self.plan.envs)
-        outcome = self._train(settings, seeds, [claim.config["rate"]] * len(seeds), "final seeds")
+        outcome = self._play(settings, seeds, [rate] * len(seeds), "final seeds", place)
         scores = outcome.scores()
         record = {
             "scores": [round(s, 4) for s in scores],
             "curves": np.round(outcome.curves(), 3).tolist(),
             "outside": [round(share, 5) for share in outcome.share_outside()],
         }
-        return claim, -float(np.mean(scores)), {"score": float(np.mean(scores))}, record
+        return Outcome(-float(np.mean(scores)), {"score": float(np.mean(scores))}, record)
 
-    def _train(self, settings: Settings, seeds: list[int], rates: list[float], what: str) -> Outcome:
+    def _play(self, settings: Settings, seeds: list[int], rates: list[float], what: str, place: Place) -> Scores:
         """All seeds at once, in parts; from the checkpoint, where there is one."""
         training = program(settings)
-        saved = Checkpoint(self.folder, settings, seeds, rates)
+        saved = Checkpoint(place.folder, settings, seeds, rates)
         state = training.begin(jnp.array(seeds))
         done, state, outcome = saved.load(state)
         if done:
-            self.tell(f"going on from step {done * settings.batch:,}")
+            place.tell(f"going on from step {done * settings.batch:,}")
         at, doing = time.monotonic(), f"{settings.game} {settings.head}, {what} ({len(seeds)} side by side)"
         with noted_stops() as stop:
             while done < settings.updates:
@@ -154,7 +148,7 @@ class Sweep:
                 if last or (time.monotonic() - at > SAVED_EVERY and done < settings.updates):
                     saved.save(done, state, outcome)
                     at = time.monotonic()
-                self.progress(doing, done * settings.batch, settings.updates * settings.batch)
+                place.progress(doing, done * settings.batch, settings.updates * settings.batch)
                 if last:
                     raise KeyboardInterrupt
         saved.remove()
@@ -170,7 +164,7 @@ class Checkpoint:
         self.path = folder / f"checkpoint-{settings.game}-{settings.head}-{stage}.safetensors"
         self.key = json.dumps([settings.as_dict(), seeds, rates, jax.default_backend()], sort_keys=True)
 
-    def save(self, done: int, state: State, outcome: Outcome) -> None:
+    def save(self, done: int, state: State, outcome: Scores) -> None:
         """Write the state after so many updates."""
         arrays = {f"{i}": np.ascontiguousarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -178,9 +172,9 @@ class Checkpoint:
         save_file(arrays | vars(outcome), partial, metadata={"key": self.key, "done": f"{done}"})
         partial.replace(self.path)
 
-    def load(self, begun: State) -> tuple[int, State, Outcome]:
+    def load(self, begun: State) -> tuple[int, State, Scores]:
         """Updates done, the state, and the scores so far; as begun where there is no checkpoint of these runs."""
-        nothing = Outcome.nothing(*self.shape)
+        nothing = Scores.nothing(*self.shape)
         if not self.path.exists():
             return 0, begun, nothing
         leaves, shape = jax.tree.flatten(begun)
@@ -190,7 +184,7 @@ class Checkpoint:
                 if about is None or about.get("key") != self.key:  # of other runs, which were finished or given up
                     return 0, begun, nothing
                 arrays = [jnp.asarray(file.get_tensor(f"{i}")) for i in range(len(leaves))]
-                outcome = Outcome(**{name: file.get_tensor(name) for name in vars(nothing)})
+                outcome = Scores(**{name: file.get_tensor(name) for name in vars(nothing)})
         except (SafetensorError, OSError) as problem:
             raise UserError(f"{self.path} is not a whole checkpoint ({problem}); delete it to begin again") from None
         return int(about["done"]), jax.tree.unflatten(shape, arrays), outcome

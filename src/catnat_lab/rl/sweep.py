@@ -1,37 +1,34 @@
-"""The study: search every head's hyperparameters by TPE, train its best ones over many seeds, and read it all back.
+"""The study: search every head's hyperparameters by TPE, then train its best ones over many seeds.
 
-Every trial is a run of its own, with a checkpoint of its own, so a study that was stopped goes on within a trial. Start
-the command several times, on one machine or on many, and the processes share the trials.
+Every trial is a run of its own, with a checkpoint of its own, so a study that was stopped goes on within a trial.
 """
 
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from optuna.distributions import FloatDistribution, IntDistribution
+from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 
+from catnat_lab import rates
 from catnat_lab.errors import UserError
+from catnat_lab.experiment import Done, Experiment, Finished, Job, Outcome, Place, TimeIsUp, missing
 from catnat_lab.rl.catalogue import check_game
 from catnat_lab.rl.settings import PAPER_STEPS, Settings, preset
 from catnat_lab.rl.train import Result, train
-from catnat_lab.store import Claim, Finished, Store, Study, work
-from catnat_lab.trials import Range
 
 NOTE = "rl settings"
 PROVENANCE = "rl provenance"
 MINATAR_NOTE = "minatar settings"  # of the other study, which needs JAX to be read
-SEARCH_SEED = 0  # of the search's runs; the final seeds are 1, 2, ...
 CURVE_POINTS = 100
-GROWING = ("games", "heads", "seeds")  # what a study may go on with more of; more trials would choose others
 PAPER_HEADS = ("softmax", "catnat-natural")
 # the paper's ranges
-SPACE: dict[str, Range] = {
+SPACE: dict[str, BaseDistribution] = {
     "rate": FloatDistribution(5e-5, 1e-2, log=True),
     "rollout": IntDistribution(32, 512, step=32),
     "epochs": IntDistribution(1, 15, step=2),
@@ -41,8 +38,6 @@ SPACE: dict[str, Range] = {
     "minibatches": IntDistribution(2, 14, step=4),
     "gradient": FloatDistribution(0.1, 10.0, step=0.1),
 }
-Told = tuple[Claim, float, dict[str, float], dict[str, object]]
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -81,94 +76,90 @@ def plan_of(name: str) -> Plan:
     raise UserError(f"preset must be one of smoke, quick, paper; got {name!r}")
 
 
-class Stopped(Exception):
-    """The time is up; what was begun has its checkpoint."""
-
-
 @dataclass
-class Sweep:
-    """One study, on one device."""
+class PolicySweep(Experiment):
+    """All games and heads."""
 
-    store: Store
     plan: Plan
-    device: torch.device
-    folder: Path  # of the runs
     threads: int = 0
-    minutes: float | None = None
-    progress: Progress = lambda what, done, total: None
-    tell: Callable[[str], None] = lambda text: None
+
+    kind: ClassVar[str] = "catnat rl sweep"
+    note: ClassVar[str] = NOTE
+    growing: ClassVar[tuple[str, ...]] = ("games", "heads", "seeds")  # more trials of the search would choose others
 
     def __post_init__(self) -> None:
-        now = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self.plan).items()}
-        before = self.store.settle_note(NOTE, now)
-        wrong = [key for key in now if key not in GROWING and before.get(key) != now[key]]
-        if wrong:
-            told = "; ".join(f"{key} was {before.get(key)}, now {now[key]}" for key in wrong)
-            raise UserError(f"this study was begun with other settings: {told}; give another --output")
-        grown = {key: _larger(before[key], now[key]) if key in GROWING else now[key] for key in now}
-        self.store.set_note(NOTE, grown)
-        self.ends = None if self.minutes is None else time.monotonic() + 60 * self.minutes
+        self.cells = {study_name(game, head): (game, head) for game in self.plan.games for head in self.plan.heads}
 
-    def study(self, game: str, head: str) -> Study:
-        """Of one cell of the table."""
-        return self.store.study(study_name(game, head))
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The plan."""
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self.plan).items()}
 
-    def run(self) -> None:
-        """Everything that is not done yet, or as much of it as there is time for."""
-        cells = {(game, head): self.study(game, head) for game in self.plan.games for head in self.plan.heads}
-        places = {study.name: cell for cell, study in cells.items()}
-        if self.plan.trials:
-            for study in cells.values():
-                study.search(SPACE, {"stage": "tpe", "seed": SEARCH_SEED}, self.plan.trials)
-            self._work("search", cells.values(), places)
-        for study in cells.values():
-            for rank, chosen in enumerate(self._chosen(study)):
-                study.plan(
-                    {"stage": "final", "rank": rank, "seed": seed, **chosen} for seed in range(1, self.plan.seeds + 1)
-                )
-        self._work("final seeds", cells.values(), places)
+    def left(self, done: Done) -> Sequence[Job]:
+        """The next trial of every cell's search; when all searches are done, the final seeds."""
+        return missing(done, self._search(done)) or missing(done, self._final(done))
 
-    def _chosen(self, study: Study) -> list[dict[str, Any]]:
+    def _search(self, done: Done) -> list[Job]:
+        fixed = {"stage": "tpe", "seed": rates.search_seeds(1)[0]}
+        jobs = []
+        for name in self.cells:
+            tried = done.finished(name, stage="tpe")
+            jobs += rates.proposed(name, SPACE, fixed, tried, min(1, self.plan.trials - len(tried)))
+        return jobs
+
+    def _final(self, done: Done) -> list[Job]:
+        seeds = range(1, self.plan.seeds + 1)
+        return [
+            Job(name, {"stage": "final", "rank": rank, "seed": seed, **chosen})
+            for name in self.cells
+            for rank, chosen in enumerate(self._chosen(done, name))
+            for seed in seeds
+        ]
+
+    def _chosen(self, done: Done, name: str) -> list[dict[str, Any]]:
         """The best configurations of the search; without one, the defaults."""
         if not self.plan.trials:
             return [{}]
-        tried = sorted(study.finished(stage="tpe"), key=lambda trial: trial.value)
+        tried = sorted(done.finished(name, stage="tpe"), key=lambda trial: trial.value)
         return [{name: trial.config[name] for name in SPACE} for trial in tried[: self.plan.best]]
 
-    def _work(self, what: str, studies: Any, places: dict[str, tuple[str, str]]) -> None:
-        def trained(claims: list[Claim]) -> Iterator[Told]:
-            for claim in claims:
-                game, head = places[claim.study]
-                result = self._train(what, claim, settings_of(claim.config, game, head, self.plan.steps))
-                score = result.score
-                metrics = {"score": score, "episodes": float(len(result.episodes))}
-                yield claim, -score, metrics, {"curve": curve_of(result)}
-                if claim.config["stage"] != "final" or claim.config["rank"] > 0 or claim.config["seed"] > 1:
-                    shutil.rmtree(self._place(claim), ignore_errors=True)  # one of each is kept, to be watched
+    def batches(self, jobs: Sequence[Job], size: int) -> list[list[Job]]:
+        """Every run by itself, with a checkpoint of its own."""
+        return [[job] for job in jobs]
 
-        work(studies, trained, batch=1, on_wait=lambda: self.tell(f"{what}: other processes train them; waiting"))
+    def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
+        """One after the other."""
+        for job in jobs:
+            folder = place.folder / "runs" / run_name(job)
+            result = self._play(job, place, folder)
+            metrics = {"score": result.score, "episodes": float(len(result.episodes))}
+            yield job, Outcome(-result.score, metrics, {"curve": curve_of(result)})
+            if job.config["stage"] != "final" or job.config["rank"] > 0 or job.config["seed"] > 1:
+                shutil.rmtree(folder, ignore_errors=True)  # one of each is kept, to be watched
 
-    def _train(self, what: str, claim: Claim, settings: Settings) -> Result:
-        left = None if self.ends is None else (self.ends - time.monotonic()) / 60
-        if left is not None and left <= 0:
-            raise Stopped
+    def _play(self, job: Job, place: Place, folder: Path) -> Result:
+        if place.minutes is not None and place.minutes <= 0:
+            raise TimeIsUp
+        settings = settings_of(job.config, *self.cells[job.cell], self.plan.steps)
+        what = f"{job.config['stage']}: {settings.game} {settings.head}"
         result = train(
             settings,
-            self._place(claim),
-            self.device,
+            folder,
+            torch.device(place.device),
             threads=self.threads,
-            minutes=left,
-            tell=self.tell,
-            on_update=lambda done, total, score: self.progress(
-                f"{what}: {settings.game} {settings.head} {claim.number}, score {score:.1f}", done, total
-            ),
+            minutes=place.minutes,
+            tell=place.tell,
+            on_update=lambda done, total, score: place.progress(f"{what}, score {score:.1f}", done, total),
         )
         if not result.finished:
-            raise Stopped
+            raise TimeIsUp
         return result
 
-    def _place(self, claim: Claim) -> Path:
-        return self.folder / "runs" / f"{claim.study.replace(' ', '-')}-{claim.number}"
+
+def run_name(job: Job) -> str:
+    """The folder of a run."""
+    kind = job.config["stage"] if job.config["stage"] == "tpe" else f"{job.config['rank']}-{job.config['seed']}"
+    return f"{job.cell.replace(' ', '-').replace('/', '-')}-{kind}-{zlib.crc32(job.key.encode()):08x}"
 
 
 def study_name(game: str, head: str) -> str:
@@ -194,12 +185,7 @@ def curve_of(result: Result) -> dict[str, list[float]]:
     }
 
 
-def final_of(store: Store, game: str, head: str) -> list[Finished]:
+def final_of(done: Done, game: str, head: str) -> list[Finished]:
     """The final runs of one cell, in the order of their seeds."""
-    known = study_name(game, head)
-    found = store.study(known, create=False).finished(stage="final") if known in store.names() else []
+    found = done.finished(study_name(game, head), stage="final")
     return sorted(found, key=lambda trial: (trial.config["rank"], trial.config["seed"]))
-
-
-def _larger(before: Any, now: Any) -> Any:
-    return max(before, now) if isinstance(now, int) else list(dict.fromkeys([*before, *now]))

@@ -1,0 +1,153 @@
+"""The contract of an experiment: what is left to do, given what is done, and how some of it is trained.
+
+A job is one run, or one stack that cannot be parted: a small configuration in one cell of a table. Training is pure:
+jobs in, outcomes out, plain data both, with a folder at hand for checkpoints. Who keeps the outcomes (`studies`) and
+where training happens (`executors`) is none of an experiment's business.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from catnat_lab.errors import UserError
+
+Config = dict[str, Any]  # plain values by name
+
+
+def key_of(config: Mapping[str, Any]) -> str:
+    """The text that two configs share if they mean the same job: neither order counts, nor 1 against 1.0."""
+    for name, value in config.items():
+        if not isinstance(name, str) or not isinstance(value, (str, int, float, bool, type(None))):
+            raise TypeError(f"config must hold plain values by name; got {name!r}: {value!r}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"config must hold finite numbers; got {name!r}: {value!r}")
+    whole = {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in config.items()}
+    return json.dumps(whole, sort_keys=True)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is trained at a time, at least: a configuration in a cell."""
+
+    cell: str
+    config: Config = field(compare=False)
+    key: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", key_of(self.config))  # frozen; this is its one moment of making
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a job came to. Lower values are better; one that is not a number counts as infinite."""
+
+    value: float
+    metrics: dict[str, float]
+    record: dict[str, Any]  # as JSON can hold it
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A job's configuration and what it came to; ``number`` counts the jobs of its cell."""
+
+    number: int
+    config: Config
+    value: float
+    metrics: dict[str, float]
+    record: dict[str, Any]
+
+
+class Done(Protocol):
+    """What is finished so far."""
+
+    def finished(self, cell: str, **match: Any) -> list[Finished]:
+        """The jobs of a cell whose configurations have these entries."""
+
+    def is_given_up(self, job: Job) -> bool:
+        """Whether it has failed so often that this run does without it."""
+
+
+@dataclass
+class Place:
+    """Where a batch is trained."""
+
+    folder: Path  # of checkpoints and trained models
+    device: str = "cpu"
+    ends: float = math.inf  # on the monotonic clock: what is not done by then stops, with a checkpoint
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None  # what is done, steps done, steps in all
+    tell: Callable[[str], None] = lambda text: None
+
+    @property
+    def minutes(self) -> float | None:
+        """What is left of them."""
+        return None if self.ends == math.inf else (self.ends - time.monotonic()) / 60
+
+
+class TimeIsUp(Exception):
+    """What was begun has its checkpoint; the same command goes on."""
+
+
+class Experiment(ABC):
+    """Settings that are checked when it is made, and what follows from them. It can be pickled."""
+
+    kind: ClassVar[str]  # the command, by which a study knows whose it is
+    note: ClassVar[str]  # under which a study keeps the settings
+    growing: ClassVar[tuple[str, ...]] = ()  # settings that a study may go on with more of
+    unsaid: ClassVar[dict[str, Any]] = {}  # settings that older studies do not say, and what they were
+
+    @property
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """All that decides its numbers, as JSON can hold it."""
+
+    @abstractmethod
+    def left(self, done: Done) -> Sequence[Job]:
+        """What can be trained now; none when all is done. It is asked again when all of that is trained."""
+
+    @abstractmethod
+    def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
+        """All of these, in any order."""
+
+    def batches(self, jobs: Sequence[Job], size: int) -> list[list[Job]]:
+        """Jobs that train as one program."""
+        every = iter(jobs)
+        return [some for _ in range(-(-len(jobs) // size)) if (some := list(islice(every, size)))]
+
+
+def missing(done: Done, jobs: Iterable[Job]) -> list[Job]:
+    """Those that are neither finished nor given up, each once."""
+    wanted = dict.fromkeys(jobs)
+    finished = {Job(cell, trial.config) for cell in {job.cell for job in wanted} for trial in done.finished(cell)}
+    return [job for job in wanted if job not in finished and not done.is_given_up(job)]
+
+
+def settled(before: dict[str, Any], now: dict[str, Any], growing: Sequence[str]) -> dict[str, Any]:
+    """A study's settings, which may grow by what is asked for now; an error that names what else is different."""
+    both = {key: _larger(before.get(key), value) if key in growing else value for key, value in now.items()}
+    wrong = [key for key in now if both[key] is None or (key not in growing and before.get(key) != now[key])]
+    if wrong:
+        told = "; ".join(f"{key} was {before.get(key)}, now {now[key]}" for key in wrong)
+        grow = f" ({', '.join(growing)} may grow at their end)" if growing else ""
+        raise UserError(f"this study was begun with other settings: {told}; give another --output{grow}")
+    return both
+
+
+def _larger(before: Any, now: Any) -> Any:
+    """The larger of two settings of which one begins with the other; else None."""
+    if isinstance(now, int):
+        return max(now, before)
+    small, large = sorted((list(now), list(before)), key=len)
+    return large if large[: len(small)] == small else None
+
+
+def with_tuples(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """As Python has them, of what JSON has as lists."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}

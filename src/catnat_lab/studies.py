@@ -1,0 +1,375 @@
+"""Studies: which jobs are finished and what they came to, in a database that Optuna and its dashboard read.
+
+A cell of a table is one Optuna study, a finished job one trial of it; all by Optuna's public names. One process at a
+time conducts a study, held by a lock: it asks the experiment what is left, has it trained, and adds the outcomes. A job
+stands in the database when it is finished, and not before. So nothing is claimed, and whatever is killed, only what was
+being trained is begun again, from its checkpoint.
+
+On a database server a call that finds it gone waits and tries again, for up to ``PATIENCE`` seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import socket
+import sqlite3
+import time
+import warnings
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import optuna
+import sqlalchemy
+from filelock import FileLock, Timeout
+from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
+from optuna.storages import RDBStorage
+from optuna.trial import TrialState, create_trial
+
+from catnat_lab.errors import UserError
+from catnat_lab.experiment import Finished, Job, Outcome, key_of
+
+NOTES = "catnat-lab notes"  # the reserved study that keeps the notes
+PATIENCE = 600.0  # seconds to wait for a server that is gone
+BUSY = 60  # seconds to wait while another process writes into a file
+CONDUCTOR = "conductor"  # the note that says who conducts
+OPTUNAS = {"studies", "trials", "version_info"}  # tables that every database of Optuna's has
+# what a dashboard draws results against; all else of a config stands in its attributes
+AXES: dict[str, BaseDistribution] = {
+    "rate": FloatDistribution(1e-8, 1e3, log=True),
+    "seed": IntDistribution(1 - 2**31, 2**31 - 1),
+}
+Found = TypeVar("Found")
+
+
+class StudyError(UserError):
+    """The database cannot be used as asked."""
+
+
+class Study:
+    """All finished jobs of one database, and the notes that are kept with them.
+
+    Args:
+        where: A file's path (SQLite), or the URL of any database that Optuna can use.
+        conduct: Whether to add to it: then it is made if it is missing, and held against a second conductor.
+        tell: Called with a line for whoever watches.
+    """
+
+    def __init__(
+        self, where: str | Path, *, conduct: bool = False, tell: Callable[[str], None] = lambda text: None
+    ) -> None:
+        self.url = _url(where)
+        self.name = shown(self.url)
+        self._is_file = self.url.drivername.startswith("sqlite")
+        self._tell, self._conducts = tell, conduct
+        self._release: Callable[[], object] = lambda: None
+        if self._is_file:
+            _check_file(Path(str(self.url.database)), conduct)
+        if conduct:
+            self._release = self._hold_file() if self._is_file else self._hold_server()
+        try:
+            self._storage = self._opened()
+            self._cells: dict[str, dict[str, Finished]] = {}
+            self._given_up: set[Job] = set()
+            if conduct:
+                self.set_note(CONDUCTOR, {"host": socket.gethostname(), "process": os.getpid(), "since": _now()})
+        except BaseException:
+            self._release()
+            raise
+
+    def __enter__(self) -> Study:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let another process conduct. Safe to call again."""
+        self._release()
+        self._release = lambda: None
+        self._storage.remove_session()
+
+    # -- what is finished ------------------------------------------------------------------------------------------
+
+    def cells(self) -> list[str]:
+        """The names of all cells."""
+        names = self._ask(lambda: optuna.get_all_study_names(self._storage))
+        return [name for name in names if name != NOTES]
+
+    def finished(self, cell: str, **match: Any) -> list[Finished]:
+        """The finished jobs of a cell whose configurations have these entries, each once, in their order."""
+        if cell not in self._cells:
+            self._cells[cell] = self._read(cell)
+        found = self._cells[cell].values()
+        return [f for f in found if all(k in f.config and f.config[k] == v for k, v in match.items())]
+
+    def add(self, job: Job, outcome: Outcome) -> None:
+        """Keep what a job came to; the first outcome counts."""
+        value = math.inf if math.isnan(outcome.value) else float(outcome.value)
+        attributes = {"config": job.config, "record": json.loads(json.dumps(outcome.record))}
+        attributes |= {f"metric.{name}": float(metric) for name, metric in outcome.metrics.items()}
+        axes = {name: axis for name, axis in AXES.items() if name in job.config}
+        trial = create_trial(
+            state=TrialState.COMPLETE,
+            value=value,
+            params={name: job.config[name] for name in axes},
+            distributions=axes,
+            user_attrs=attributes,
+        )
+        if any(key_of(each.config) == job.key for each in self.finished(job.cell)):
+            return
+        self._ask(lambda: self._cell(job.cell, create=True).add_trial(trial))
+        kept = self._cells[job.cell]
+        metrics = {name: float(metric) for name, metric in outcome.metrics.items()}
+        kept[job.key] = Finished(len(kept), job.config, value, metrics, attributes["record"])
+
+    def fail(self, job: Job, reason: str) -> None:
+        """Keep why a job could not be finished. This run gives it up, a later one tries it again."""
+        self._given_up.add(job)
+        attributes = {"config": job.config, "reason": reason}
+        trial = create_trial(state=TrialState.FAIL, user_attrs=attributes)
+        self._ask(lambda: self._cell(job.cell, create=True).add_trial(trial))
+
+    def is_given_up(self, job: Job) -> bool:
+        """Whether it failed in this run."""
+        return job in self._given_up
+
+    def failed(self, cell: str) -> dict[str, str]:
+        """By their keys, the last reasons of jobs of this cell that failed and were not finished since."""
+        if cell not in self.cells():
+            return {}
+        trials = self._ask(lambda: self._cell(cell).get_trials(deepcopy=False, states=(TrialState.FAIL,)))
+        reasons = {key_of(t.user_attrs["config"]): t.user_attrs["reason"] for t in trials if "reason" in t.user_attrs}
+        done = {key_of(each.config) for each in self.finished(cell)}
+        return {key: reason for key, reason in reasons.items() if key not in done}
+
+    def _read(self, cell: str) -> dict[str, Finished]:
+        if cell not in self.cells():
+            return {}
+        trials = self._ask(lambda: self._cell(cell).get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))
+        found: dict[str, Finished] = {}
+        for trial in trials:
+            held = trial.user_attrs
+            if "config" in held:  # else it is not ours
+                metrics = {name[7:]: value for name, value in held.items() if name.startswith("metric.")}
+                value = math.inf if trial.value is None else trial.value
+                one = Finished(trial.number, held["config"], value, metrics, held.get("record", {}))
+                found.setdefault(key_of(one.config), one)
+        return found
+
+    def _cell(self, name: str, create: bool = False) -> optuna.Study:
+        with quiet():
+            if create:
+                return optuna.create_study(storage=self._storage, study_name=name, load_if_exists=True)
+            return optuna.load_study(storage=self._storage, study_name=name)
+
+    # -- notes -----------------------------------------------------------------------------------------------------
+
+    def note(self, key: str) -> Any:
+        """The JSON value kept under a key, or None. Of addresses that hold a password the password is left out."""
+        if NOTES not in self._ask(lambda: optuna.get_all_study_names(self._storage)):
+            return None
+        return without_secrets(self._ask(lambda: self._cell(NOTES).user_attrs).get(key))
+
+    def set_note(self, key: str, value: Any) -> None:
+        """Keep a JSON value with the database."""
+        self._ask(lambda: self._cell(NOTES, create=True).set_user_attr(key, value))
+
+    def settle_note(self, key: str, value: Any) -> Any:
+        """Keep a JSON value unless there is one already; the one that is kept."""
+        before = self.note(key)
+        if before is None:
+            self.set_note(key, value)
+        return value if before is None else before
+
+    # -- the database ----------------------------------------------------------------------------------------------
+
+    def _opened(self) -> RDBStorage:
+        """A file is made under another name first, so that a half-made one is never seen."""
+        path = Path(str(self.url.database))
+        if self._is_file and self._conducts and not (path.exists() and path.stat().st_size):
+            fresh = path.with_name(f"{path.name}.new")
+            fresh.unlink(missing_ok=True)
+            self._open(self.url.set(database=str(fresh)), make_tables=True).remove_session()
+            fresh.replace(path)
+        return self._open(self.url, make_tables=self._conducts and not self._is_file)
+
+    def _open(self, url: sqlalchemy.URL, *, make_tables: bool) -> RDBStorage:
+        options: dict[str, Any] = {"connect_args": {"timeout": BUSY}} if self._is_file else {"pool_pre_ping": True}
+        # Optuna fills the URL in as a template.
+        template = url.render_as_string(hide_password=False).replace("{", "{{").replace("}", "}}")
+        try:
+            with quiet():
+                return RDBStorage(template, engine_kwargs=options, skip_table_creation=not make_tables)
+        except Exception as error:  # every driver has its own errors; none of them is a defect of ours
+            raise StudyError(f"{self.name}: the database cannot be opened: {self._reason(error)}") from None
+
+    def _ask(self, call: Callable[[], Found]) -> Found:
+        """What the call gives; on a server that is gone, after it has come back."""
+        ends, told = time.monotonic() + PATIENCE, False
+        while True:
+            try:
+                return call()
+            except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+                if self._is_file or not _is_gone(error) or time.monotonic() > ends:
+                    raise StudyError(f"{self.name}: {self._reason(error)}") from None
+                if not told:
+                    self._tell(f"{self.name} does not answer; trying again for {PATIENCE / 60:g} minutes")
+                    told = True
+                time.sleep(1.0)
+
+    def _reason(self, error: BaseException) -> str:
+        """The first line of the innermost reason, without the password."""
+        while True:
+            inner = getattr(error, "orig", None) or error.__cause__
+            if inner is None:
+                break
+            error = inner
+        line = (str(error).splitlines() or [type(error).__name__])[0].strip()
+        for secret in (self.url.password, *(v for k, v in self.url.query.items() if "pass" in k.lower())):
+            line = line.replace(str(secret), "***") if secret else line
+        return plain(without_secrets(line))
+
+    def _hold_file(self) -> Callable[[], object]:
+        lock = FileLock(f"{self.url.database}.lock", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise self._is_held() from None
+        except OSError as problem:
+            raise StudyError(f"{self.name}: cannot write beside it: {problem.strerror}") from None
+        return lock.release
+
+    def _hold_server(self) -> Callable[[], object]:
+        """A lock that ends with the connection; MySQL's and PostgreSQL's, of which others have none."""
+        number = zlib.crc32(f"catnat {self.url.database}".encode())
+        queries = {
+            "postgresql": f"SELECT pg_try_advisory_lock({number})",
+            "mysql": f"SELECT GET_LOCK('catnat {number}', 0)",
+        }
+        try:
+            engine = sqlalchemy.create_engine(self.url)
+            query = queries.get(engine.dialect.name)
+            if query is None:
+                return engine.dispose
+            connection = engine.connect()
+            got = connection.execute(sqlalchemy.text(query)).scalar()
+        except Exception as error:
+            raise StudyError(f"{self.name}: the database cannot be opened: {self._reason(error)}") from None
+        if not got:
+            connection.close()
+            raise self._is_held()
+        connection.commit()
+
+        def release() -> None:
+            with suppress(sqlalchemy.exc.SQLAlchemyError):
+                connection.close()
+            engine.dispose()
+
+        return release
+
+    def _is_held(self) -> StudyError:
+        who = None
+        with suppress(StudyError), Study(self.url.render_as_string(hide_password=False)) as other:
+            who = other.note(CONDUCTOR)
+        told = f": process {who['process']} on {plain(who['host'])}, since {plain(who['since'])}" if who else ""
+        return StudyError(f"{self.name}: another process conducts this study{told}; stop it, or give another --output")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep Optuna from logging what it does, and from warning of what is experimental, while this lasts."""
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            yield
+    finally:
+        optuna.logging.set_verbosity(level)
+
+
+def shown(url: sqlalchemy.URL) -> str:
+    """A file's path, or an address without its password."""
+    if url.drivername.startswith("sqlite"):
+        return str(url.database)
+    return without_secrets(url.render_as_string(hide_password=True))
+
+
+def without_secrets(value: Any) -> Any:
+    """The same text, or JSON value, with *** for the password of every address in it."""
+    if isinstance(value, str):
+        value = re.sub(r"(\w+://[^/\s:@]*):[^/\s]*@", r"\1:***@", value)
+        return re.sub(r"([?&]\w*(?:password|passwd|pwd)=)[^&\s]*", r"\1***", value, flags=re.IGNORECASE)
+    if isinstance(value, dict):
+        return {key: without_secrets(each) for key, each in value.items()}
+    return [without_secrets(each) for each in value] if isinstance(value, list) else value
+
+
+def plain(text: object) -> str:
+    """Without what a terminal would obey."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]", "?", str(text))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _is_gone(error: BaseException) -> bool:
+    """Whether the server, or the connection, has gone away."""
+    inner = error if isinstance(error, sqlalchemy.exc.SQLAlchemyError) else error.__cause__
+    return isinstance(inner, (sqlalchemy.exc.OperationalError, sqlalchemy.exc.InterfaceError)) or bool(
+        getattr(inner, "connection_invalidated", False)
+    )
+
+
+def _url(where: str | Path) -> sqlalchemy.URL:
+    if isinstance(where, Path) or "://" not in where:
+        url = sqlalchemy.URL.create("sqlite", database=os.path.abspath(where))
+        if sqlalchemy.make_url(url.render_as_string()).database != url.database:  # before SQLAlchemy 2.1
+            raise StudyError(f"{where}: a database's path cannot hold '?'")
+        return url
+    try:
+        url = sqlalchemy.make_url(where)
+    except (sqlalchemy.exc.ArgumentError, ValueError):
+        # The text is not repeated: it may hold a password.
+        raise StudyError("the database's URL cannot be read; dialect://user:password@host/name was expected") from None
+    if url.drivername.startswith("sqlite"):
+        if url.database in (None, "", ":memory:") or str(url.database).startswith("file:"):
+            raise StudyError(f"{where}: an SQLite database must be a plain file, which other processes can open too")
+        return url.set(database=os.path.abspath(str(url.database)))
+    return url
+
+
+def _check_file(path: Path, create: bool) -> None:
+    """Say what is wrong with a file, and leave it as it is."""
+    try:
+        if path.is_dir():
+            raise StudyError(f"{path}: it is a folder; a database file was expected")
+        if create:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            if not create:
+                raise StudyError(f"{path}: there is no such database")
+            return
+        with path.open("rb") as file:
+            if file.read(16) != b"SQLite format 3\0":
+                raise StudyError(f"{path}: it is not an SQLite database; it was left as it is")
+    except OSError as error:
+        raise StudyError(f"{path}: {error.strerror or error}") from None
+    try:
+        with closing(sqlite3.connect(path, timeout=BUSY)) as connection:
+            (state,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            if state != "ok":
+                raise sqlite3.DatabaseError(state.splitlines()[-1])
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    except sqlite3.Error as error:
+        raise StudyError(f"{path}: the database is damaged ({error}); it was left as it is") from None
+    if not tables >= OPTUNAS:
+        raise StudyError(f"{path}: it is an SQLite database, but not one of Optuna's; it was left as it is")

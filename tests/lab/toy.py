@@ -1,0 +1,65 @@
+"""A small experiment, whose outcomes are known; run as a program it conducts a study, slowly, to be killed."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from catnat_lab import rates
+from catnat_lab.executors import Here, begin, conduct
+from catnat_lab.experiment import Done, Experiment, Job, Outcome, Place, missing
+from catnat_lab.studies import Study
+
+CELLS = ("one", "two")
+
+
+@dataclass
+class Toy(Experiment):
+    """Three rates on two seeds a cell, then four final seeds at the best."""
+
+    seconds: float = 0.0
+    fails: tuple[int, ...] = ()  # seeds of jobs that raise
+    seen: list[Job] = field(default_factory=list)
+
+    kind: ClassVar[str] = "toy"
+    note: ClassVar[str] = "toy settings"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"rates": [0.01, 0.1, 1.0]}
+
+    def left(self, done: Done) -> Sequence[Job]:
+        tried = [(cell, rate, seed) for cell in CELLS for rate in (0.01, 0.1, 1.0) for seed in rates.search_seeds(2)]
+        if search := missing(done, [Job(c, {"stage": "search", "rate": r, "seed": s}) for c, r, s in tried]):
+            return search
+        best = {cell: rates.best_rate(done.finished(cell, stage="search")) for cell in CELLS}
+        final = [(cell, seed) for cell in CELLS for seed in range(1, 5)]
+        return missing(done, [Job(c, {"stage": "final", "rate": best[c], "seed": s}) for c, s in final])
+
+    def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
+        for job in jobs:
+            self.seen.append(job)
+            time.sleep(self.seconds)
+            if job.config["seed"] in self.fails:
+                raise RuntimeError(f"seed {job.config['seed']}\nis bad")
+            value = abs(job.config["rate"] - 0.1) + job.config["seed"] / 1e6
+            yield job, Outcome(value, {"seed": job.config["seed"]}, {"curve": [value, 2.0]})
+
+
+def table(study: Study) -> list[tuple[Any, ...]]:
+    """All that is finished."""
+    found = [
+        (cell, each.config, each.value, each.metrics, each.record) for cell in CELLS for each in study.finished(cell)
+    ]
+    return sorted(found, key=str)
+
+
+if __name__ == "__main__":
+    with Study(Path(sys.argv[1]), conduct=True) as opened:
+        toy = Toy(float(sys.argv[2]))
+        begin(toy, opened)
+        conduct(toy, opened, Here(Place(Path(sys.argv[1]).parent)), 3, lambda job: print("done", flush=True))

@@ -1,57 +1,40 @@
-"""Where jobs are trained, and the loop that conducts a study: ask what is left, have it trained, keep what came."""
+"""Where jobs are trained, and the loop that conducts a study: ask what is left, have it trained, keep what came.
+
+A batch is tried three times, in whatever way it fails: by an exception, or with its process or its machine. Then its
+jobs count as failed, with the reason, and the study goes on without them.
+"""
 
 from __future__ import annotations
 
+import logging
+import multiprocessing
+import os
+import signal
+import sys
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
 from catnat_lab.errors import UserError
-from catnat_lab.experiment import Experiment, Job, Outcome, Place, TimeIsUp, missing, settled
+from catnat_lab.experiment import Experiment, Job, Outcome, Place, TimeIsUp, missing, settled, silent
 from catnat_lab.studies import Study
 
-TRIES = 3  # of a batch, before its jobs count as failed
-
+TRIES = 3
 Trained = tuple[Job, Outcome | str]  # or why it failed
 
 
 class Executor(Protocol):
     """Trains batches of jobs."""
 
-    def run(self, experiment: Experiment, batches: Sequence[list[Job]]) -> Iterator[Trained]:
-        """All of them; outcomes as they come. A batch is tried anew, and at last its jobs are told with the reason."""
-
-
-@dataclass
-class Here:
-    """In this process, one batch after the other."""
-
-    place: Place
+    @property
+    def workers(self) -> int:
+        """At a time."""
 
     def run(self, experiment: Experiment, batches: Sequence[list[Job]]) -> Iterator[Trained]:
-        """All batches."""
-        for batch in batches:
-            yield from _tried(experiment, batch, self.place)
-
-
-def _tried(experiment: Experiment, batch: Sequence[Job], place: Place) -> Iterator[Trained]:
-    left = dict.fromkeys(batch)
-    for attempt in range(1, TRIES + 1):
-        try:
-            for job, outcome in experiment.train(list(left), place):
-                left.pop(job)
-                yield job, outcome
-            if left:
-                raise RuntimeError(f"train ended without an outcome for {next(iter(left))}")
-            return
-        except (UserError, TimeIsUp, OSError):  # to try again would not help
-            raise
-        except Exception as problem:
-            place.tell(f"attempt {attempt} of {TRIES} failed: {type(problem).__name__}: {problem}")
-            reason = traceback.format_exc()
-    for job in left:
-        yield job, reason
+        """All of them; outcomes as they come."""
 
 
 def conduct(
@@ -61,10 +44,11 @@ def conduct(
     batch: int,
     on_finished: Callable[[Job], None] = lambda job: None,
 ) -> int:
-    """Train until nothing is left but what failed in this run; how many jobs were finished."""
+    """Train until nothing is left but what failed in this run, at most so many jobs a batch; how many were finished."""
     finished = 0
     while jobs := missing(study, experiment.left(study)):
-        for job, outcome in executor.run(experiment, experiment.batches(jobs, batch)):
+        size = min(batch, -(-len(jobs) // executor.workers))
+        for job, outcome in executor.run(experiment, experiment.batches(jobs, size)):
             if isinstance(outcome, str):
                 study.fail(job, outcome)
             else:
@@ -83,3 +67,245 @@ def begin(experiment: Experiment, study: Study) -> dict[str, Any]:
     both = settled(experiment.unsaid | study.settle_note(experiment.note, now), now, experiment.growing)
     study.set_note(experiment.note, both)
     return both
+
+
+def executor_of(where: str, place: Place, gpus: float = 1.0) -> Executor:
+    """Of here, processes:N, ray or ray:ADDRESS; on Ray a job takes one core and so many GPUs where it trains on one."""
+    kind, _, rest = where.partition(":")
+    if where == "here":
+        return Here(place)
+    if kind == "processes" and rest.isdecimal() and int(rest) > 0:
+        return Processes(place, int(rest))
+    if kind == "ray":
+        return OnRay(place, rest or None, gpus if place.device.startswith("cuda") else 0.0)
+    raise UserError(f"on must be here, processes:N, ray or ray:ADDRESS; got {where!r}")
+
+
+class _Batch:
+    """What is left of a batch, and how often it was tried."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.left, self.tries = dict.fromkeys(jobs), 0
+
+    def take(self, job: Job, outcome: Outcome) -> Trained:
+        """A job that is done."""
+        del self.left[job]
+        return job, outcome
+
+    def is_over(self) -> bool:
+        """Whether to give it up, now that it failed once more."""
+        self.tries += 1
+        return self.tries >= TRIES
+
+    def given_up(self, reason: str) -> Iterator[Trained]:
+        """What is left, with the reason."""
+        for job in self.left:
+            yield job, reason
+
+
+def _train(experiment: Experiment, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
+    left = set(jobs)
+    for job, outcome in experiment.train(list(jobs), place):
+        left.discard(job)
+        yield job, outcome
+    if left:
+        raise RuntimeError(f"train ended without an outcome for {len(left)} of {len(jobs)} jobs")
+
+
+# -- in this process -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Here:
+    """One batch after the other."""
+
+    place: Place
+
+    @property
+    def workers(self) -> int:
+        """This one."""
+        return 1
+
+    def run(self, experiment: Experiment, batches: Sequence[list[Job]]) -> Iterator[Trained]:
+        """All batches."""
+        for batch in map(_Batch, batches):
+            while batch.left:
+                try:
+                    for job, outcome in _train(experiment, list(batch.left), self.place):
+                        yield batch.take(job, outcome)
+                except (UserError, TimeIsUp, OSError):  # to try again would not help
+                    raise
+                except Exception as problem:
+                    self.place.tell(f"a batch failed: {type(problem).__name__}: {problem}")
+                    if batch.is_over():
+                        yield from batch.given_up(traceback.format_exc())
+                        break
+
+
+# -- in processes of this machine ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Processes:
+    """So many at a time. One that dies is replaced, and its batch goes on from its checkpoint."""
+
+    place: Place
+    count: int
+
+    @property
+    def workers(self) -> int:
+        """As many as were asked for."""
+        return self.count
+
+    def run(self, experiment: Experiment, batches: Sequence[list[Job]]) -> Iterator[Trained]:
+        """All batches."""
+        queue = deque(map(_Batch, batches))
+        busy: dict[Connection, _Batch] = {}
+        started: dict[Connection, multiprocessing.process.BaseProcess] = {}
+        try:
+            while queue or busy:
+                while queue and len(busy) < self.count:
+                    free = [pipe for pipe in started if pipe not in busy]
+                    idle = free[0] if free else self._start(experiment, started)
+                    try:
+                        idle.send(list(queue[0].left))
+                    except OSError:  # it died while it waited
+                        started.pop(idle).join()
+                        continue
+                    busy[idle] = queue.popleft()
+                for pipe in wait(list(busy)):
+                    assert isinstance(pipe, Connection)
+                    batch = busy[pipe]
+                    try:
+                        kind, *told = pipe.recv()
+                    except (EOFError, OSError):  # it died
+                        process = started.pop(pipe)
+                        process.join()
+                        kind, told = "failed", [f"the process ended with code {process.exitcode}"]
+                    if kind == "outcome":
+                        yield batch.take(*told)
+                        continue
+                    del busy[pipe]
+                    if kind == "error":  # to try again would not help
+                        raise told[0]
+                    if kind == "failed":
+                        self.place.tell(f"a batch failed: {str(told[0]).strip().splitlines()[-1]}")
+                        if batch.is_over():
+                            yield from batch.given_up(told[0])
+                        else:
+                            queue.append(batch)
+        finally:
+            for pipe, process in started.items():
+                process.terminate()
+                process.join()
+                pipe.close()
+
+    def _start(
+        self, experiment: Experiment, started: dict[Connection, multiprocessing.process.BaseProcess]
+    ) -> Connection:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        threads = max(1, (os.cpu_count() or 1) // self.count)
+        place = Place(self.place.folder, self.place.device, self.place.ends)
+        process = context.Process(target=_serve, args=(theirs, experiment, place, threads), daemon=True)
+        process.start()
+        theirs.close()  # or its end would never be seen
+        started[ours] = process
+        return ours
+
+
+def _serve(pipe: Connection, experiment: Experiment, place: Place, threads: int) -> None:
+    """Train what comes through the pipe, until there is nobody at its other end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes: who conducts ends the others
+    if "torch" in sys.modules:  # else the experiment does without it
+        sys.modules["torch"].set_num_threads(threads)
+    while True:
+        try:
+            jobs = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            for job, outcome in _train(experiment, jobs, place):
+                pipe.send(("outcome", job, outcome))
+            pipe.send(("done",))
+        except BrokenPipeError:
+            return
+        except (UserError, TimeIsUp, OSError) as problem:
+            pipe.send(("error", problem))
+        except Exception:
+            pipe.send(("failed", traceback.format_exc()))
+
+
+# -- on a cluster ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class OnRay:
+    """On a Ray cluster, whose workers and machines may come and go. All of them must see the folder of checkpoints."""
+
+    place: Place
+    address: str | None  # None: the cluster of this machine, or a new one
+    gpus: float  # of a job; a part of one lets several share it
+    cpus: float = 1.0
+
+    def __post_init__(self) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise UserError("on ray needs the extra ray: pip install '.[ray]' in catnat's folder") from None
+        self.ray = ray
+        try:
+            if not ray.is_initialized():
+                quiet: dict[str, Any] = {
+                    "log_to_driver": False,
+                    "logging_level": logging.ERROR,
+                    "include_dashboard": False,
+                }
+                ray.init(address=self.address, **quiet)
+        except Exception as problem:
+            line = (str(problem).splitlines() or [type(problem).__name__])[0]
+            raise UserError(f"on: there is no Ray cluster at {self.address or 'this machine'}: {line}") from None
+
+    @property
+    def workers(self) -> int:
+        """As many as the cluster has room for now."""
+        found = self.ray.cluster_resources()
+        rooms = [found.get(kind, 0.0) / need for kind, need in (("CPU", self.cpus), ("GPU", self.gpus)) if need]
+        return max(1, int(min(rooms)))
+
+    def run(self, experiment: Experiment, batches: Sequence[list[Job]]) -> Iterator[Trained]:
+        """All batches. Ray itself tries those anew whose worker or machine was lost."""
+        ray = self.ray
+        options = {"num_cpus": self.cpus, "num_gpus": self.gpus, "max_retries": TRIES - 1}
+        remote = ray.remote(**options)(_train_all)
+        what, place = ray.put(experiment), replace(self.place, progress=silent, tell=silent)
+        running = {remote.remote(what, list(batch.left), place): batch for batch in map(_Batch, batches)}
+        while running:
+            (ready,), _ = ray.wait(list(running), num_returns=1)
+            batch = running.pop(ready)
+            try:
+                outcomes, reason = ray.get(ready)
+            except ray.exceptions.RayTaskError as problem:
+                raise problem.cause from None  # to try again would not help
+            except ray.exceptions.RayError as problem:  # lost too often
+                yield from batch.given_up(f"{type(problem).__name__}: {problem}")
+                continue
+            for job, outcome in outcomes:
+                yield batch.take(job, outcome)
+            if reason and batch.is_over():
+                yield from batch.given_up(reason)
+            elif reason:
+                running[remote.remote(what, list(batch.left), place)] = batch
+
+
+def _train_all(
+    experiment: Experiment, jobs: Sequence[Job], place: Place
+) -> tuple[list[tuple[Job, Outcome]], str | None]:
+    outcomes: list[tuple[Job, Outcome]] = []
+    try:
+        outcomes.extend(_train(experiment, jobs, place))
+    except (UserError, TimeIsUp, OSError):
+        raise
+    except Exception:
+        return outcomes, traceback.format_exc()
+    return outcomes, None

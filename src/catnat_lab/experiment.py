@@ -75,6 +75,10 @@ class Done(Protocol):
         """Whether it has failed so often that this run does without it."""
 
 
+def silent(*_: object) -> None:
+    """Nobody watches."""
+
+
 @dataclass
 class Place:
     """Where a batch is trained."""
@@ -82,8 +86,8 @@ class Place:
     folder: Path  # of checkpoints and trained models
     device: str = "cpu"
     ends: float = math.inf  # on the monotonic clock: what is not done by then stops, with a checkpoint
-    progress: Callable[[str, int, int], None] = lambda what, done, total: None  # what is done, steps done, steps in all
-    tell: Callable[[str], None] = lambda text: None
+    progress: Callable[[str, int, int], None] = silent  # what is done, steps done, steps in all
+    tell: Callable[[str], None] = silent
 
     @property
     def minutes(self) -> float | None:

@@ -215,7 +215,11 @@ class Study:
         ends, told = time.monotonic() + PATIENCE, False
         while True:
             try:
-                return call()
+                found = call()
+                if told and self._conducts:  # the lock went with the connection
+                    self._release()
+                    self._release = self._hold_server()
+                return found
             except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
                 if self._is_file or not _is_gone(error) or time.monotonic() > ends:
                     raise StudyError(f"{self.name}: {self._reason(error)}") from None

@@ -6,8 +6,6 @@ import math
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from catnat_lab.errors import UserError
 from catnat_lab.executors import Here, begin, conduct
 from catnat_lab.experiment import Finished, Job, Outcome, Place, key_of, settled
 from catnat_lab.studies import Study, StudyError, plain, without_secrets
-from tests.lab.toy import CELLS, Toy, table
+from tests.lab.toy import CELLS, Toy, started, table
 
 JOB = Job("cell", {"rate": 0.1, "seed": 1})
 
@@ -190,10 +188,7 @@ def test_a_second_conductor_is_refused_with_who_and_since_when(path: Path, study
 
 
 def killed_after(path: Path, jobs: int, how: int) -> None:
-    program = Path(__file__).with_name("toy.py")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(program.parents[2]), *sys.path])}
-    command = [sys.executable, str(program), str(path), "0.01"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+    with started(str(path), "0.01", "4", "here", str(path.parent)) as process:
         assert process.stdout is not None
         for _ in range(jobs):
             process.stdout.readline()

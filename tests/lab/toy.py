@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -10,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from catnat_lab import rates
-from catnat_lab.executors import Here, begin, conduct
+from catnat_lab.executors import begin, conduct, executor_of
 from catnat_lab.experiment import Done, Experiment, Job, Outcome, Place, missing
 from catnat_lab.studies import Study
 
@@ -23,6 +26,9 @@ class Toy(Experiment):
 
     seconds: float = 0.0
     fails: tuple[int, ...] = ()  # seeds of jobs that raise
+    kills: tuple[int, ...] = ()  # seeds of jobs that kill their process, always
+    kills_once: tuple[int, ...] = ()  # and the first time only
+    seeds: int = 4  # final ones
     seen: list[Job] = field(default_factory=list)
 
     kind: ClassVar[str] = "toy"
@@ -37,13 +43,17 @@ class Toy(Experiment):
         if search := missing(done, [Job(c, {"stage": "search", "rate": r, "seed": s}) for c, r, s in tried]):
             return search
         best = {cell: rates.best_rate(done.finished(cell, stage="search")) for cell in CELLS}
-        final = [(cell, seed) for cell in CELLS for seed in range(1, 5)]
+        final = [(cell, seed) for cell in CELLS for seed in range(1, self.seeds + 1)]
         return missing(done, [Job(c, {"stage": "final", "rate": best[c], "seed": s}) for c, s in final])
 
     def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
         for job in jobs:
             self.seen.append(job)
             time.sleep(self.seconds)
+            once = place.folder / f"killed-{job.cell}-{job.config['seed']}"
+            if job.config["seed"] in self.kills or (job.config["seed"] in self.kills_once and not once.exists()):
+                once.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
             if job.config["seed"] in self.fails:
                 raise RuntimeError(f"seed {job.config['seed']}\nis bad")
             value = abs(job.config["rate"] - 0.1) + job.config["seed"] / 1e6
@@ -58,8 +68,17 @@ def table(study: Study) -> list[tuple[Any, ...]]:
     return sorted(found, key=str)
 
 
+def started(*arguments: str) -> subprocess.Popen[str]:
+    """This file as a program: the database, seconds a job, final seeds, on what, the folder."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
+    command = [sys.executable, "-m", "tests.lab.toy", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
 if __name__ == "__main__":
-    with Study(Path(sys.argv[1]), conduct=True) as opened:
-        toy = Toy(float(sys.argv[2]))
+    where, seconds, seeds, on, folder = sys.argv[1:]
+    with Study(where, conduct=True) as opened:
+        toy = Toy(float(seconds), seeds=int(seeds))
         begin(toy, opened)
-        conduct(toy, opened, Here(Place(Path(sys.argv[1]).parent)), 3, lambda job: print("done", flush=True))
+        executor = executor_of(on, Place(Path(folder)))
+        conduct(toy, opened, executor, 3, lambda job: print("done", flush=True))

@@ -29,6 +29,10 @@ class Gsl:
     """Database URL of the study; by default a SQLite file in the output folder."""
     device: str = "auto"
     """cpu, cuda, cuda:1 ...; auto takes a GPU where there is one."""
+    on: str = "here"
+    """Where jobs are trained: here, processes:N, or on Ray: ray (of this machine) or ray:ADDRESS."""
+    job_gpus: float = 1.0
+    """What a job on Ray takes of a GPU, where it trains on one; 0.25 lets four share it."""
     stacked: int | None = None
     """How many runs train side by side as one program, at most; by default 256 on a GPU and 8 on a CPU."""
     thetas: tuple[float, ...] | None = None
@@ -61,7 +65,8 @@ class Gsl:
         with Study(self.storage or self.output / DATABASE, conduct=True, tell=say) as study:
             experiment = GraphLearning(settings)
             begin(experiment, study)
-            run_study(experiment, study, self.output, device, batch=stacked, note=gsl_report.PROVENANCE)
+            note, on = gsl_report.PROVENANCE, (self.on, self.job_gpus)
+            run_study(experiment, study, self.output, device, batch=stacked, note=note, on=on)
             results = gsl_report.load(study)
         show(gsl_report.write_report, [gsl_report.table_of(results)], results, self.output)
 

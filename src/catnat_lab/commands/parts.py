@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from catnat_lab.errors import UserError
-from catnat_lab.executors import Here, conduct
-from catnat_lab.experiment import Experiment, Place, TimeIsUp
+from catnat_lab.executors import conduct, executor_of
+from catnat_lab.experiment import Experiment, Place, TimeIsUp, silent
 from catnat_lab.provenance import provenance
 from catnat_lab.report import Table, terminal
 from catnat_lab.studies import Study, plain, without_secrets
@@ -74,6 +74,20 @@ class Bars:
         self.bars.update(self.task, completed=done, description=what)
 
 
+class Count:
+    """Says now and then how many jobs are finished: what is trained elsewhere has no bar here."""
+
+    def __init__(self) -> None:
+        self.finished, self.told = 0, time.monotonic()
+
+    def __call__(self, job: object) -> None:
+        """One more."""
+        self.finished += 1
+        if time.monotonic() - self.told > TOLD_EVERY:
+            say(f"{self.finished:,} jobs are finished in this run")
+            self.told = time.monotonic()
+
+
 def say(text: str) -> None:
     """To whoever watches; results go to stdout."""
     print(text, file=sys.stderr, flush=True)
@@ -94,14 +108,19 @@ def run_study(
     note: str,
     facts: dict[str, Any] | None = None,
     minutes: float | None = None,
+    on: tuple[str, float] = ("here", 1.0),
 ) -> None:
-    """Train what is not trained yet, and keep with the study where its numbers come from, under this note."""
+    """Train what is not trained yet, and keep with the study where its numbers come from, under this note.
+
+    ``on`` says where, and what a job takes of a GPU there.
+    """
     now = provenance(command_line(), device) | (facts or {})
     study.set_note(note, continued(study.settle_note(note, now), now))
     started, ends = time.monotonic(), math.inf if minutes is None else time.monotonic() + 60 * minutes
     try:
         with Bars() as progress:
-            trained = conduct(experiment, study, Here(Place(output, str(device), ends, progress, say)), batch)
+            executor = executor_of(on[0], Place(output, str(device), ends, progress, say), on[1])
+            trained = conduct(experiment, study, executor, batch, Count() if on[0] != "here" else silent)
     except TimeIsUp:
         say(f"stopped after {minutes:g} minutes; the same command goes on")
         return

@@ -117,6 +117,10 @@ class RlSweep:
     """Database URL of the study; by default a SQLite file in the output folder."""
     device: str = "auto"
     """cpu, cuda, cuda:1 ...; auto takes a GPU where there is one."""
+    on: str = "here"
+    """Where runs are trained: here, processes:N, or on Ray: ray (of this machine) or ray:ADDRESS."""
+    job_gpus: float = 1.0
+    """What a run on Ray takes of a GPU, where it trains on one; 0.25 lets four share it."""
     threads: int = 0
     """Of the Atari games of one process; 0: one a core."""
     minutes: float | None = None
@@ -146,7 +150,8 @@ class RlSweep:
         with Study(self.storage or self.output / DATABASE, conduct=True, tell=say) as study:
             both = begin(sweep.PolicySweep(plan), study)  # they may be more than is asked for now
             experiment = sweep.PolicySweep(sweep.Plan(**with_tuples(both)), self.threads)
-            run_study(experiment, study, self.output, device, batch=1, note=sweep.PROVENANCE, minutes=self.minutes)
+            note, on, minutes = sweep.PROVENANCE, (self.on, self.job_gpus), self.minutes
+            run_study(experiment, study, self.output, device, batch=1, note=note, on=on, minutes=minutes)
             results = rl_report.load(study)
         show(rl_report.write_report, [rl_report.table_of(results)], results, self.output)
 

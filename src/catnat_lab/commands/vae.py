@@ -34,6 +34,10 @@ class Vae:
     """Folder with MNIST's image files; by default they are fetched once and kept in the user's cache."""
     device: str = "auto"
     """cpu, cuda, cuda:1 ...; auto takes a GPU where there is one."""
+    on: str = "here"
+    """Where jobs are trained: here, processes:N, or on Ray: ray (of this machine) or ray:ADDRESS."""
+    job_gpus: float = 1.0
+    """What a job on Ray takes of a GPU, where it trains on one; 0.25 lets four share it."""
     stacked: int | None = None
     """How many runs train side by side as one program, at most; by default 64 on a GPU and 8 on a CPU."""
     cells: tuple[str, ...] | None = None
@@ -81,7 +85,8 @@ class Vae:
             if before["checksum"] != held["checksum"]:
                 raise UserError(f"this study was begun with other digits: {before['source']}; now {held['source']}")
             say(experiment.cost(study, stacked, device))
-            run_study(experiment, study, output, device, batch=stacked, note=vae_report.PROVENANCE)
+            note, on = vae_report.PROVENANCE, (self.on, self.job_gpus)
+            run_study(experiment, study, output, device, batch=stacked, note=note, on=on)
             for left in (output / CHECKPOINTS).glob("*"):  # of stacks that went on in other company
                 left.unlink(missing_ok=True)
             results = vae_report.load(study)

@@ -1,0 +1,88 @@
+"""Wherever jobs are trained, whatever is killed: every job once, with the numbers of an undisturbed serial run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from catnat_lab.errors import UserError
+from catnat_lab.executors import Here, Processes, begin, conduct, executor_of
+from catnat_lab.experiment import Place
+from catnat_lab.studies import Study
+from tests.lab.toy import Toy, table
+
+
+def found(path: Path, toy: Toy, workers: int | None, batch: int = 3) -> list[object]:
+    """All that is finished when all is done."""
+    executor = Here(Place(path.parent)) if workers is None else Processes(Place(path.parent), workers)
+    with Study(path, conduct=True) as study:
+        begin(toy, study)
+        conduct(toy, study, executor, batch)
+        return list(table(study))
+
+
+@pytest.fixture(scope="module")
+def serial(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
+    return found(tmp_path_factory.mktemp("serial") / "study.db", Toy(), None)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_processes_give_what_one_does(path: Path, serial: list[object], workers: int) -> None:
+    assert found(path, Toy(), workers) == serial
+
+
+def test_killed_workers_are_replaced_and_their_jobs_trained(path: Path, serial: list[object]) -> None:
+    assert found(path, Toy(kills_once=(0, 1, 3)), 2) == serial
+    assert len(list(path.parent.glob("killed-*"))) == 6
+
+
+def test_a_job_that_kills_every_worker_is_given_up(path: Path, serial: list[object]) -> None:
+    done = found(path, Toy(kills=(2,)), 2, batch=1)
+    assert len(done) == len(serial) - 2 and all(each in serial for each in done)
+    with Study(path) as study:
+        assert list(study.failed("one").values()) == ["the process ended with code -9"]
+
+
+def test_a_job_that_raises_is_given_up_with_its_traceback(path: Path, serial: list[object]) -> None:
+    assert len(found(path, Toy(fails=(2,)), 2, batch=1)) == len(serial) - 2
+    with Study(path) as study:
+        assert all("RuntimeError: seed 2" in reason for reason in study.failed("one").values())
+
+
+def test_what_a_user_did_wrong_ends_it_all(path: Path) -> None:
+    class Wrong(Toy):
+        def train(self, jobs, place):  # type: ignore[no-untyped-def]
+            raise UserError("the digits are gone")
+
+    with pytest.raises(UserError, match="the digits are gone"):
+        found(path, Wrong(), None)
+
+
+def test_who_conducts_takes_no_worker_with_it(path: Path) -> None:
+    processes = Processes(Place(path.parent), 2)
+    started = processes.run(Toy(), [[job] for job in Toy().left(_Nothing())])
+    next(started)
+    started.close()  # as Ctrl-C does
+    me = os.getpid()
+    children = Path(f"/proc/{me}/task/{me}/children")
+    if children.exists():
+        names = [Path(f"/proc/{child}/cmdline").read_text() for child in children.read_text().split()]
+        assert not any("spawn_main" in name for name in names)
+
+
+class _Nothing:
+    def finished(self, cell: str, **match: object) -> list[object]:
+        return []
+
+    def is_given_up(self, job: object) -> bool:
+        return False
+
+
+def test_where_is_checked(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    assert executor_of("here", place).workers == 1 and executor_of("processes:4", place).workers == 4
+    for bad in ("there", "processes", "processes:0", "processes:x", ""):
+        with pytest.raises(UserError, match=r"on must be here, processes:N, ray or ray:ADDRESS; got"):
+            executor_of(bad, place)

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ from catnat_lab.experiment import Experiment, Job, Outcome, Place, TimeIsUp, mis
 from catnat_lab.studies import Study
 
 TRIES = 3
+NOW = "now"  # the note that says what is being trained
 Trained = tuple[Job, Outcome | str]  # or why it failed
 
 
@@ -47,7 +49,10 @@ def conduct(
     """Train until nothing is left but what failed in this run, at most so many jobs a batch; how many were finished."""
     finished = 0
     while jobs := missing(study, experiment.left(study)):
-        size = min(batch, -(-len(jobs) // executor.workers))
+        workers = executor.workers
+        size = min(batch, -(-len(jobs) // workers))
+        known = sum(len(study.finished(cell)) for cell in study.cells())
+        study.set_note(NOW, {"left": len(jobs), "finished": known, "workers": workers, "since": time.time()})
         for job, outcome in executor.run(experiment, experiment.batches(jobs, size)):
             if isinstance(outcome, str):
                 study.fail(job, outcome)

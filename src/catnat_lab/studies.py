@@ -95,6 +95,14 @@ class Study:
         self._release = lambda: None
         self._storage.remove_session()
 
+    def is_conducted(self) -> bool:
+        """Whether a process is at work on it."""
+        try:
+            (self._hold_file() if self._is_file else self._hold_server())()
+        except StudyError:
+            return True
+        return False
+
     # -- what is finished ------------------------------------------------------------------------------------------
 
     def cells(self) -> list[str]:

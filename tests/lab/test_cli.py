@@ -14,6 +14,7 @@ import time
 import pytest
 
 from catnat_lab.cli import main
+from catnat_lab.experiment import Job
 from catnat_lab.studies import Study
 
 SMOKE = ["gsl", "--preset", "smoke", "--device", "cpu"]
@@ -180,3 +181,39 @@ def test_a_password_is_written_nowhere(study, tmp_path, monkeypatch, capsys):
     assert "hunter2" not in told.out + told.err
     for path in (tmp_path / "study").rglob("*"):
         assert path.is_dir() or b"hunter2" not in path.read_bytes(), path
+
+
+def test_help_a_typo_and_the_version_answer_without_a_framework(capsys):
+    program = """
+import sys
+from catnat_lab.cli import main
+try:
+    code = main(sys.argv[1:])
+except SystemExit as end:
+    code = end.code
+heavy = {"torch", "jax", "optuna", "scipy", "matplotlib", "sqlalchemy"} & set(sys.modules)
+sys.exit(99 if heavy else code)
+"""
+    for arguments, code in ((["--help"], 0), (["gsl", "--hlep"], 2), (["gls"], 2), (["--version"], 0)):
+        done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stderr
+    assert main(["rl", "sweep"]) == 2
+    assert "the command is catnat rl-sweep" in capsys.readouterr().err
+
+
+def test_the_status_of_a_study(study, tmp_path, capsys):
+    folder, _ = study
+    shutil.copytree(folder, tmp_path / "study")
+    assert main(["status", str(tmp_path / "study")]) == 0
+    told = capsys.readouterr().out
+    assert "a study of catnat gsl" in told and "running: nothing" in told
+    assert f"finished: {finished(folder)} jobs in 6 cells" in told
+    with Study(tmp_path / "study" / "study.db", conduct=True) as opened:
+        opened.fail(
+            Job("gsl theta*=0.5 softmax", {"stage": "final", "rate": 0.1, "seed": 77}), "Traceback\nKeyError: 1"
+        )
+        assert main(["status", str(tmp_path / "study" / "study.db")]) == 0
+    told = capsys.readouterr().out
+    assert f"running: process {os.getpid()} on" in told and "failed: gsl theta*=0.5 softmax 1" in told
+    assert main(["status", str(tmp_path / "nothing")]) == 2
+    assert "there is no such database" in capsys.readouterr().err

@@ -262,14 +262,14 @@ def test_the_best_rate_has_the_best_mean_and_is_no_diverged_one() -> None:
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "study")
     small = ["--steps", "2048", "--heads", "softmax", "catnat-natural"]
-    assert main(["rl", "minatar", "--preset", "smoke", *small, "--output", out]) == 0
+    assert main(["rl-minatar", "--preset", "smoke", *small, "--output", out]) == 0
     assert "MinAtar, 2,048 steps, 2 seeds" in capsys.readouterr().out
     text = (tmp_path / "study" / "report.md").read_text()
     assert "catnat-natural less softmax" in text and "interquartile means" in text
     values, curves = ((tmp_path / "study" / name).read_text().splitlines() for name in ("values.csv", "curves.csv"))
     assert len(values) == 1 + 2 * (2 + 2) and len(curves) == 1 + 2 * 2 * 2  # heads, rates and seeds; two updates
     assert main(["report", "--output", out]) == 0
-    assert main(["rl", "sweep", "--preset", "smoke", "--device", "cpu", "--output", out]) == 2
+    assert main(["rl-sweep", "--preset", "smoke", "--device", "cpu", "--output", out]) == 2
     assert "study.db holds a study of catnat rl minatar, not of catnat rl sweep" in capsys.readouterr().err
     for given, message in (
         (["--games", "Pong"], "game must be one of Breakout, Asterix, Seaquest; got 'Pong'"),
@@ -277,7 +277,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (["--rates", "-1"], "rates must be positive"),
         (["--seeds", "1"], "seeds must be at least 2"),
     ):
-        assert main(["rl", "minatar", *given, "--output", str(tmp_path / "other")]) == 2
+        assert main(["rl-minatar", *given, "--output", str(tmp_path / "other")]) == 2
         assert message in capsys.readouterr().err
 
 

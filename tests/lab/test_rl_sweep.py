@@ -100,7 +100,7 @@ def test_a_curve_is_of_means_over_parts_of_training() -> None:
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ["--output", str(tmp_path / "study"), "--device", "cpu"]
-    command = ["rl", "sweep", "--preset", "smoke", "--heads", "softmax", "--steps", "200", *out]
+    command = ["rl-sweep", "--preset", "smoke", "--heads", "softmax", "--steps", "200", *out]
     assert main(command) == 0
     assert "mean score of the last 100 episodes" in capsys.readouterr().out
     page = (tmp_path / "study" / "report.html").read_text()
@@ -117,6 +117,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (["--preset", "huge"], "preset must be one of"),
         (["--minutes", "-1"], "minutes must be positive"),
     ):
-        assert main(["rl", "sweep", *given, "--output", str(tmp_path / "other"), "--device", "cpu"]) == 2
+        assert main(["rl-sweep", *given, "--output", str(tmp_path / "other"), "--device", "cpu"]) == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "other").exists()

@@ -165,7 +165,7 @@ def test_the_command_trains_shows_and_refuses(tmp_path: Path, capsys: pytest.Cap
     assert "Breakout by catnat-natural, seed 1: 64 steps" in capsys.readouterr().out
     assert {"checkpoint.json", EPISODES, "provenance.json"} <= {path.name for path in Path(out).iterdir()}
     assert list((Path(out) / "tensorboard").iterdir())
-    assert main(["rl", "watch", "--output", out, "--steps", "20"]) == 0
+    assert main(["rl-watch", "--output", out, "--steps", "20"]) == 0
     assert "after 20 steps" in capsys.readouterr().out
     picture = (Path(out) / "play.gif").read_bytes()
     assert picture[:6] == b"GIF89a"
@@ -174,9 +174,9 @@ def test_the_command_trains_shows_and_refuses(tmp_path: Path, capsys: pytest.Cap
         (["rl", "--game", "Breakout", "--preset", "smoke", "--head", "softmax", "--output", out], "holds another run"),
         (["rl", "--envs", "0"], "envs must be at least 1; got 0"),
         (["rl", "--minutes", "0", "--game", "CartPole-v1", "--output", out], "minutes must be positive"),
-        (["rl", "watch", "--output", str(tmp_path / "none")], "there is no checkpoint in"),
+        (["rl-watch", "--output", str(tmp_path / "none")], "there is no checkpoint in"),
     ):
-        assert main([*arguments, *([] if "watch" in arguments else ["--device", "cpu"])]) == 2
+        assert main([*arguments, *([] if "rl-watch" in arguments else ["--device", "cpu"])]) == 2
         told = capsys.readouterr().err.strip()
         assert message in told and told.startswith("error: ") and "\n" not in told
 

@@ -1,0 +1,295 @@
+"""What can be asked for on the command line. Light: what it takes to do it is imported when it is done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import tyro
+
+
+@dataclass(frozen=True)
+class Gsl:
+    """Graph structure learning, the paper's first table. Stop it whenever you like: the same command goes on."""
+
+    preset: str = "quick"
+    """smoke (seconds), quick (minutes on two cores) or paper (all of the table, on a GPU)."""
+    output: Path = Path("runs/gsl")
+    """Folder of the study's database and its report."""
+    storage: str | None = None
+    """Database URL of the study; by default a SQLite file in the output folder."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1 ...; auto takes a GPU where there is one."""
+    on: str = "here"
+    """Where jobs are trained: here, processes:N, or on Ray: ray (of this machine) or ray:ADDRESS."""
+    job_gpus: float = 1.0
+    """What a job on Ray takes of a GPU, where it trains on one; 0.25 lets four share it."""
+    stacked: int | None = None
+    """How many runs train side by side as one program, at most; by default 256 on a GPU and 8 on a CPU."""
+    thetas: tuple[float, ...] | None = None
+    """True edge probabilities; by default the preset's, as all that follows."""
+    heads: tuple[str, ...] | None = None
+    """Of softmax, sparsemax, catnat, catnat-sigmoid, catnat-natural and its forms: see docs/experiments.md, Heads."""
+    search: str | None = None
+    """How rates are searched: grid or tpe."""
+    rates: tuple[float, ...] | None = None
+    """The coarse grid of learning rates."""
+    seeds: int | None = None
+    """Final runs at the chosen rate."""
+    epochs: int | None = None
+    """Passes over the data."""
+    baseline: str | None = None
+    """Of the score-function gradient: none, moving-average or leave-one-out."""
+
+    does: ClassVar[tuple[str, str]] = ("gsl", "gsl")
+
+
+@dataclass(frozen=True)
+class Demo:
+    """The quick comparison of graph structure learning on this machine's CPU, some minutes on two cores."""
+
+    output: Path = Path("demo-output")
+    """Folder of the study and its report."""
+
+    does: ClassVar[tuple[str, str]] = ("gsl", "demo")
+
+
+@dataclass(frozen=True)
+class Vae:
+    """The categorical VAE on MNIST, three tables of the paper. Stop it whenever you like: the same command goes on."""
+
+    table: str = "adam"
+    """adam, sgd (the convolutional VAE by straight-through samples) or mlp (the dense one by the score function)."""
+    preset: str = "quick"
+    """smoke (a minute or two), quick (13 minutes on two cores) or paper (all of the table, on a GPU)."""
+    output: Path | None = None
+    """Folder of the study's database, checkpoints, models and report; by default runs/vae-TABLE."""
+    storage: str | None = None
+    """Database URL of the study; by default a SQLite file in the output folder."""
+    digits: Path | None = None
+    """Folder with MNIST's image files; by default they are fetched once and kept in the user's cache."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1 ...; auto takes a GPU where there is one."""
+    on: str = "here"
+    """Where jobs are trained: here, processes:N, or on Ray: ray (of this machine) or ray:ADDRESS."""
+    job_gpus: float = 1.0
+    """What a job on Ray takes of a GPU, where it trains on one; 0.25 lets four share it."""
+    stacked: int | None = None
+    """How many runs train side by side as one program, at most; by default 64 on a GPU and 8 on a CPU."""
+    cells: tuple[str, ...] | None = None
+    """VARIABLESxCLASSES, such as 20x16; by default the preset's, as all that follows."""
+    data: tuple[str, ...] | None = None
+    """Of grey, binary (thresholded) and bernoulli (drawn anew for every batch)."""
+    heads: tuple[str, ...] | None = None
+    """Of softmax, sparsemax, catnat, catnat-sigmoid, catnat-natural and its forms: see docs/experiments.md, Heads."""
+    rates: tuple[float, ...] | None = None
+    """The coarse grid of learning rates; one rate alone, with --refined 0, is taken without a search."""
+    refined: int | None = None
+    """Rates around the best of the coarse grid."""
+    searched: tuple[str, ...] | None = None
+    """Cells with a search of their own, by default all of --cells; the others take the rates of the nearest one."""
+    search_steps: int | None = None
+    """Steps of a run of the search."""
+    seeds: int | None = None
+    """Final runs at the chosen rate."""
+    steps: int | None = None
+    """Steps of a final run."""
+    samples: int | None = None
+    """Samples of the posterior to judge a test image by."""
+
+    does: ClassVar[tuple[str, str]] = ("vae", "vae")
+
+
+@dataclass(frozen=True)
+class Rl:
+    """PPO with any head as its policy. Stop it whenever you like: the same command goes on.
+
+    `catnat rl-sweep` searches hyperparameters, `catnat rl-watch` shows a trained policy play, and `catnat rl-minatar`
+    trains many seeds at once on small games.
+    """
+
+    game: str = "Breakout"
+    """An Atari game, such as Breakout or Seaquest, or one of gymnasium's with numbered actions, such as CartPole-v1."""
+    head: str | None = None
+    """The policy's: softmax, sparsemax, catnat, catnat-sigmoid, catnat-natural (by default), -exact, -reflect, ..."""
+    preset: str = "quick"
+    """smoke (seconds), quick (100,000 steps) or paper (8 million; of gymnasium's games 100,000)."""
+    seed: int | None = None
+    """Of the weights, the games and the draws; 1 by default."""
+    output: Path | None = None
+    """Folder of the checkpoint and the curves; by default runs/rl/GAME-HEAD-SEED."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1 ...; auto takes a GPU where there is one."""
+    threads: int = 0
+    """Of the Atari games; 0: one a core."""
+    minutes: float | None = None
+    """Stop after so many, with a checkpoint."""
+    steps: int | None = None
+    """Of all copies of the game together; by default the preset's, as all that follows."""
+    envs: int | None = None
+    """Copies of the game."""
+    rollout: int | None = None
+    """Steps of every copy between two updates."""
+    epochs: int | None = None
+    """Passes over a rollout."""
+    minibatches: int | None = None
+    """Parts of a rollout, for one step of Adam each."""
+    rate: float | None = None
+    """Learning rate."""
+    clip: float | None = None
+    """Of the probability ratio."""
+    entropy: float | None = None
+    """Weight of the entropy."""
+    gradient: float | None = None
+    """Largest norm of a gradient."""
+
+    does: ClassVar[tuple[str, str]] = ("rl", "train")
+
+
+@dataclass(frozen=True)
+class RlSweep:
+    """Search hyperparameters by TPE, then train the best over many seeds: the paper's table of reinforcement learning.
+
+    Stop it whenever you like: the same command goes on.
+    """
+
+    preset: str = "quick"
+    """smoke (seconds), quick (CartPole with default settings, no search, minutes) or paper (both games, 160 trials,
+    then 10 x 10 runs)."""
+    output: Path = Path("runs/rl-sweep")
+    """Folder of the study's database and its runs."""
+    storage: str | None = None
+    """Database URL of the study; by default a SQLite file in the output folder."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1 ...; auto takes a GPU where there is one."""
+    on: str = "here"
+    """Where runs are trained: here, processes:N, or on Ray: ray (of this machine) or ray:ADDRESS."""
+    job_gpus: float = 1.0
+    """What a run on Ray takes of a GPU, where it trains on one; 0.25 lets four share it."""
+    threads: int = 0
+    """Of the Atari games of one process; 0: one a core."""
+    minutes: float | None = None
+    """Stop after so many, with a checkpoint."""
+    games: tuple[str, ...] | None = None
+    """Atari games or gymnasium's; by default the preset's, as all that follows."""
+    heads: tuple[str, ...] | None = None
+    """The policies'."""
+    steps: int | None = None
+    """Of every run."""
+    trials: int | None = None
+    """Of the search, for every game and head; 0: no search, and the default settings are trained."""
+    best: int | None = None
+    """Configurations of the search that are trained over the seeds."""
+    seeds: int | None = None
+    """Final runs of each."""
+
+    does: ClassVar[tuple[str, str]] = ("rl", "sweep")
+
+
+@dataclass(frozen=True)
+class RlMinatar:
+    """MinAtar in JAX: many seeds at once, for power that Atari's few seeds cannot have. It needs the extra minatar.
+
+    Stop it whenever you like: the same command goes on.
+    """
+
+    preset: str = "quick"
+    """smoke (seconds), quick (minutes on two cores) or paper (both games, 64 seeds of 10 million steps, on a GPU)."""
+    output: Path = Path("runs/minatar")
+    """Folder of the study's database, its checkpoint and its report."""
+    storage: str | None = None
+    """Database URL of the study; by default a SQLite file in the output folder."""
+    games: tuple[str, ...] | None = None
+    """Of Breakout and Seaquest; by default the preset's, as all that follows."""
+    heads: tuple[str, ...] | None = None
+    """The policies': softmax and the catnats."""
+    steps: int | None = None
+    """Of every final run."""
+    rates: tuple[float, ...] | None = None
+    """Learning rates that are tried."""
+    search_steps: int | None = None
+    """Of every run of the search."""
+    search_seeds: int | None = None
+    """Of every rate; they are none of the final ones."""
+    seeds: int | None = None
+    """Final runs of every game and head."""
+    envs: int | None = None
+    """Copies of the game a run."""
+
+    does: ClassVar[tuple[str, str]] = ("rl", "minatar")
+
+
+@dataclass(frozen=True)
+class RlWatch:
+    """Show a trained policy play one game: a GIF for Atari, and its score."""
+
+    output: Path
+    """Folder of the run."""
+    gif: Path | None = None
+    """Where to write the picture; by default play.gif in that folder."""
+    seed: int = 12_345
+    """Of the game and the draws."""
+    greedy: bool = False
+    """Take the likeliest action in place of a drawn one."""
+    steps: int = 27_000
+    """Stop after so many; a game of Atari has at most 27,000."""
+
+    does: ClassVar[tuple[str, str]] = ("rl", "watch")
+
+
+@dataclass(frozen=True)
+class Tails:
+    """How natural should it be? The family from the sigmoid to the paper's natural on many tasks, beside softmax.
+
+    Stop it whenever you like: the same command goes on.
+    """
+
+    preset: str = "full"
+    """smoke (about five minutes on two cores) or full (for a GPU; planned for 40 minutes of an H200)."""
+    tasks: tuple[str, ...] = ("graphs", "vae", "classifier", "policy", "language")
+    """Of graphs, vae, classifier, policy and language, in the order they are to be trained."""
+    output: Path = Path("runs/tails")
+    """Folder of the runs, the tables and the figure."""
+    digits: Path | None = None
+    """Folder with MNIST's four IDX files."""
+    corpus: Path | None = None
+    """File of the language model's tokens; by default it is made of Python's own source code, in the output folder."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1 ...; auto takes a GPU where there is one."""
+    minutes: float = 1e9
+    """Begin no stack of runs that would not end in time, judged by the task's last one; its first one is not judged."""
+
+    does: ClassVar[tuple[str, str]] = ("tails", "tails")
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write a study's report again, finished or not."""
+
+    output: Path = Path("runs/gsl")
+    """Folder of the study; the report goes there too."""
+    storage: str | None = None
+    """Database URL, if the study is not in that folder."""
+
+    does: ClassVar[tuple[str, str]] = ("show", "report")
+
+
+@dataclass(frozen=True)
+class Status:
+    """What a study has done, is doing and has left."""
+
+    where: Annotated[str, tyro.conf.Positional]
+    """Folder or database URL of the study."""
+
+    does: ClassVar[tuple[str, str]] = ("show", "status")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """The paper's first figure: loss landscapes of three classes with gradient descent on them, and Fisher matrices."""
+
+    output: Path = Path("demo-output")
+    """Folder of the picture."""
+
+    does: ClassVar[tuple[str, str]] = ("show", "figure")

@@ -1,0 +1,69 @@
+"""`catnat report`, `catnat status` and `catnat figure`: what there is already."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from catnat_lab import figure as pictures
+from catnat_lab.commands.options import Figure, Report, Status
+from catnat_lab.commands.parts import DATABASE, show
+from catnat_lab.executors import NOW
+from catnat_lab.report import gsl as gsl_report
+from catnat_lab.report import rl as rl_report
+from catnat_lab.report import vae as vae_report
+from catnat_lab.rl.sweep import MINATAR_NOTE
+from catnat_lab.rl.sweep import NOTE as RL_NOTE
+from catnat_lab.studies import CONDUCTOR, Study, plain
+from catnat_lab.vae.search import NOTE as VAE_NOTE
+
+
+def report(options: Report) -> None:
+    """Read the study, write the pages."""
+    with Study(options.storage or options.output / DATABASE) as study:
+        if study.note(VAE_NOTE) is not None:
+            found = vae_report.load(study)
+            show(vae_report.write_report, vae_report.tables_of(found), found, options.output)
+        elif study.note(MINATAR_NOTE) is not None:
+            from catnat_lab.report import minatar as minatar_report  # needs JAX
+
+            many = minatar_report.load(study)
+            show(minatar_report.write_report, [minatar_report.table_of(many)], many, options.output)
+        elif study.note(RL_NOTE) is not None:
+            played = rl_report.load(study)
+            show(rl_report.write_report, [rl_report.table_of(played)], played, options.output)
+        else:
+            results = gsl_report.load(study)
+            show(gsl_report.write_report, [gsl_report.table_of(results)], results, options.output)
+
+
+def status(options: Status) -> None:
+    """One line a fact."""
+    folder = Path(options.where)
+    with Study(folder / DATABASE if folder.is_dir() else options.where) as study:
+        cells = study.cells()
+        done = {cell: len(study.finished(cell)) for cell in cells}
+        failed = {cell: len(reasons) for cell in cells if (reasons := study.failed(cell))}
+        now, who = study.note(NOW) or {}, study.note(CONDUCTOR) or {}
+        print(f"{plain(study.name)}: a study of {plain(study.note('kind') or 'nothing yet')}")
+        print(f"finished: {sum(done.values()):,} jobs in {len(done):,} cells")
+        if failed:
+            print(f"failed: {', '.join(f'{plain(cell)} {count}' for cell, count in failed.items())}")
+        if not study.is_conducted():
+            print("running: nothing; the command that began it goes on")
+            return
+        print(
+            f"running: process {plain(who.get('process'))} on {plain(who.get('host'))}, since {plain(who.get('since'))}"
+        )
+        new, seconds = sum(done.values()) - now.get("finished", 0), time.time() - now.get("since", time.time())
+        left = now.get("left", 0) - new
+        print(f"this stage: {new:,} of {now.get('left', 0):,} jobs, by {now.get('workers', 1)} at a time")
+        if new > 0 and seconds > 0:
+            print(
+                f"rate: {60 * new / seconds:.3g} jobs a minute; this stage takes {left * seconds / new / 60:.3g} more"
+            )
+
+
+def figure(options: Figure) -> None:
+    """Print and draw."""
+    pictures.run(options.output)

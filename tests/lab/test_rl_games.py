@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from catnat_lab.errors import UserError
 from catnat_lab.rl import atari
 from catnat_lab.rl.atari import Atari
-from catnat_lab.rl.catalogue import atari_games, make_games
+from catnat_lab.rl.catalogue import atari_games, check_game, make_games
 from catnat_lab.rl.classic import Classic
 from catnat_lab.rl.games import Games, Step
 from catnat_lab.rl.watch import Screen
@@ -156,3 +157,10 @@ def test_the_papers_games_are_there() -> None:
     assert {"Breakout", "Seaquest", "MsPacman", "SpaceInvaders"} <= set(atari_games())
     assert make_games("Breakout", 1).actions == 4
     assert make_games("Seaquest", 1).actions == 18
+
+
+def test_without_the_atari_extra_the_others_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ale_py", None)  # as if it were not installed
+    check_game("CartPole-v1")
+    with pytest.raises(UserError, match=r"with the extra atari, an Atari game; got 'Breakout'"):
+        check_game("Breakout")

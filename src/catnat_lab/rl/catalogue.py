@@ -28,6 +28,9 @@ def check_game(name: str) -> None:
         raise UserError(f"game must be an Atari game's title, here {found[1]}; got gymnasium's id {name!r}")
     if name in known or re.fullmatch(r"[\w/-]+-v\d+", name):
         return
+    if not known:
+        extra = "or, with the extra atari, an Atari game"
+        raise UserError(f"game must be a gymnasium id such as CartPole-v1 {extra}; got {name!r}")
     near = difflib.get_close_matches(name.lower(), [title.lower() for title in known], 5, 0.5)
     titles = [title for title in known if title.lower() in near]
     hint = f"near it: {', '.join(sorted(titles))}" if titles else f"for example {', '.join(list(known)[:5])}"
@@ -35,8 +38,10 @@ def check_game(name: str) -> None:
 
 
 def atari_games() -> dict[str, str]:
-    """By title, as "MsPacman", the name of its ROM, as "ms_pacman"; those that ale-py brings with it."""
-    from ale_py import roms
-
+    """By title, as "MsPacman", the name of its ROM, as "ms_pacman"; those that ale-py brings with it, where it is."""
+    try:
+        from ale_py import roms
+    except ImportError:
+        return {}
     names = sorted(roms.get_all_rom_ids())
     return {"".join(part.capitalize() for part in name.split("_")): name for name in names}

@@ -174,6 +174,8 @@ def test_a_study_stopped_among_its_final_runs_goes_on_at_their_length(
         "smoke",
         "--device",
         "cpu",
+        "--stacked",  # all final runs in one
+        "16",
         "--digits",
         str(write_idx(tmp_path / "digits")),
         "--output",

@@ -277,7 +277,7 @@ def saturation(scores: Array, parameterization: ParameterizationLike = "natural"
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
-        >>> cj.saturation(jnp.array([0.0, 1.0, -2.0, 3.0]))
+        >>> cj.saturation(jnp.array([0.0, 1.0, -1.5, 3.0]))
         Array(0.25, dtype=float32)
     """
     x, plan, dtype = prepare(scores, parameterization, axis)

@@ -76,14 +76,14 @@ def test_what_was_run_before_keeps_its_origin(study):
     finally:
         with Study(folder / "study.db", conduct=True) as opened:
             opened.set_note("gsl provenance", facts)
-        assert main(["report", "--output", str(folder)]) == 0
+        assert main(["report", str(folder)]) == 0
 
 
 def test_the_report_can_be_written_again(study, capsys):
     folder, _ = study
     page = (folder / "report.html").read_bytes()
     (folder / "report.html").unlink()
-    assert main(["report", "--output", str(folder)]) == 0
+    assert main(["report", str(folder)]) == 0
     assert (folder / "report.html").read_bytes() == page
 
 
@@ -130,7 +130,7 @@ def test_a_foreign_database_is_left_as_it_is(tmp_path, capsys):
 
 def test_a_report_of_no_study_is_refused(tmp_path, capsys):
     Study(tmp_path / "study.db", conduct=True).close()
-    assert main(["report", "--output", str(tmp_path)]) == 2
+    assert main(["report", str(tmp_path)]) == 2
     assert "no study of graph structure learning" in capsys.readouterr().err
 
 

@@ -268,7 +268,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "catnat-natural less softmax" in text and "interquartile means" in text
     values, curves = ((tmp_path / "study" / name).read_text().splitlines() for name in ("values.csv", "curves.csv"))
     assert len(values) == 1 + 2 * (2 + 2) and len(curves) == 1 + 2 * 2 * 2  # heads, rates and seeds; two updates
-    assert main(["report", "--output", out]) == 0
+    assert main(["report", out]) == 0
     assert main(["rl-sweep", "--preset", "smoke", "--device", "cpu", "--output", out]) == 2
     assert "study.db holds a study of catnat rl minatar, not of catnat rl sweep" in capsys.readouterr().err
     for given, message in (

@@ -108,7 +108,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     values, curves = ((tmp_path / "study" / name).read_text().splitlines() for name in ("values.csv", "curves.csv"))
     assert len(values) == 1 + 2 + 2 and curves[0] == "game,head,rank,seed,step,score"
     assert {line.split(",")[3] for line in curves[1:]} == {"1", "2"}
-    assert main(["report", "--output", str(tmp_path / "study")]) == 0
+    assert main(["report", str(tmp_path / "study")]) == 0
     capsys.readouterr()
     for given, message in (
         (["--games", "Breakot"], "near it"),

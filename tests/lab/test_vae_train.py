@@ -160,7 +160,7 @@ def test_a_study_runs_reports_goes_on_and_grows(table: str, tmp_path: Path, caps
     assert "0 steps" not in capsys.readouterr().err
     assert main([*command, "--steps", "7"]) == 2  # but it may not change
     assert "steps was 6, now 7" in capsys.readouterr().err
-    assert main(["report", "--output", str(tmp_path / "study")]) == 0
+    assert main(["report", str(tmp_path / "study")]) == 0
 
 
 @pytest.mark.slow

@@ -267,10 +267,10 @@ class Tails:
 class Report:
     """Write a study's report again, finished or not."""
 
-    output: Path = Path("runs/gsl")
-    """Folder of the study; the report goes there too."""
-    storage: str | None = None
-    """Database URL, if the study is not in that folder."""
+    where: Annotated[str, tyro.conf.Positional]
+    """Folder or database URL of the study."""
+    output: Path | None = None
+    """Folder of the report; by default the study's."""
 
     does: ClassVar[tuple[str, str]] = ("show", "report")
 

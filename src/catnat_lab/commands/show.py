@@ -8,6 +8,7 @@ from pathlib import Path
 from catnat_lab import figure as pictures
 from catnat_lab.commands.options import Figure, Report, Status
 from catnat_lab.commands.parts import DATABASE, show
+from catnat_lab.errors import UserError
 from catnat_lab.executors import NOW
 from catnat_lab.report import gsl as gsl_report
 from catnat_lab.report import rl as rl_report
@@ -20,27 +21,28 @@ from catnat_lab.vae.search import NOTE as VAE_NOTE
 
 def report(options: Report) -> None:
     """Read the study, write the pages."""
-    with Study(options.storage or options.output / DATABASE) as study:
+    where = _study(options.where)
+    output = options.output or (where.parent if isinstance(where, Path) else Path("."))
+    with Study(where) as study:
         if study.note(VAE_NOTE) is not None:
             found = vae_report.load(study)
-            show(vae_report.write_report, vae_report.tables_of(found), found, options.output)
+            show(vae_report.write_report, vae_report.tables_of(found), found, output)
         elif study.note(MINATAR_NOTE) is not None:
             from catnat_lab.report import minatar as minatar_report  # needs JAX
 
             many = minatar_report.load(study)
-            show(minatar_report.write_report, [minatar_report.table_of(many)], many, options.output)
+            show(minatar_report.write_report, [minatar_report.table_of(many)], many, output)
         elif study.note(RL_NOTE) is not None:
             played = rl_report.load(study)
-            show(rl_report.write_report, [rl_report.table_of(played)], played, options.output)
+            show(rl_report.write_report, [rl_report.table_of(played)], played, output)
         else:
             results = gsl_report.load(study)
-            show(gsl_report.write_report, [gsl_report.table_of(results)], results, options.output)
+            show(gsl_report.write_report, [gsl_report.table_of(results)], results, output)
 
 
 def status(options: Status) -> None:
     """One line a fact."""
-    folder = Path(options.where)
-    with Study(folder / DATABASE if folder.is_dir() else options.where) as study:
+    with Study(_study(options.where)) as study:
         cells = study.cells()
         done = {cell: len(study.finished(cell)) for cell in cells}
         failed = {cell: len(reasons) for cell in cells if (reasons := study.failed(cell))}
@@ -50,7 +52,7 @@ def status(options: Status) -> None:
         if failed:
             print(f"failed: {', '.join(f'{plain(cell)} {count}' for cell, count in failed.items())}")
         if not study.is_conducted():
-            print("running: nothing; the command that began it goes on")
+            print("running: nothing; where something is left, the command that began it goes on")
             return
         print(
             f"running: process {plain(who.get('process'))} on {plain(who.get('host'))}, since {plain(who.get('since'))}"
@@ -62,6 +64,16 @@ def status(options: Status) -> None:
             print(
                 f"rate: {60 * new / seconds:.3g} jobs a minute; this stage takes {left * seconds / new / 60:.3g} more"
             )
+
+
+def _study(where: str) -> Path | str:
+    """A folder's database, a file, or a database's address."""
+    path = Path(where)
+    if path.is_dir():
+        if not (path / DATABASE).exists():
+            raise UserError(f"{where} is no folder of a study: there is no {DATABASE} in it")
+        return path / DATABASE
+    return where if "://" in where else path
 
 
 def figure(options: Figure) -> None:

@@ -35,7 +35,7 @@ def tails(options: Tails) -> None:
     text = page.markdown(found, ledger.results)
     replace_text(options.output / "tails.md", text)
     replace_text(options.output / "tails.csv", page.as_csv(found, ledger.results))
-    page.figure(found).savefig(options.output / "tails.svg")
+    page.figure(found).savefig(options.output / "tails.svg", facecolor="white")
     print(text)
     if not finished:
         say("time is up; the same command goes on")

@@ -99,7 +99,7 @@ def test_the_report_can_be_written_again(study, capsys):
         (["gsl", "--device", "cuda:99"], "device must be one that is there"),
         (["gsl", "--stacked", "0"], "stacked must be at least 1; got 0"),
         (["gsl", "--storage", "nonsense://x"], "nonsense"),
-        (["report"], "study.db"),
+        (["report", "nowhere"], "nowhere: there is no such database"),
     ],
 )
 def test_bad_input_is_one_line_and_code_2_and_nothing_is_written(arguments, message, tmp_path, capsys):

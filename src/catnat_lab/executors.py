@@ -7,17 +7,19 @@ jobs count as failed, with the reason, and the study goes on without them.
 from __future__ import annotations
 
 import logging
+import math
 import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from catnat_lab.errors import UserError
 from catnat_lab.experiment import Experiment, Job, Outcome, Place, TimeIsUp, missing, settled, silent
@@ -25,6 +27,7 @@ from catnat_lab.studies import Study
 
 TRIES = 3
 NOW = "now"  # the note that says what is being trained
+ENDS: dict[str, type[Exception]] = {"user": UserError, "time": TimeIsUp, "system": OSError}  # trying again is no use
 Trained = tuple[Job, Outcome | str]  # or why it failed
 
 
@@ -82,6 +85,10 @@ def executor_of(where: str, place: Place, gpus: float = 1.0) -> Executor:
     if kind == "processes" and rest.isdecimal() and int(rest) > 0:
         return Processes(place, int(rest))
     if kind == "ray":
+        if place.ends != math.inf:
+            raise UserError("minutes goes with here and processes: the machines of a cluster have clocks of their own")
+        if not (0 < gpus <= 1 or (gpus > 1 and gpus == int(gpus))):
+            raise UserError(f"job_gpus must lie in (0, 1], or be a whole number; got {gpus:g}")
         return OnRay(place, rest or None, gpus if place.device.startswith("cuda") else 0.0)
     raise UserError(f"on must be here, processes:N, ray or ray:ADDRESS; got {where!r}")
 
@@ -178,8 +185,8 @@ class Processes:
                         started.pop(idle).join()
                         continue
                     busy[idle] = queue.popleft()
-                for pipe in wait(list(busy)):
-                    assert isinstance(pipe, Connection)
+                for ready in wait(list(busy)):
+                    pipe = cast(Connection, ready)
                     batch = busy[pipe]
                     try:
                         kind, *told = pipe.recv()
@@ -192,7 +199,7 @@ class Processes:
                         continue
                     del busy[pipe]
                     if kind == "error":  # to try again would not help
-                        raise told[0]
+                        raise _error_of(*told)
                     if kind == "failed":
                         self.place.tell(f"a batch failed: {str(told[0]).strip().splitlines()[-1]}")
                         if batch.is_over():
@@ -222,6 +229,7 @@ class Processes:
 def _serve(pipe: Connection, experiment: Experiment, place: Place, threads: int) -> None:
     """Train what comes through the pipe, until there is nobody at its other end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes: who conducts ends the others
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     if "torch" in sys.modules:  # else the experiment does without it
         sys.modules["torch"].set_num_threads(threads)
     while True:
@@ -236,9 +244,29 @@ def _serve(pipe: Connection, experiment: Experiment, place: Place, threads: int)
         except BrokenPipeError:
             return
         except (UserError, TimeIsUp, OSError) as problem:
-            pipe.send(("error", problem))
+            pipe.send(("error", *_told_of(problem)))
+        except KeyboardInterrupt:
+            return
         except Exception:
             pipe.send(("failed", traceback.format_exc()))
+
+
+def _end_with_parent() -> None:
+    """However who conducts has ended: another one may begin, and must not meet us at the same checkpoints."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _told_of(problem: Exception) -> tuple[str, str]:
+    """What ends a run, as plain data: not every exception can be pickled."""
+    kind = next(name for name, sort in ENDS.items() if isinstance(problem, sort))
+    return kind, str(problem)
+
+
+def _error_of(kind: str, text: str) -> Exception:
+    return ENDS[kind](text)
 
 
 # -- on a cluster ----------------------------------------------------------------------------------------------------
@@ -289,14 +317,14 @@ class OnRay:
             (ready,), _ = ray.wait(list(running), num_returns=1)
             batch = running.pop(ready)
             try:
-                outcomes, reason = ray.get(ready)
-            except ray.exceptions.RayTaskError as problem:
-                raise problem.cause from None  # to try again would not help
+                outcomes, reason, end = ray.get(ready)
             except ray.exceptions.RayError as problem:  # lost too often
                 yield from batch.given_up(f"{type(problem).__name__}: {problem}")
                 continue
             for job, outcome in outcomes:
                 yield batch.take(job, outcome)
+            if end:
+                raise _error_of(*end)
             if reason and batch.is_over():
                 yield from batch.given_up(reason)
             elif reason:
@@ -305,12 +333,14 @@ class OnRay:
 
 def _train_all(
     experiment: Experiment, jobs: Sequence[Job], place: Place
-) -> tuple[list[tuple[Job, Outcome]], str | None]:
+) -> tuple[list[tuple[Job, Outcome]], str | None, tuple[str, str] | None]:
+    """What is done; why the rest is not, and, where trying again is no use, what ends the run."""
     outcomes: list[tuple[Job, Outcome]] = []
     try:
-        outcomes.extend(_train(experiment, jobs, place))
-    except (UserError, TimeIsUp, OSError):
-        raise
+        for each in _train(experiment, jobs, place):
+            outcomes.append(each)
+    except (UserError, TimeIsUp, OSError) as problem:
+        return outcomes, None, _told_of(problem)
     except Exception:
-        return outcomes, traceback.format_exc()
-    return outcomes, None
+        return outcomes, traceback.format_exc(), None
+    return outcomes, None, None

@@ -146,6 +146,8 @@ def settled(before: dict[str, Any], now: dict[str, Any], growing: Sequence[str])
 
 def _larger(before: Any, now: Any) -> Any:
     """The larger of two settings of which one begins with the other; else None."""
+    if before is None:
+        return now
     if isinstance(now, int):
         return max(now, before)
     small, large = sorted((list(now), list(before)), key=len)

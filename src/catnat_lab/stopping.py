@@ -24,7 +24,8 @@ class Stop:
 def noted_stops() -> Iterator[Stop]:
     """Within it the first Ctrl-C or SIGTERM is only noted; the second one ends the program at once."""
     stop = Stop()
-    if threading.current_thread() is not threading.main_thread():  # Python gives signals to the main thread alone
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # a worker: who conducts decides
+    if ignored or threading.current_thread() is not threading.main_thread():  # signals come to the main thread alone
         yield stop
         return
 

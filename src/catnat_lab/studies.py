@@ -28,20 +28,21 @@ from typing import Any, TypeVar
 import optuna
 import sqlalchemy
 from filelock import FileLock, Timeout
-from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.storages import RDBStorage
 from optuna.trial import TrialState, create_trial
 
 from catnat_lab.errors import UserError
 from catnat_lab.experiment import Finished, Job, Outcome, key_of
 
+LOCK = zlib.crc32(b"catnat")  # PostgreSQL's advisory locks are numbers, of one database each
 NOTES = "catnat-lab notes"  # the reserved study that keeps the notes
 PATIENCE = 600.0  # seconds to wait for a server that is gone
 BUSY = 60  # seconds to wait while another process writes into a file
 CONDUCTOR = "conductor"  # the note that says who conducts
 OPTUNAS = {"studies", "trials", "version_info"}  # tables that every database of Optuna's has
 # what a dashboard draws results against; all else of a config stands in its attributes
-AXES: dict[str, BaseDistribution] = {
+AXES: dict[str, FloatDistribution | IntDistribution] = {
     "rate": FloatDistribution(1e-8, 1e3, log=True),
     "seed": IntDistribution(1 - 2**31, 2**31 - 1),
 }
@@ -69,6 +70,7 @@ class Study:
         self._is_file = self.url.drivername.startswith("sqlite")
         self._tell, self._conducts = tell, conduct
         self._release: Callable[[], object] = lambda: None
+        self._lock: sqlalchemy.Connection | None = None  # of a server: it is held as long as this lives
         if self._is_file:
             _check_file(Path(str(self.url.database)), conduct)
         if conduct:
@@ -120,14 +122,15 @@ class Study:
     def add(self, job: Job, outcome: Outcome) -> None:
         """Keep what a job came to; the first outcome counts."""
         value = math.inf if math.isnan(outcome.value) else float(outcome.value)
+        self._hold_on()
         attributes = {"config": job.config, "record": json.loads(json.dumps(outcome.record))}
         attributes |= {f"metric.{name}": float(metric) for name, metric in outcome.metrics.items()}
-        axes = {name: axis for name, axis in AXES.items() if name in job.config}
+        axes = {name: axis for name, axis in AXES.items() if axis.low <= job.config.get(name, -math.inf) <= axis.high}
         trial = create_trial(
             state=TrialState.COMPLETE,
             value=value,
             params={name: job.config[name] for name in axes},
-            distributions=axes,
+            distributions=dict(axes),
             user_attrs=attributes,
         )
         if any(key_of(each.config) == job.key for each in self.finished(job.cell)):
@@ -140,6 +143,7 @@ class Study:
     def fail(self, job: Job, reason: str) -> None:
         """Keep why a job could not be finished. This run gives it up, a later one tries it again."""
         self._given_up.add(job)
+        self._hold_on()
         attributes = {"config": job.config, "reason": reason}
         trial = create_trial(state=TrialState.FAIL, user_attrs=attributes)
         self._ask(lambda: self._cell(job.cell, create=True).add_trial(trial))
@@ -153,7 +157,8 @@ class Study:
         if cell not in self.cells():
             return {}
         trials = self._ask(lambda: self._cell(cell).get_trials(deepcopy=False, states=(TrialState.FAIL,)))
-        reasons = {key_of(t.user_attrs["config"]): t.user_attrs["reason"] for t in trials if "reason" in t.user_attrs}
+        ours = [t.user_attrs for t in trials if _is_ours(t.user_attrs) and "reason" in t.user_attrs]
+        reasons = {key_of(held["config"]): str(held["reason"]) for held in ours}
         done = {key_of(each.config) for each in self.finished(cell)}
         return {key: reason for key, reason in reasons.items() if key not in done}
 
@@ -164,10 +169,9 @@ class Study:
         found: dict[str, Finished] = {}
         for trial in trials:
             held = trial.user_attrs
-            if "config" in held:  # else it is not ours
+            if _is_ours(held) and trial.values is not None and len(trial.values) == 1:
                 metrics = {name[7:]: value for name, value in held.items() if name.startswith("metric.")}
-                value = math.inf if trial.value is None else trial.value
-                one = Finished(trial.number, held["config"], value, metrics, held.get("record", {}))
+                one = Finished(trial.number, held["config"], trial.values[0], metrics, held.get("record", {}))
                 found.setdefault(key_of(one.config), one)
         return found
 
@@ -223,11 +227,7 @@ class Study:
         ends, told = time.monotonic() + PATIENCE, False
         while True:
             try:
-                found = call()
-                if told and self._conducts:  # the lock went with the connection
-                    self._release()
-                    self._release = self._hold_server()
-                return found
+                return call()
             except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
                 if self._is_file or not _is_gone(error) or time.monotonic() > ends:
                     raise StudyError(f"{self.name}: {self._reason(error)}") from None
@@ -235,6 +235,18 @@ class Study:
                     self._tell(f"{self.name} does not answer; trying again for {PATIENCE / 60:g} minutes")
                     told = True
                 time.sleep(1.0)
+
+    def _hold_on(self) -> None:
+        """On a server, before something is written: if the lock is no longer ours, take it again."""
+        if self._lock is None:
+            return
+        try:
+            self._lock.execute(sqlalchemy.text("SELECT 1"))
+            self._lock.commit()
+        except sqlalchemy.exc.SQLAlchemyError:  # it went with its connection
+            self._release()
+            self._release = self._ask(self._hold_server)
+            self._cells.clear()  # another process may have conducted meanwhile
 
     def _reason(self, error: BaseException) -> str:
         """The first line of the innermost reason, without the password."""
@@ -260,24 +272,29 @@ class Study:
 
     def _hold_server(self) -> Callable[[], object]:
         """A lock that ends with the connection; MySQL's and PostgreSQL's, of which others have none."""
-        number = zlib.crc32(f"catnat {self.url.database}".encode())
-        queries = {
-            "postgresql": f"SELECT pg_try_advisory_lock({number})",
-            "mysql": f"SELECT GET_LOCK('catnat {number}', 0)",
-        }
+        mysql = "SELECT GET_LOCK('catnat study', 0)"
+        queries = {"postgresql": f"SELECT pg_try_advisory_lock({LOCK})", "mysql": mysql, "mariadb": mysql}
         try:
             engine = sqlalchemy.create_engine(self.url)
             query = queries.get(engine.dialect.name)
             if query is None:
+                self._tell(
+                    f"{self.name}: no lock is known for {engine.dialect.name}; see to it that one process conducts"
+                )
                 return engine.dispose
             connection = engine.connect()
             got = connection.execute(sqlalchemy.text(query)).scalar()
-        except Exception as error:
+        except sqlalchemy.exc.SQLAlchemyError as error:
+            if self._lock is not None and _is_gone(error):
+                raise  # it is waited for
+            raise StudyError(f"{self.name}: the database cannot be opened: {self._reason(error)}") from None
+        except Exception as error:  # a driver that is missing, say
             raise StudyError(f"{self.name}: the database cannot be opened: {self._reason(error)}") from None
         if not got:
             connection.close()
             raise self._is_held()
         connection.commit()
+        self._lock = connection
 
         def release() -> None:
             with suppress(sqlalchemy.exc.SQLAlchemyError):
@@ -317,8 +334,10 @@ def shown(url: sqlalchemy.URL) -> str:
 def without_secrets(value: Any) -> Any:
     """The same text, or JSON value, with *** for the password of every address in it."""
     if isinstance(value, str):
-        value = re.sub(r"(\w+://[^/\s:@]*):[^/\s]*@", r"\1:***@", value)
-        return re.sub(r"([?&]\w*(?:password|passwd|pwd)=)[^&\s]*", r"\1***", value, flags=re.IGNORECASE)
+        value = re.sub(r"(\w://)\S*@", r"\1***@", value)
+        return re.sub(
+            r"([?&][\w%]*(?:pass|p%61ss|pwd|secret|odbc)[\w%]*=)[^&\s]*", r"\1***", value, flags=re.IGNORECASE
+        )
     if isinstance(value, dict):
         return {key: without_secrets(each) for key, each in value.items()}
     return [without_secrets(each) for each in value] if isinstance(value, list) else value
@@ -327,6 +346,14 @@ def without_secrets(value: Any) -> Any:
 def plain(text: object) -> str:
     """Without what a terminal would obey."""
     return re.sub(r"[\x00-\x1f\x7f-\x9f]", "?", str(text))
+
+
+def _is_ours(held: dict[str, Any]) -> bool:
+    """Whether a trial's attributes are those of a job."""
+    try:
+        return isinstance(held.get("config"), dict) and bool(key_of(held["config"]))
+    except (TypeError, ValueError):
+        return False
 
 
 def _now() -> str:
@@ -343,7 +370,7 @@ def _is_gone(error: BaseException) -> bool:
 
 def _url(where: str | Path) -> sqlalchemy.URL:
     if isinstance(where, Path) or "://" not in where:
-        url = sqlalchemy.URL.create("sqlite", database=os.path.abspath(where))
+        url = sqlalchemy.URL.create("sqlite", database=os.path.realpath(where))
         if sqlalchemy.make_url(url.render_as_string()).database != url.database:  # before SQLAlchemy 2.1
             raise StudyError(f"{where}: a database's path cannot hold '?'")
         return url
@@ -355,7 +382,7 @@ def _url(where: str | Path) -> sqlalchemy.URL:
     if url.drivername.startswith("sqlite"):
         if url.database in (None, "", ":memory:") or str(url.database).startswith("file:"):
             raise StudyError(f"{where}: an SQLite database must be a plain file, which other processes can open too")
-        return url.set(database=os.path.abspath(str(url.database)))
+        return url.set(database=os.path.realpath(str(url.database)))
     return url
 
 
@@ -382,6 +409,9 @@ def _check_file(path: Path, create: bool) -> None:
                 raise sqlite3.DatabaseError(state.splitlines()[-1])
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     except sqlite3.Error as error:
-        raise StudyError(f"{path}: the database is damaged ({error}); it was left as it is") from None
+        what = (
+            "locked by another process" if "locked" in str(error) else f"damaged ({plain(error)}); it was left as it is"
+        )
+        raise StudyError(f"{path}: the database is {what}") from None
     if not tables >= OPTUNAS:
         raise StudyError(f"{path}: it is an SQLite database, but not one of Optuna's; it was left as it is")

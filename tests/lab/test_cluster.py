@@ -97,8 +97,14 @@ def test_a_study_on_a_server(server: Server, tmp_path: Path) -> None:
         assert told == [f"{study.name} does not answer; trying again for 10 minutes"]
         with pytest.raises(StudyError, match="another process conducts this study"):  # held again
             Study(server.url, conduct=True)
+    with Study(server.url, conduct=True) as study:  # it is restarted while nobody asks for anything
+        server.stop()
+        server.start()
+        study.add(Job("cell", {"seed": 3}), Outcome(3.0, {}, {}))
+        with pytest.raises(StudyError, match="another process conducts this study"):
+            Study(server.url, conduct=True)
     with Study(server.url) as study:
-        assert [each.config["seed"] for each in study.finished("cell")] == [1, 2]
+        assert [each.config["seed"] for each in study.finished("cell")] == [1, 2, 3]
     wrong = server.url.replace("hunter2", "wrong")
     for conducted in (True, False):
         with pytest.raises(StudyError, match="password authentication failed") as caught:

@@ -95,7 +95,7 @@ def say(text: str) -> None:
 
 def command_line() -> str:
     """As it was typed, but for passwords."""
-    return str(without_secrets(" ".join(["catnat", *sys.argv[1:]])))
+    return " ".join(["catnat", *map(without_secrets, sys.argv[1:])])
 
 
 def run_study(
@@ -119,7 +119,7 @@ def run_study(
     started, ends = time.monotonic(), math.inf if minutes is None else time.monotonic() + 60 * minutes
     try:
         with Bars() as progress:
-            executor = executor_of(on[0], Place(output, str(device), ends, progress, say), on[1])
+            executor = executor_of(on[0], Place(output.resolve(), str(device), ends, progress, say), on[1])
             trained = conduct(experiment, study, executor, batch, Count() if on[0] != "here" else silent)
     except TimeIsUp:
         say(f"stopped after {minutes:g} minutes; the same command goes on")

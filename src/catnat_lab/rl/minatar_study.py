@@ -94,7 +94,8 @@ class MinAtar(Experiment):
     def left(self, done: Done) -> Sequence[Job]:
         """All rates of every cell, then all seeds at the best one: a job trains its seeds at once."""
         rates = missing(done, [Job(name, {"stage": "rates"}) for name in self.cells])
-        return rates or missing(done, [Job(name, self._final(done, name)) for name in self.cells])
+        searched = [name for name in self.cells if done.finished(name, stage="rates")]  # else it was given up
+        return rates or missing(done, [Job(name, self._final(done, name)) for name in searched])
 
     def _final(self, done: Done, name: str) -> dict[str, Any]:
         return {"stage": "final", "rate": best_rate(done.finished(name, stage="rates")[0])}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import re
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -12,7 +11,7 @@ import tyro
 
 import catnat
 from catnat_lab.commands import options
-from catnat_lab.errors import UserError
+from catnat_lab.errors import UserError, plain
 
 ABOUT = "The paper's experiments on catnat: run them, stop and go on, and see them beside the paper's numbers."
 Command = (
@@ -44,18 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         getattr(importlib.import_module(f"catnat_lab.commands.{module}"), function)(command)
     except UserError as error:
-        print(f"error: {_plain(error)}", file=sys.stderr)
+        print(f"error: {plain(error)}", file=sys.stderr)
         return 2
     except OSError as error:  # a disk that is full, a folder that may not be written
         where = f"{error.filename}: " if error.filename else ""
-        print(f"error: {_plain(where)}{_plain(error.strerror or error)}", file=sys.stderr)
+        print(f"error: {plain(where)}{plain(error.strerror or error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("stopped; the same command goes on", file=sys.stderr)
         return 130
     return 0
-
-
-def _plain(text: object) -> str:
-    """In one line, without what a terminal would obey."""
-    return re.sub(r"[\x00-\x1f\x7f-\x9f]", "?", str(text))

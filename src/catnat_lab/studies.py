@@ -32,7 +32,7 @@ from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.storages import RDBStorage
 from optuna.trial import TrialState, create_trial
 
-from catnat_lab.errors import UserError
+from catnat_lab.errors import UserError, plain
 from catnat_lab.experiment import Finished, Job, Outcome, key_of
 
 LOCK = zlib.crc32(b"catnat")  # PostgreSQL's advisory locks are numbers, of one database each
@@ -341,11 +341,6 @@ def without_secrets(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: without_secrets(each) for key, each in value.items()}
     return [without_secrets(each) for each in value] if isinstance(value, list) else value
-
-
-def plain(text: object) -> str:
-    """Without what a terminal would obey."""
-    return re.sub(r"[\x00-\x1f\x7f-\x9f]", "?", str(text))
 
 
 def _is_ours(held: dict[str, Any]) -> bool:

@@ -14,10 +14,10 @@ import optuna
 import pytest
 
 from catnat_lab import rates
-from catnat_lab.errors import UserError
+from catnat_lab.errors import UserError, plain
 from catnat_lab.executors import Here, begin, conduct
 from catnat_lab.experiment import Finished, Job, Outcome, Place, key_of, settled
-from catnat_lab.studies import Study, StudyError, plain, without_secrets
+from catnat_lab.studies import Study, StudyError, without_secrets
 from tests.lab.toy import CELLS, Toy, started, table
 
 JOB = Job("cell", {"rate": 0.1, "seed": 1})

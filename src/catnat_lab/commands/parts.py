@@ -14,12 +14,12 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from catnat_lab.errors import UserError
+from catnat_lab.errors import UserError, plain
 from catnat_lab.executors import conduct, executor_of
 from catnat_lab.experiment import Experiment, Place, TimeIsUp, silent
 from catnat_lab.provenance import provenance
 from catnat_lab.report import Table, terminal
-from catnat_lab.studies import Study, plain, without_secrets
+from catnat_lab.studies import Study, without_secrets
 
 DATABASE = "study.db"
 DEVICES = ("cpu", "cuda")

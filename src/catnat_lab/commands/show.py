@@ -8,14 +8,14 @@ from pathlib import Path
 from catnat_lab import figure as pictures
 from catnat_lab.commands.options import Figure, Report, Status
 from catnat_lab.commands.parts import DATABASE, show
-from catnat_lab.errors import UserError
+from catnat_lab.errors import UserError, plain
 from catnat_lab.executors import NOW
 from catnat_lab.report import gsl as gsl_report
 from catnat_lab.report import rl as rl_report
 from catnat_lab.report import vae as vae_report
 from catnat_lab.rl.sweep import MINATAR_NOTE
 from catnat_lab.rl.sweep import NOTE as RL_NOTE
-from catnat_lab.studies import CONDUCTOR, Study, plain
+from catnat_lab.studies import CONDUCTOR, Study
 from catnat_lab.vae.search import NOTE as VAE_NOTE
 
 

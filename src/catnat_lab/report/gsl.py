@@ -1,4 +1,4 @@
-"""The report of graph structure learning, from what the store holds and nothing else."""
+"""The report of graph structure learning, from what the study holds and nothing else."""
 
 from __future__ import annotations
 

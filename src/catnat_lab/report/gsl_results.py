@@ -1,4 +1,4 @@
-"""What a study of graph structure learning has found so far, read from its store, and what the paper printed."""
+"""What a study of graph structure learning has found so far, read from its database, and what the paper printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of the categorical VAE, from what the store and the kept models hold and nothing else."""
+"""The report of the categorical VAE, from what the study and the kept models hold and nothing else."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class MinAtar(Experiment):
 
     plan: Plan
 
-    kind: ClassVar[str] = "catnat rl minatar"
+    kind: ClassVar[str] = "catnat rl minatar"  # as published studies have it
     note: ClassVar[str] = NOTE
 
     def __post_init__(self) -> None:

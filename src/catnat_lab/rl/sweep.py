@@ -83,7 +83,7 @@ class PolicySweep(Experiment):
     plan: Plan
     threads: int = 0
 
-    kind: ClassVar[str] = "catnat rl sweep"
+    kind: ClassVar[str] = "catnat rl sweep"  # as published studies have it
     note: ClassVar[str] = NOTE
     growing: ClassVar[tuple[str, ...]] = ("games", "heads", "seeds")  # more trials of the search would choose others
 

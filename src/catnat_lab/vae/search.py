@@ -11,8 +11,8 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from itertools import groupby
+from functools import cached_property
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -68,9 +68,8 @@ class Autoencoders(Experiment):
         return study_name(self.plan.table, data, cell, head)
 
     def left(self, done: Done) -> Sequence[Job]:
-        """The first stage that is not done; final seeds cell by cell, so that whole cells come early."""
-        stages = [self._coarse, self._refined] if self.plan.has_search else []
-        stages += [partial(self._final, cell=cell) for cell in self.plan.cells]
+        """The first stage that is not done."""
+        stages = [*([self._coarse, self._refined] if self.plan.has_search else []), self._final]
         return next((jobs for stage in stages if (jobs := missing(done, stage(done)))), [])
 
     def _coarse(self, done: Done) -> list[Job]:
@@ -92,15 +91,14 @@ class Autoencoders(Experiment):
         rounded = [float(f"{rate:.3g}") for rate in tried]
         return [Job(name, {"stage": stage, "rate": rate, "seed": seed}) for rate in rounded for seed in seeds]
 
-    def _final(self, done: Done, cell: str) -> list[Job]:
+    def _final(self, done: Done) -> list[Job]:
         jobs = []
-        for data in self.plan.data:
-            for head in self.plan.heads:
-                name = self.name(data, cell, head)
-                before = done.finished(name, stage="final")  # a search that grew later changes no line of a table
-                rate = before[0].config["rate"] if before else self.best_rate(done, cell, head)
-                seeds = range(1, self.plan.seeds + 1)
-                jobs += [Job(name, {"stage": "final", "rate": rate, "seed": seed}) for seed in seeds]
+        for cell, data, head in product(self.plan.cells, self.plan.data, self.plan.heads):
+            name = self.name(data, cell, head)
+            before = done.finished(name, stage="final")  # a search that grew later changes no line of a table
+            rate = before[0].config["rate"] if before else self.best_rate(done, cell, head)
+            seeds = range(1, self.plan.seeds + 1)
+            jobs += [Job(name, {"stage": "final", "rate": rate, "seed": seed}) for seed in seeds]
         return jobs
 
     def best_rate(self, done: Done, cell: str, head: str) -> float:

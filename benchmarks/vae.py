@@ -102,13 +102,13 @@ def by_vmap(device: torch.device, runs: int, *, ours: bool) -> Callable[[], None
         gradients = torch.autograd.grad(bound.mean(1).sum(), weights)
         if not ours:
             for weight, gradient in zip(weights, gradients, strict=True):
-                weight.grad = gradient
+                weight.grad = gradient.contiguous()  # torch's fused step wants one layout
             optimizer.step()
             return
         count.add_(1)
         for weight, gradient, (mean, square) in zip(weights, gradients, moments, strict=True):
-            flat = [each.detach().view(runs, -1) for each in (weight, gradient.contiguous(), mean, square)]
-            adam_step(*flat, rates, count)
+            p, g, m, v = (each.detach().reshape(runs, -1) for each in (weight, gradient, mean, square))
+            adam_step(p, g, m, v, rates, count)
 
     if device.type != "cuda":
         return once

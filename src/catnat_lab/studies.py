@@ -77,6 +77,7 @@ class Study:
             self._release = self._hold_file() if self._is_file else self._hold_server()
         try:
             self._storage = self._opened()
+            self._known: dict[str, optuna.Study] = {}  # by name: to look one up anew costs as much as to write
             self._cells: dict[str, dict[str, Finished]] = {}
             self._given_up: set[Job] = set()
             if conduct:
@@ -176,10 +177,13 @@ class Study:
         return found
 
     def _cell(self, name: str, create: bool = False) -> optuna.Study:
-        with quiet():
-            if create:
-                return optuna.create_study(storage=self._storage, study_name=name, load_if_exists=True)
-            return optuna.load_study(storage=self._storage, study_name=name)
+        if name not in self._known:
+            with quiet():
+                if create:
+                    self._known[name] = optuna.create_study(storage=self._storage, study_name=name, load_if_exists=True)
+                else:
+                    self._known[name] = optuna.load_study(storage=self._storage, study_name=name)
+        return self._known[name]
 
     # -- notes -----------------------------------------------------------------------------------------------------
 

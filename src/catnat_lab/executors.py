@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol, cast
@@ -199,6 +199,7 @@ class Processes:
                         continue
                     del busy[pipe]
                     if kind == "error":  # to try again would not help
+                        yield from _waiting(busy)
                         raise _error_of(*told)
                     if kind == "failed":
                         self.place.tell(f"a batch failed: {str(told[0]).strip().splitlines()[-1]}")
@@ -224,6 +225,18 @@ class Processes:
         theirs.close()  # or its end would never be seen
         started[ours] = process
         return ours
+
+
+def _waiting(busy: Mapping[Connection, _Batch]) -> Iterator[Trained]:
+    """Outcomes that have come and were not read yet."""
+    for pipe, batch in busy.items():
+        try:
+            while pipe.poll():
+                kind, *told = pipe.recv()
+                if kind == "outcome":
+                    yield batch.take(*told)
+        except (EOFError, OSError):  # its process has ended
+            continue
 
 
 def _serve(pipe: Connection, experiment: Experiment, place: Place, threads: int) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from catnat_lab.errors import UserError
 from catnat_lab.executors import Here, Processes, begin, conduct, executor_of
-from catnat_lab.experiment import Place
+from catnat_lab.experiment import Job, Outcome, Place
 from catnat_lab.studies import Study
 from tests.lab.toy import Toy, table
 
@@ -58,6 +59,34 @@ def test_what_a_user_did_wrong_ends_it_all(path: Path) -> None:
 
     with pytest.raises(UserError, match="the digits are gone"):
         found(path, Wrong(), None)
+
+
+class Clash(Toy):
+    """Of two batches the first ends the run, when the second has told two outcomes."""
+
+    def train(self, jobs, place):  # type: ignore[no-untyped-def]
+        told, ended = place.folder / "told", place.folder / "ended"
+        if jobs[0].config["seed"] == 1:
+            while not told.exists():
+                time.sleep(0.01)
+            ended.touch()
+            raise UserError("the digits are gone")
+        for job in jobs:
+            yield job, Outcome(1.0, {}, {})
+        told.touch()
+        time.sleep(60)
+
+
+def test_what_came_beside_an_error_is_kept(tmp_path: Path) -> None:
+    batches = [[Job("one", {"seed": 1})], [Job("one", {"seed": 2}), Job("one", {"seed": 3})]]
+    run = Processes(Place(tmp_path), 2).run(Clash(), batches)
+    kept = [next(run)]
+    while not (tmp_path / "ended").exists():
+        time.sleep(0.01)
+    with pytest.raises(UserError, match="the digits are gone"):
+        for each in run:
+            kept.append(each)
+    assert [job.config["seed"] for job, _ in kept] == [2, 3]
 
 
 def test_who_conducts_takes_no_worker_with_it(path: Path) -> None:

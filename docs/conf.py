@@ -17,6 +17,7 @@ extensions = [
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"catnat {version}"
+html_extra_path = ["../src/catnat_lab/playground.html"]  # the page that `catnat playground` opens
 
 # MyST: $...$ for mathematics, and an anchor for every heading down to the third level.
 myst_enable_extensions = ["dollarmath", "amsmath", "deflist"]

@@ -26,6 +26,7 @@ Command = (
     | Annotated[options.Status, tyro.conf.subcommand("status")]
     | Annotated[options.Report, tyro.conf.subcommand("report")]
     | Annotated[options.Figure, tyro.conf.subcommand("figure")]
+    | Annotated[options.Playground, tyro.conf.subcommand("playground")]
 )
 
 

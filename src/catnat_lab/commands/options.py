@@ -293,3 +293,13 @@ class Figure:
     """Folder of the picture."""
 
     does: ClassVar[tuple[str, str]] = ("show", "figure")
+
+
+@dataclass(frozen=True)
+class Playground:
+    """A page to play with: drag scores and see probabilities, Fisher matrices and gradient descent, beside softmax."""
+
+    open: bool = True
+    """Open it in the browser; its path is printed either way."""
+
+    does: ClassVar[tuple[str, str]] = ("playground", "playground")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
+from torch import Tensor
+
+WARM_UP = 3  # calls before a graph is captured, as PyTorch asks for; they are taken back
 
 
 def on_device(device: torch.device) -> AbstractContextManager[object]:
@@ -48,3 +51,45 @@ def uncollected() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+class Repeated:
+    """A function of no arguments that works on tensors in place; on a GPU it is captured once and then replayed.
+
+    ``changed`` are the tensors that a call makes something else of by what they were.
+    """
+
+    def __init__(self, function: Callable[[], None], changed: Sequence[Tensor], device: torch.device) -> None:
+        self.function, self.changed, self.device = function, changed, device
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self) -> None:
+        """Call it."""
+        if self.device.type != "cuda":
+            self.function()
+            return
+        if self.graph is None:
+            with uncollected():
+                self.graph = self._captured()
+        self.graph.replay()
+
+    def _captured(self) -> torch.cuda.CUDAGraph:
+        before, random = [tensor.detach().clone() for tensor in self.changed], torch.cuda.get_rng_state(self.device)
+        side = torch.cuda.Stream(self.device)
+        side.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP):
+                self.function()
+                self._put_back(before)
+        torch.cuda.current_stream(self.device).wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self.function()
+        self._put_back(before)
+        torch.cuda.set_rng_state(random, self.device)
+        return graph
+
+    @torch.no_grad()
+    def _put_back(self, before: list[Tensor]) -> None:
+        for tensor, kept in zip(self.changed, before, strict=True):
+            tensor.copy_(kept)

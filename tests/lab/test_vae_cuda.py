@@ -12,7 +12,7 @@ from catnat_lab.vae import adam, gather, layers
 from catnat_lab.vae.data import images_of
 from catnat_lab.vae.digits import Digits
 from catnat_lab.vae.stack import Run
-from catnat_lab.vae.train import Checkpoint, Outcome, Plan, Trainer, train
+from catnat_lab.vae.train import Outcome, Plan, Trainer, checkpoint_of, train
 from tests.lab.vae_cases import Kill
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -46,7 +46,7 @@ def test_captured_steps_are_eager_steps() -> None:
 
 def test_a_killed_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def outcomes() -> list[Outcome]:
-        saved = Checkpoint(tmp_path, RUNS, PLAN)
+        saved = checkpoint_of(tmp_path, RUNS, PLAN, "cuda")
         return train(RUNS, PLAN, images_of(noise(), ("grey",), False), ("grey",), "cuda", saved=saved)
 
     whole = outcomes()

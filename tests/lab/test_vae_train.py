@@ -19,7 +19,7 @@ from catnat_lab.vae.data import Images, images_of
 from catnat_lab.vae.digits import Digits
 from catnat_lab.vae.presets import preset, sizes
 from catnat_lab.vae.stack import Run
-from catnat_lab.vae.train import Checkpoint, Outcome, Plan, train
+from catnat_lab.vae.train import Outcome, Plan, checkpoint_of, train
 from tests.lab.vae_cases import Kill
 
 PLAN = Plan(variables=2, classes=4, steps=6, batch=20, samples=4)
@@ -39,7 +39,7 @@ def bars() -> Images:
 
 
 def trained(folder: Path | None = None, plan: Plan = PLAN, runs: list[Run] = RUNS) -> list[Outcome]:
-    saved = None if folder is None else Checkpoint(folder, runs, plan)
+    saved = None if folder is None else checkpoint_of(folder, runs, plan)
     return train(runs, plan, bars(), ("grey",), saved=saved)
 
 
@@ -67,12 +67,12 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, monkeyp
     assert kill.steps == 12  # four steps were kept, two were left
     assert [o.metrics for o in again] == [o.metrics for o in whole]
     assert [o.curve for o in again] == [o.curve for o in whole]
-    Checkpoint(tmp_path, RUNS[::-1], PLAN).remove()  # the same runs in any order
+    checkpoint_of(tmp_path, RUNS[::-1], PLAN).remove()  # the same runs in any order
     assert not list(tmp_path.iterdir())
 
 
 def test_a_broken_checkpoint_is_told_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = Checkpoint(tmp_path, RUNS, PLAN).path
+    path = checkpoint_of(tmp_path, RUNS, PLAN).path
     path.write_bytes(b"half a file")
     with pytest.raises(UserError, match=f"{path.name} is not a whole checkpoint"):
         trained(tmp_path)

@@ -26,8 +26,8 @@ from catnat_lab.vae.data import Images, images_of
 from catnat_lab.vae.digits import Digits
 from catnat_lab.vae.presets import Settings, sizes
 from catnat_lab.vae.stack import Run
-from catnat_lab.vae.train import Checkpoint, Trainer, train, value_of
 from catnat_lab.vae.train import Outcome as Trained
+from catnat_lab.vae.train import Trainer, checkpoint_of, train, value_of
 
 NOTE = "vae settings"
 SOURCE = "vae digits"
@@ -132,7 +132,7 @@ class Autoencoders(Experiment):
             Run(words[2], words[4], job.config["rate"], job.config["seed"])
             for words, job in zip(places, jobs, strict=True)
         ]
-        saved = Checkpoint(place.folder / CHECKPOINTS, runs, plan)
+        saved = checkpoint_of(place.folder / CHECKPOINTS, runs, plan, place.device)
         what = f"{cell} {'final seeds' if final else 'rates'} ({len(runs)} side by side)"
         outcomes = train(
             runs,

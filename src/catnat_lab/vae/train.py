@@ -9,18 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from catnat_lab.devices import on_device, tensor_cores, uncollected
+from catnat_lab.checkpoint import Checkpoint, random_streams, set_random_streams
+from catnat_lab.devices import Repeated, on_device, tensor_cores
 from catnat_lab.errors import UserError
 from catnat_lab.vae.data import Images, as_pixels
 from catnat_lab.vae.judge import judge
@@ -31,8 +29,6 @@ from catnat_lab.vae.stack import Run, Stack
 SAVED_EVERY = 60.0  # seconds between checkpoints
 CURVE_POINTS = 20
 TOLD_EVERY = 25  # steps between two calls of on_step: on a GPU a step takes less than a bar's redrawing
-FORMAT = 1  # of checkpoints
-WARM_UP = 3  # steps before a graph is captured, as PyTorch asks for; they are taken back
 
 
 @dataclass(frozen=True)
@@ -78,7 +74,7 @@ class Trainer:
         self.order = torch.zeros((len(runs), count), dtype=torch.int32, device=device)
         self.loss = torch.zeros(len(runs), device=device)  # summed since the last point of the curve
         self.within = torch.arange(plan.batch, device=device)
-        self.graph: torch.cuda.CUDAGraph | None = None
+        self.repeated = Repeated(self._step, list(self.state().values()), device)
 
     def state(self) -> dict[str, Tensor]:
         """All that changes."""
@@ -88,13 +84,7 @@ class Trainer:
         """One step of all runs, the next after so many."""
         if done % self.batches == 0:
             self.order.copy_(torch.rand(self.order.shape, device=self.device).argsort(1))
-        if self.device.type != "cuda":
-            self._step()
-            return
-        if self.graph is None:
-            with uncollected():
-                self.graph = self._captured()
-        self.graph.replay()
+        self.repeated()
 
     def _step(self) -> None:
         start = self.stack.step % self.batches * self.plan.batch
@@ -103,23 +93,6 @@ class Trainer:
         losses, bound = self.objective(self.stack, x)
         self.loss += bound.detach().mean(1)
         self.stack.descend(losses.mean(1).sum())
-
-    def _captured(self) -> torch.cuda.CUDAGraph:
-        before = {name: tensor.clone() for name, tensor in self.state().items()}
-        random = torch.cuda.get_rng_state(self.device)
-        side = torch.cuda.Stream(self.device)
-        side.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UP):
-                self._step()
-        torch.cuda.current_stream(self.device).wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._step()
-        for name, tensor in self.state().items():
-            tensor.copy_(before[name])
-        torch.cuda.set_rng_state(random, self.device)
-        return graph
 
     def validate(self) -> dict[str, Tensor]:
         """The bound on the validation images, one sample each."""
@@ -152,7 +125,13 @@ def train(
     runs = [runs[i] for i in order]
     torch.manual_seed(_seed_of(plan, runs))
     trainer = Trainer(runs, plan, images, variants, device)
-    done, curve = (0, new_curve()) if saved is None else saved.load(trainer)
+    done, curve = 0, new_curve()
+    before = None if saved is None else saved.load(trainer.state() | random_streams(device))
+    if before is not None:
+        for name, tensor in trainer.state().items():
+            tensor.copy_(before.tensors[name])
+        set_random_streams(before.tensors, device)
+        done, curve = before.progress["done"], before.progress["curve"]
     every, at = max(1, plan.steps // CURVE_POINTS), time.monotonic()
     with tensor_cores(), on_device(device):
         for step in range(done, plan.steps):
@@ -162,7 +141,7 @@ def train(
             if on_step is not None and (step == done or (step + 1) % TOLD_EVERY == 0 or step + 1 == plan.steps):
                 on_step(step + 1, plan.steps)
             if saved is not None and time.monotonic() - at > SAVED_EVERY:
-                saved.save(trainer, step + 1, curve)
+                saved.save({"done": step + 1, "curve": curve}, trainer.state() | random_streams(device))
                 at = time.monotonic()
         metrics = {"validation": -trainer.validate()["elbo"], **(trainer.test() if plan.samples else {})}
     outcomes: dict[int, Outcome] = {}
@@ -202,50 +181,12 @@ def _add_point(curve: Curve, trainer: Trainer, step: int) -> None:
     trainer.loss.zero_()
 
 
-class Checkpoint:
-    """The state of one stack in one file of safetensors, which is renamed into place when it is complete."""
-
-    def __init__(self, folder: Path, runs: Sequence[Run], plan: Plan) -> None:
-        by_head = sorted(runs, key=lambda run: run.head)  # as they are trained
-        self.key = json.dumps([FORMAT, asdict(plan), [asdict(run) for run in by_head]], sort_keys=True)
-        self.path = folder / f"{hashlib.sha256(self.key.encode()).hexdigest()[:16]}.safetensors"
-
-    def save(self, trainer: Trainer, done: int, curve: Curve) -> None:
-        """Write the state after so many steps."""
-        state = {name: tensor.contiguous().cpu() for name, tensor in trainer.state().items()}
-        state["random"] = torch.get_rng_state()
-        if trainer.device.type == "cuda":
-            state["random on the GPU"] = torch.cuda.get_rng_state(trainer.device)
-        about = {"key": self.key, "done": str(done), "curve": json.dumps(curve), "device": trainer.device.type}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_suffix(f".{os.getpid()}.partial")
-        save_file(state, partial, metadata=about)
-        partial.replace(self.path)
-
-    def load(self, trainer: Trainer) -> tuple[int, Curve]:
-        """Put the saved state into the trainer; the steps done, 0 without one, and the curve so far."""
-        if not self.path.exists():
-            return 0, new_curve()
-        try:
-            with safe_open(self.path, "pt") as file:
-                about = file.metadata()
-                state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError) as problem:
-            raise UserError(f"{self.path} is not a whole checkpoint ({problem}); delete it to begin again") from None
-        expected = {name: tensor.shape for name, tensor in trainer.state().items()}
-        same = about is not None and about.get("key") == self.key and about.get("device") == trainer.device.type
-        if not same or any(name not in state or state[name].shape != shape for name, shape in expected.items()):
-            raise UserError(f"{self.path} is the checkpoint of other runs or another device; delete it to begin again")
-        for name, tensor in trainer.state().items():
-            tensor.copy_(state[name])
-        torch.set_rng_state(state["random"])
-        if trainer.device.type == "cuda":
-            torch.cuda.set_rng_state(state["random on the GPU"], trainer.device)
-        return int(about["done"]), json.loads(about["curve"])
-
-    def remove(self) -> None:
-        """The stack is finished."""
-        self.path.unlink(missing_ok=True)
+def checkpoint_of(folder: Path, runs: Sequence[Run], plan: Plan, device: torch.device | str = "cpu") -> Checkpoint:
+    """Of these runs, in any order; its file is named by them."""
+    by_head = sorted(runs, key=lambda run: run.head)  # as they are trained
+    what = {"plan": asdict(plan), "runs": [asdict(run) for run in by_head]}
+    name = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
+    return Checkpoint(folder / f"{name}.safetensors", {**what, "device": torch.device(device).type})
 
 
 def _seed_of(plan: Plan, runs: Sequence[Run]) -> int:

@@ -1,0 +1,101 @@
+"""A run that was stopped, in one file of safetensors: tensors by name, and the rest as JSON in the file's own header.
+
+The file is renamed into place when it is complete, so a kill while it is written leaves the one before it. It names no
+other file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from catnat_lab.errors import UserError
+
+FORMAT, HEADER = 2, "catnat checkpoint"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a checkpoint holds."""
+
+    run: dict[str, Any]  # all that decides the run's numbers
+    progress: dict[str, Any]  # where it is, but for its tensors
+    tensors: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The checkpoint of one run: its file, and all that decides the run's numbers, as JSON can hold it."""
+
+    path: Path
+    run: dict[str, Any]
+
+    def save(self, progress: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Write where the run is."""
+        header = {HEADER: json.dumps({"format": FORMAT, "run": self.run, "progress": progress})}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.path.with_suffix(f".{os.getpid()}.partial")
+        try:
+            save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, partial, header)
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
+            partial.replace(self.path)
+        except SafetensorError as problem:  # a disk that is full, as safetensors says it
+            raise UserError(f"cannot write {self.path}: {problem}") from None
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def load(self, expected: Mapping[str, Tensor]) -> Saved | None:
+        """What was saved, with tensors of these shapes; None where nothing was. Another run's is an error."""
+        for left in self.path.parent.glob(f"{self.path.stem}.*.partial"):  # of a process that was killed
+            left.unlink(missing_ok=True)
+        if not self.path.exists():
+            return None
+        saved = read(self.path)
+        before, now = saved.run, json.loads(json.dumps(self.run))
+        both = ((key, before.get(key), now.get(key)) for key in {**now, **before})
+        other = [f"{key} was {then}, now {this}" for key, then, this in both if then != this]
+        if other:
+            raise UserError(f"{self.path} is of another run: {'; '.join(other)}; give another --output, or delete it")
+        if {name: x.shape for name, x in saved.tensors.items()} != {name: x.shape for name, x in expected.items()}:
+            raise UserError(f"{self.path} has other tensors than this run; delete it to begin again")
+        return saved
+
+    def remove(self) -> None:
+        """The run is finished."""
+        self.path.unlink(missing_ok=True)
+
+
+def read(path: Path) -> Saved:
+    """All that a file holds; an error if it is broken, or no checkpoint."""
+    try:
+        with safe_open(path, "pt") as file:
+            header, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        about = json.loads(header[HEADER])
+        if about["format"] == FORMAT:
+            return Saved(dict(about["run"]), dict(about["progress"]), tensors)
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as problem:
+        raise UserError(f"{path} is not a whole checkpoint ({problem}); delete it to begin again") from None
+    raise UserError(f"{path} has the format {about['format']}; this catnat reads {FORMAT}")
+
+
+def random_streams(device: torch.device) -> dict[str, Tensor]:
+    """Where torch's random numbers are."""
+    found = {"random": torch.get_rng_state()}
+    return found | ({"random on the GPU": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
+
+
+def set_random_streams(tensors: Mapping[str, Tensor], device: torch.device) -> None:
+    """Go on from there."""
+    torch.set_rng_state(tensors["random"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(tensors["random on the GPU"], device)

@@ -13,7 +13,7 @@ import torch
 
 import catnat
 
-PACKAGES = ("numpy", "scipy", "optuna", "entmax", "ale-py", "gymnasium", "pgx", "optax")
+PACKAGES = ("numpy", "scipy", "optuna", "entmax", "ale-py", "gymnasium", "gymnax", "optax")
 
 
 def provenance(command: str, device: torch.device | None = None) -> dict[str, str]:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("pgx")
+pytest.importorskip("gymnax")
+import gymnax
 import jax
 import jax.numpy as jnp
-import pgx
-from pgx.experimental import auto_reset
+from jax import Array
 
 import catnat
+from catnat_lab.checkpoint import Checkpoint
 from catnat_lab.cli import main
 from catnat_lab.errors import UserError
 from catnat_lab.executors import Here, begin, conduct
@@ -26,9 +30,10 @@ from catnat_lab.heads import activation_of
 from catnat_lab.heads import head as torch_head
 from catnat_lab.report import minatar as report
 from catnat_lab.rl import minatar, minatar_study
-from catnat_lab.rl.minatar import Outcome, Settings, Steps, head_of, program
+from catnat_lab.rl.minatar import Game, Outcome, Steps, StickyGame, head_of, program
 from catnat_lab.rl.minatar_study import MinAtar, Plan, best_rate
 from catnat_lab.rl.ppo import estimate
+from catnat_lab.rl.settings import MinAtarSettings as Settings
 from catnat_lab.studies import Study
 from tests.thinned import thinned
 
@@ -36,6 +41,99 @@ pytestmark = pytest.mark.slow  # JAX compiles a whole game with its learner
 
 SMALL = Settings(steps=512, envs=4, rollout=16, epochs=2, minibatches=2)
 HEADS = ("softmax", "catnat", "catnat-sigmoid", "catnat-natural", "catnat-natural-revive-fine")
+
+
+def played(name: str, policy: Callable[[Array, Array], Array], copies: int, steps: int) -> tuple[Game, Array, Array]:
+    """Many copies by that policy of a key and what is seen: every game before its step, rewards and ends, [T, N]."""
+    game = StickyGame(name)
+
+    def step(games: Game, key: Array) -> tuple[Game, tuple[Game, Array, Array]]:
+        acting, stepping = jax.random.split(key)
+        actions = jax.vmap(policy)(jax.random.split(acting, copies), games.seen)
+        after, reward, over = jax.vmap(game.step)(jax.random.split(stepping, copies), games, actions)
+        return after, (games, reward, over)
+
+    begun = jax.vmap(game.begin)(jax.random.split(jax.random.key(1), copies))
+    kept: tuple[Game, Array, Array] = jax.lax.scan(step, begun, jax.random.split(jax.random.key(2), steps))[1]
+    return kept
+
+
+def anything(actions: int) -> Callable[[Array, Array], Array]:
+    return lambda key, seen: jax.random.randint(key, (), 0, actions)
+
+
+SHAPES = {"Breakout": (4, 3), "Asterix": (4, 5), "Freeway": (7, 3), "Seaquest": (10, 6), "SpaceInvaders": (6, 4)}
+
+
+@pytest.mark.parametrize(("name", "shape"), SHAPES.items())
+def test_games_have_minatars_channels_and_actions(name: str, shape: tuple[int, int]) -> None:
+    game = StickyGame(name)
+    begun = game.begin(jax.random.key(0))
+    assert (begun.seen.shape, game.actions) == ((10, 10, shape[0]), shape[1]) and begun.seen.dtype == bool
+
+
+def test_a_point_is_a_brick_and_a_lost_ball_ends_breakout() -> None:
+    games, reward, over = played("Breakout", anything(3), 64, 60)
+    bricks, goes_on = np.asarray(games.seen[..., 3].sum((2, 3))), ~np.asarray(over[:-1])
+    assert over.any() and reward.sum() > 0
+    np.testing.assert_array_equal((bricks[:-1] - bricks[1:])[goes_on], reward[:-1][goes_on])
+    ball = np.asarray(games.seen[..., 1].any(3).argmax(2))
+    assert (ball[np.asarray(over)] == 8).all() and (reward[np.asarray(over)] == 0).all()
+
+
+def test_a_point_is_an_alien() -> None:
+    games, reward, over = played("SpaceInvaders", anything(4), 32, 80)
+    aliens, goes_on = np.asarray(games.seen[..., 1].sum((2, 3))), ~np.asarray(over[:-1])
+    np.testing.assert_array_equal((aliens[:-1] - aliens[1:])[goes_on], reward[:-1][goes_on])
+    assert reward.sum() > 0
+
+
+def test_gold_is_worth_a_point_and_an_enemy_ends_asterix() -> None:
+    """Both were near before: one step of ours and one of theirs away. At the edges they may have come this moment."""
+    games, reward, over = played("Asterix", anything(5), 64, 200)
+    player, enemies, gold = (np.asarray(games.seen[..., i]) for i in (0, 1, 3))
+    near = np.any([np.roll(player, shift, (2, 3)) for shift in itertools.product((-1, 0, 1), (-2, -1, 0, 1, 2))], 0)
+    inside = player[..., 3:7].any((2, 3))
+    died, gained = inside & np.asarray(over), inside & (np.asarray(reward) > 0)
+    assert died.any() and (near & enemies).any((2, 3))[died].all()
+    assert gained.any() and (near & gold).any((2, 3))[gained].all()
+    assert set(np.unique(reward).tolist()) <= {0.0, 1.0, 2.0}
+
+
+def test_a_submarine_that_never_comes_up_suffocates_and_torpedoes_leave_the_list() -> None:
+    games, _, over = played("Seaquest", lambda key, seen: jnp.array(4), 16, 420)
+    for copy in np.asarray(over).T:
+        ends = np.flatnonzero(copy)
+        assert len(ends) >= 2 and np.diff(ends, prepend=-1).max() <= 202  # 200 of oxygen, and the way to see it
+    many, count = np.asarray(games.inside.e_bullets), np.asarray(games.inside.e_bullet_count)
+    flying = np.arange(many.shape[2]) < count[..., None]
+    assert flying.any() and (many[..., 0][flying] >= 0).all() and (many[..., 0][flying] <= 9).all()
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_no_clock_ends_a_game_but_freeways(name: str) -> None:
+    game = StickyGame(name)
+    begun = game.begin(jax.random.key(0))
+
+    def over_at(time: int) -> bool:
+        late = begun._replace(inside=begun.inside.replace(time=jnp.array(time)))
+        return bool(game.step(jax.random.key(1), late, jnp.array(0))[2])
+
+    assert not over_at(2_000) and over_at(2_499) == (name == "Freeway") and over_at(10**9) == (name == "Freeway")
+
+
+def test_one_action_in_ten_is_the_one_before() -> None:
+    """The paddle shows what was done; a new episode has nothing to repeat."""
+    game, copies = StickyGame("Breakout"), 4_000
+    left, right = jnp.array(1), jnp.array(2)
+    begun = game.begin(jax.random.key(0))._replace(last=left)
+    after, _, _ = jax.vmap(game.step, (0, None, None))(jax.random.split(jax.random.key(1), copies), begun, right)
+    place = np.asarray(after.seen[:, 9, :, 0].argmax(1))
+    assert set(place.tolist()) == {3, 5}  # from 4
+    np.testing.assert_array_equal(np.asarray(after.last) == 1, place == 3)
+    assert abs((place == 3).mean() - 0.1) < 4 * (0.1 * 0.9 / copies) ** 0.5
+    games, _, over = played("Breakout", lambda key, seen: jnp.array(2), 16, 40)
+    assert over.any() and (games.last[1:][np.asarray(over[:-1])] == 0).all()
 
 
 def rollout(seed: int = 0) -> tuple[Steps, np.ndarray]:
@@ -102,27 +200,32 @@ def test_seeds_of_a_stack_are_what_they_are_alone() -> None:
 
 
 def test_an_update_is_play_advantages_and_adam() -> None:
-    """All of it again, step by step: pgx's game, numpy's advantages, which end where games do, and Adam by hand."""
+    """All of it again, step by step: gymnax's sticky game, numpy's advantages, which end where games do, and Adam."""
     settings = replace(SMALL, rollout=32)
     training, head, rate, total = program(settings), head_of(settings.head, 3), 0.01, 8
     begun = training.begin(jnp.array([5]))
     after, told = training.update(begun, jnp.array([rate]), total)
     state = jax.tree.map(lambda x: x[0], begun)
 
-    step = jax.jit(jax.vmap(auto_reset((game := pgx.make("minatar-breakout")).step, game.init)))
-    games, key, kept, rewards, overs = state.games, state.key, [], [], []
+    step = jax.jit(jax.vmap(gymnax.make("Breakout-MinAtar")[0].step))
+    games, observation, last = state.games.inside, state.games.seen, state.games.last
+    key, kept, rewards, overs = state.key, [], [], []
     for _ in range(settings.rollout):
         key, drawing, stepping = jax.random.split(key, 3)
-        scores, value = minatar.apply(state.parameters, games.observation)
+        scores, value = minatar.apply(state.parameters, observation)
         drawn = head.draw(drawing, scores)
-        kept.append((games.observation, drawn.sample, drawn.log_prob, value))
-        games = step(games, drawn.sample, jax.random.split(stepping, settings.envs))
-        rewards.append(games.rewards[:, 0])
-        overs.append(games.terminated)
+        kept.append((observation, drawn.sample, drawn.log_prob, value))
+        sticking, stepping = jax.vmap(jax.random.split)(jax.random.split(stepping, settings.envs)).swapaxes(0, 1)
+        sticks = jax.vmap(lambda key: jax.random.bernoulli(key, 0.1))(sticking)
+        last = jnp.where(sticks, last, drawn.sample)
+        observation, games, reward, over, _, _ = step(stepping, games, last)
+        last = jnp.where(over, 0, last)
+        rewards.append(reward)
+        overs.append(over)
     seen, action, log_prob, value = (jnp.stack(x) for x in zip(*kept, strict=True))
     reward, over = np.array(rewards), np.array(overs)
     assert over.any() and told.episodes[0] == over.sum() and told.ended[0] == pytest.approx(_ended(reward, over))
-    following = np.asarray(minatar.apply(state.parameters, games.observation)[1])
+    following = np.asarray(minatar.apply(state.parameters, observation)[1])
     advantage = jnp.array(estimate(reward, over, np.asarray(value), following, settings.discount, settings.trace))
 
     flat = Steps(*(x.reshape(128, *x.shape[2:]) for x in (seen, action, log_prob, value)), reward.ravel(), over.ravel())
@@ -218,16 +321,16 @@ def test_a_stopped_study_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     whole = study(tmp_path / "whole")
     monkeypatch.setattr(minatar_study, "SAVED_EVERY", -1.0)
-    real, calls = minatar_study.Checkpoint.save, 0
+    real, calls = Checkpoint.save, 0
 
-    def save(saved: minatar_study.Checkpoint, *what: object) -> None:
+    def save(saved: Checkpoint, *what: Any) -> None:
         nonlocal calls
-        real(saved, *what)  # type: ignore[arg-type]
+        real(saved, *what)
         calls += 1
         if calls == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(minatar_study.Checkpoint, "save", save)
+    monkeypatch.setattr(Checkpoint, "save", save)
     with pytest.raises(KeyboardInterrupt):
         study(tmp_path / "stopped")
     assert list((tmp_path / "stopped").glob("checkpoint-*.safetensors"))
@@ -272,7 +375,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["rl-sweep", "--preset", "smoke", "--device", "cpu", "--output", out]) == 2
     assert "study.db holds a study of catnat rl minatar, not of catnat rl sweep" in capsys.readouterr().err
     for given, message in (
-        (["--games", "Pong"], "game must be one of Breakout, Asterix, Seaquest; got 'Pong'"),
+        (["--games", "Pong"], "game must be one of Breakout, Asterix, Freeway, Seaquest, SpaceInvaders; got 'Pong'"),
         (["--heads", "sparsemax"], "head must be softmax or a catnat here"),
         (["--rates", "-1"], "rates must be positive"),
         (["--seeds", "1"], "seeds must be at least 2"),

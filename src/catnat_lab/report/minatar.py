@@ -75,12 +75,13 @@ def table_of(results: Results) -> Table:
 def remarks_of(results: Results) -> tuple[str, ...]:
     """Interquartile means, differences from softmax, nodes outside their range, the rates, and what the games are."""
     found = [*_measures(results), *_differences(results), *_outside(results), *_rates(results), SCORES]
-    return (*found, SEAQUEST) if "Seaquest" in results.settings["games"] else tuple(found)
+    is_pgx = "pgx" in results.provenance  # as of older studies; gymnax has the games now
+    return (*found, SEAQUEST) if is_pgx and "Seaquest" in results.settings["games"] else tuple(found)
 
 
 SCORES = (
     "A score is the mean over the episodes that end in the last tenth of training, which favours short ones. Actions "
-    "are sticky: with probability 0.1 the one before is repeated, as is pgx's default. Of the settings only the rate "
+    "are sticky: with probability 0.1 the one before is repeated, as is MinAtar's default. Of the settings only the rate "
     "was tuned."
 )
 SEAQUEST = (

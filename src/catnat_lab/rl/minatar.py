@@ -1,6 +1,6 @@
 """MinAtar in JAX: PPO whose every update, games included, is one compiled program for many seeds at once.
 
-The games are pgx's (an extra, `minatar`); the algorithm is that of `ppo.py`, the policy's head that of `catnat.jax`.
+The games are gymnax's (an extra, `minatar`); the algorithm is that of `ppo.py`, the policy's head that of `catnat.jax`.
 An update of all seeds is one compiled call, and between two of them training can be stopped.
 """
 
@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import gymnax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,64 +21,48 @@ from jax import Array
 
 import catnat
 import catnat.jax as cj
-from catnat_lab.errors import UserError
-from catnat_lab.heads import activation_of, check_head, natural_reach
+from catnat_lab.heads import activation_of, natural_reach
+from catnat_lab.rl.settings import MinAtarSettings as Settings
 
-GAMES = {"Breakout": "minatar-breakout", "Asterix": "minatar-asterix", "Seaquest": "minatar-seaquest"}
+STICKY = 0.1  # the probability that the action before is repeated, as in MinAtar
 FILTERS, FEATURES = 16, 128
 LAST = 0.1  # the final score is the mean over the episodes that end in this last share of training
 Parameters = dict[str, Array]
 
 
-@dataclass(frozen=True)
-class Settings:
-    """One training; every seed of a stack has the same."""
-
-    game: str = "Breakout"
-    head: str = "catnat-natural"
-    steps: int = 10_000_000
-    envs: int = 64
-    rollout: int = 128
-    epochs: int = 4
-    minibatches: int = 8
-    clip: float = 0.2
-    entropy: float = 0.01
-    value: float = 0.5
-    gradient: float = 0.5
-    discount: float = 0.99
-    trace: float = 0.95
-
-    def __post_init__(self) -> None:
-        """Name what is wrong, before anything is compiled."""
-        check_game(self.game)
-        check_head(self.head)
-        if self.head == "sparsemax":
-            raise UserError("head must be softmax or a catnat here; got 'sparsemax'")
-        for name in ("steps", "envs", "rollout", "epochs", "minibatches"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} must be at least 1; got {getattr(self, name)}")
-        if self.batch % self.minibatches:
-            raise UserError(f"minibatches must divide the {self.batch} steps of a rollout; got {self.minibatches}")
-
-    @property
-    def batch(self) -> int:
-        """Steps of one rollout."""
-        return self.envs * self.rollout
-
-    @property
-    def updates(self) -> int:
-        """How many rollouts there are: the last one is whole."""
-        return -(-self.steps // self.batch)
-
-    def as_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return asdict(self)
+# -- games -------------------------------------------------------------------------------------------------------
 
 
-def check_game(name: str) -> None:
-    """Raise unless there is a game of that name."""
-    if name not in GAMES:
-        raise UserError(f"game must be one of {', '.join(GAMES)}; got {name!r}")
+class Game(NamedTuple):
+    """Where one copy of a game is."""
+
+    inside: Any  # gymnax's state
+    seen: Array  # bool [10, 10, channels]
+    last: Array  # the action before; 0, which does nothing, at the start
+
+
+class StickyGame:
+    """A game of gymnax by MinAtar's rules: actions are sticky, and no clock ends a game but Freeway's own."""
+
+    def __init__(self, name: str) -> None:
+        self.env, rules = gymnax.make(f"{name}-MinAtar")
+        self.rules = rules if name == "Freeway" else rules.replace(max_steps_in_episode=np.iinfo(np.int32).max)
+        self.actions = self.env.num_actions
+
+    def begin(self, key: Array) -> Game:
+        """A new episode."""
+        seen, inside = self.env.reset(key, self.rules)
+        return Game(inside, seen > 0, jnp.zeros((), jnp.int32))
+
+    def step(self, key: Array, game: Game, action: Array) -> tuple[Game, Array, Array]:
+        """The game after that, its reward, and whether an episode has ended; then the next one has begun."""
+        sticking, stepping = jax.random.split(key)
+        action = jnp.where(jax.random.bernoulli(sticking, STICKY), game.last, action)
+        seen, inside, reward, ended, late, _ = self.env.step(stepping, game.inside, action, self.rules)
+        return Game(inside, seen > 0, jnp.where(ended | late, 0, action)), reward, ended | late
+
+
+# -- heads -------------------------------------------------------------------------------------------------------
 
 
 class Head(NamedTuple):
@@ -159,7 +144,7 @@ class State(NamedTuple):
 
     parameters: Parameters
     optimizer: Any
-    games: Any
+    games: Game
     scores: Array  # of the present episodes
     key: Array
     updates: Array
@@ -226,35 +211,27 @@ def program(settings: Settings) -> Program:
 
 @functools.lru_cache(maxsize=8)
 def _program(settings: Settings) -> Program:
-    try:
-        import pgx
-        from pgx.experimental import auto_reset
-
-        from catnat_lab.rl.seaquest import Seaquest
-    except ImportError:
-        raise UserError('MinAtar needs pgx: pip install "catnat[minatar]"') from None
-    game = Seaquest() if settings.game == "Seaquest" else pgx.make(GAMES[settings.game])
-    head = head_of(settings.head, game.num_actions)
-    step_games = jax.vmap(auto_reset(game.step, game.init))
+    game = StickyGame(settings.game)
+    head = head_of(settings.head, game.actions)
     optimizer = optax.chain(optax.clip_by_global_norm(settings.gradient), optax.scale_by_adam(eps=1e-5))
 
     def begin(seed: Array) -> State:
         key, weights, games = jax.random.split(jax.random.PRNGKey(seed), 3)
-        states = jax.vmap(game.init)(jax.random.split(games, settings.envs))
-        parameters = new_parameters(weights, states.observation.shape[-1], head.width)
+        begun = jax.vmap(game.begin)(jax.random.split(games, settings.envs))
+        parameters = new_parameters(weights, begun.seen.shape[-1], head.width)
         nothing = jnp.zeros(settings.envs)
-        return State(parameters, optimizer.init(parameters), states, nothing, key, jnp.zeros((), jnp.int32))
+        return State(parameters, optimizer.init(parameters), begun, nothing, key, jnp.zeros((), jnp.int32))
 
     def play(state: State) -> tuple[State, Steps, Progress]:
-        def one(carry: tuple[Any, Array, Array], _: None) -> tuple[Any, Any]:
+        def one(carry: tuple[Game, Array, Array], _: None) -> tuple[Any, Any]:
             games, scores, key = carry
             key, drawing, stepping = jax.random.split(key, 3)
-            outputs, value = apply(state.parameters, games.observation)
+            outputs, value = apply(state.parameters, games.seen)
             drawn = head.draw(drawing, outputs)
-            after = step_games(games, drawn.sample, jax.random.split(stepping, settings.envs))
-            reward, over = after.rewards[:, 0], after.terminated | after.truncated
+            keys = jax.random.split(stepping, settings.envs)
+            after, reward, over = jax.vmap(game.step)(keys, games, drawn.sample)
             scores = scores + reward
-            kept = Steps(games.observation, drawn.sample, drawn.log_prob, value, reward, over)
+            kept = Steps(games.seen, drawn.sample, drawn.log_prob, value, reward, over)
             told = Progress(jnp.where(over, scores, 0.0).sum(), over.sum(), head.outside(outputs))
             return (after, jnp.where(over, 0.0, scores), key), (kept, told)
 
@@ -265,7 +242,7 @@ def _program(settings: Settings) -> Program:
 
     def update(state: State, rate: Array, total: Array) -> tuple[State, Progress]:
         state, steps, told = play(state)
-        advantages = advantages_of(settings, steps, apply(state.parameters, state.games.observation)[1])
+        advantages = advantages_of(settings, steps, apply(state.parameters, state.games.seen)[1])
         flat = jax.tree.map(lambda x: x.reshape(settings.batch, *x.shape[2:]), (steps, advantages))
         falling = rate * (1 - state.updates / total)
 

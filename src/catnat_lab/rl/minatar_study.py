@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+import torch
 
+from catnat_lab.checkpoint import Checkpoint
 from catnat_lab.errors import UserError
-from catnat_lab.experiment import Done, Experiment, Finished, Job, Outcome, Place, missing
-from catnat_lab.rl.minatar import Outcome as Scores
-from catnat_lab.rl.minatar import Settings, State, program
-from catnat_lab.rl.sweep import MINATAR_NOTE
+from catnat_lab.experiment import Done, Finished, Job, Outcome, Place, missing
+from catnat_lab.rl.settings import MinAtarSettings as Settings
+from catnat_lab.rl.settings import check_distinct, check_least, pick
+from catnat_lab.rl.sweep import GamesAndHeads
 from catnat_lab.stopping import noted_stops
 
-NOTE, PROVENANCE = MINATAR_NOTE, "minatar provenance"
+if TYPE_CHECKING:
+    from catnat_lab.rl.minatar import Outcome as Scores
+
+NOTE, PROVENANCE = "minatar settings", "minatar provenance"
 FIRST_SEARCH_SEED = 10_000  # the final seeds are 1, 2, ...
 SAVED_EVERY = 60.0  # seconds
 
@@ -44,14 +45,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         """Name what is wrong, before anything is written."""
-        for name in ("games", "heads", "rates"):
-            values = getattr(self, name)
-            if not values or len(set(values)) < len(values):
-                told = ", ".join(map(str, values)) or "none"
-                raise UserError(f"{name} must hold at least one value, each once; got {told}")
-        for name in ("steps", "search_steps", "search_seeds", "envs"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} must be at least 1; got {getattr(self, name)}")
+        check_distinct(self, "games", "heads", "rates")
+        check_least(self, steps=1, search_steps=1, search_seeds=1, envs=1)
         if not 2 <= self.seeds < FIRST_SEARCH_SEED:
             raise UserError(f"seeds must be at least 2 and below {FIRST_SEARCH_SEED}; got {self.seeds}")
         for rate in self.rates:
@@ -64,32 +59,25 @@ class Plan:
 
 def plan_of(name: str) -> Plan:
     """smoke, quick or paper."""
-    if name == "paper":
-        return Plan()
-    small = Plan(("Breakout",), steps=500_000, rates=(0.00125, 0.005), search_steps=200_000, search_seeds=2, seeds=4)
-    if name == "quick":
-        return small
-    if name == "smoke":
-        return replace(small, steps=4_096, search_steps=1_024, search_seeds=1, seeds=2, envs=8)
-    raise UserError(f"preset must be one of smoke, quick, paper; got {name!r}")
+    quick = Plan(("Breakout",), steps=500_000, rates=(0.00125, 0.005), search_steps=200_000, search_seeds=2, seeds=4)
+    smoke = replace(quick, steps=4_096, search_steps=1_024, search_seeds=1, seeds=2, envs=8)
+    return pick(name, {"smoke": smoke, "quick": quick, "paper": Plan()})
+
+
+def study_name(game: str, head: str) -> str:
+    """The name of one table cell's study."""
+    return f"minatar {game} {head}"
 
 
 @dataclass
-class MinAtar(Experiment):
-    """All games and heads."""
+class MinAtar(GamesAndHeads):
+    """All games and heads. What trains is imported when it does: a report needs no JAX."""
 
     plan: Plan
 
     kind: ClassVar[str] = "catnat rl minatar"  # as published studies have it
     note: ClassVar[str] = NOTE
-
-    def __post_init__(self) -> None:
-        self.cells = {study_name(game, head): (game, head) for game in self.plan.games for head in self.plan.heads}
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The plan."""
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self.plan).items()}
+    cell = staticmethod(study_name)
 
     def left(self, done: Done) -> Sequence[Job]:
         """All rates of every cell, then all seeds at the best one: a job trains its seeds at once."""
@@ -133,71 +121,51 @@ class MinAtar(Experiment):
 
     def _play(self, settings: Settings, seeds: list[int], rates: list[float], what: str, place: Place) -> Scores:
         """All seeds at once, in parts; from the checkpoint, where there is one."""
+        import jax
+        import jax.numpy as jnp
+
+        from catnat_lab.rl.minatar import Outcome, program
+
         training = program(settings)
-        saved = Checkpoint(place.folder, settings, seeds, rates)
-        state = training.begin(jnp.array(seeds))
-        done, state, outcome = saved.load(state)
-        if done:
+        begun = training.begin(jnp.array(seeds))
+        scores, shape = Outcome.nothing(len(seeds), settings.updates), jax.tree.structure(begun)
+        saved, done, state = checkpoint_of(place.folder, settings, seeds, rates), 0, begun
+        before = saved.load(tensors_of(jax.tree.leaves(begun), scores))
+        if before is not None:
+            arrays = {name: value.numpy() for name, value in before.tensors.items()}
+            scores = Outcome(**{name: arrays.pop(name) for name in vars(scores)})
+            done, state = before.progress["done"], jax.tree.unflatten(shape, [jnp.array(x) for x in arrays.values()])
             place.tell(f"going on from step {done * settings.batch:,}")
         at, doing = time.monotonic(), f"{settings.game} {settings.head}, {what} ({len(seeds)} side by side)"
         with noted_stops() as stop:
             while done < settings.updates:
                 state, told = training.update(state, jnp.array(rates), settings.updates)
-                outcome.add(done, told)
+                scores.add(done, told)
                 done += 1
                 last = stop.asked  # as it is now: what is asked for later finds its checkpoint after the next update
                 if last or (time.monotonic() - at > SAVED_EVERY and done < settings.updates):
-                    saved.save(done, state, outcome)
+                    saved.save({"done": done}, tensors_of(jax.tree.leaves(state), scores))
                     at = time.monotonic()
                 place.progress(doing, done * settings.batch, settings.updates * settings.batch)
                 if last:
                     raise KeyboardInterrupt
         saved.remove()
-        return outcome
+        return scores
 
 
-class Checkpoint:
-    """A stack of seeds in one file of safetensors, which is renamed into place when it is complete."""
+def checkpoint_of(folder: Path, settings: Settings, seeds: list[int], rates: list[float]) -> Checkpoint:
+    """Of these seeds; its file is named by all that decides their numbers."""
+    import jax
 
-    def __init__(self, folder: Path, settings: Settings, seeds: list[int], rates: list[float]) -> None:
-        self.shape = len(seeds), settings.updates
-        stage = "final" if seeds[0] < FIRST_SEARCH_SEED else "rates"
-        self.path = folder / f"checkpoint-{settings.game}-{settings.head}-{stage}.safetensors"
-        self.key = json.dumps([settings.as_dict(), seeds, rates, jax.default_backend()], sort_keys=True)
-
-    def save(self, done: int, state: State, outcome: Scores) -> None:
-        """Write the state after so many updates."""
-        arrays = {f"{i}": np.ascontiguousarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_suffix(f".{os.getpid()}.partial")
-        save_file(arrays | vars(outcome), partial, metadata={"key": self.key, "done": f"{done}"})
-        partial.replace(self.path)
-
-    def load(self, begun: State) -> tuple[int, State, Scores]:
-        """Updates done, the state, and the scores so far; as begun where there is no checkpoint of these runs."""
-        nothing = Scores.nothing(*self.shape)
-        if not self.path.exists():
-            return 0, begun, nothing
-        leaves, shape = jax.tree.flatten(begun)
-        try:
-            with safe_open(self.path, "np") as file:
-                about = file.metadata()
-                if about is None or about.get("key") != self.key:  # of other runs, which were finished or given up
-                    return 0, begun, nothing
-                arrays = [jnp.asarray(file.get_tensor(f"{i}")) for i in range(len(leaves))]
-                outcome = Scores(**{name: file.get_tensor(name) for name in vars(nothing)})
-        except (SafetensorError, OSError) as problem:
-            raise UserError(f"{self.path} is not a whole checkpoint ({problem}); delete it to begin again") from None
-        return int(about["done"]), jax.tree.unflatten(shape, arrays), outcome
-
-    def remove(self) -> None:
-        """The runs are finished."""
-        self.path.unlink(missing_ok=True)
+    run = {"settings": settings.as_dict(), "seeds": seeds, "rates": rates, "device": jax.default_backend()}
+    name = hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()[:16]
+    return Checkpoint(folder / f"checkpoint-{name}.safetensors", run)
 
 
-def study_name(game: str, head: str) -> str:
-    """The name of one table cell's study."""
-    return f"minatar {game} {head}"
+def tensors_of(leaves: list[Any], scores: Scores) -> dict[str, torch.Tensor]:
+    """The state and the scores so far, by name; the leaves of the state in their order."""
+    arrays = {f"{i:04}": leaf for i, leaf in enumerate(leaves)} | vars(scores)
+    return {name: torch.from_numpy(np.array(value)) for name, value in arrays.items()}
 
 
 def best_rate(searched: Finished) -> float:
@@ -206,5 +174,4 @@ def best_rate(searched: Finished) -> float:
     finite = {rate: mean for rate, mean in means.items() if math.isfinite(mean)}
     if not finite:
         raise UserError(f"no rate has led to a finished episode: {sorted(means)}; give more --search-steps")
-
     return max(finite, key=finite.__getitem__)

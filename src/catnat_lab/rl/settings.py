@@ -2,48 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from catnat_lab.errors import UserError
 from catnat_lab.heads import check_head
 
 PAPER_STEPS = 8_000_000
+MINATAR = ("Breakout", "Asterix", "Freeway", "Seaquest", "SpaceInvaders")
+Chosen = TypeVar("Chosen")
 
 
 @dataclass(frozen=True)
-class Settings:
-    """One run of PPO."""
+class Ppo:
+    """What all runs of PPO have."""
 
     game: str = "Breakout"
     head: str = "catnat-natural"
-    seed: int = 1
     steps: int = PAPER_STEPS  # of all copies of the game together
     envs: int = 8  # copies of the game
     rollout: int = 128  # steps of every copy between two updates
     epochs: int = 4  # passes over a rollout
     minibatches: int = 4
-    rate: float = 2.5e-4
-    anneal: bool = True  # the rate, linearly to 0
     clip: float = 0.1  # of the probability ratio
-    clip_value: bool = True
     entropy: float = 0.01
     value: float = 0.5  # weight of half the squared error
     gradient: float = 0.5  # largest norm
     discount: float = 0.99
     trace: float = 0.95  # lambda of the advantages
-    clip_reward: bool = True  # what the learner sees, to its sign; returns are logged as the game counts them
 
     def __post_init__(self) -> None:
         """Name what is wrong, before anything is begun."""
         check_head(self.head)
-        least: dict[str, float] = {"seed": 0, "steps": 1, "envs": 1, "rollout": 1, "epochs": 1, "minibatches": 1}
-        for name, low in least.items():
-            if getattr(self, name) < low:
-                raise UserError(f"{name} must be at least {low}; got {getattr(self, name)}")
-        for name in ("rate", "clip", "gradient"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise UserError(f"{name} must be positive; got {getattr(self, name)}")
+        check_least(self, steps=1, envs=1, rollout=1, epochs=1, minibatches=1)
+        for name in ("clip", "gradient"):
+            check_positive(name, getattr(self, name))
         for name in ("entropy", "value"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise UserError(f"{name} must not be negative; got {getattr(self, name)}")
@@ -76,17 +70,81 @@ class Settings:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Settings(Ppo):
+    """One run of `ppo.Learner`."""
+
+    seed: int = 1
+    rate: float = 2.5e-4
+    anneal: bool = True  # the rate, linearly to 0
+    clip_value: bool = True
+    clip_reward: bool = True  # what the learner sees, to its sign; returns are logged as the game counts them
+
+    def __post_init__(self) -> None:
+        """Name what is wrong."""
+        super().__post_init__()
+        check_least(self, seed=0)
+        check_positive("rate", self.rate)
+
+
+@dataclass(frozen=True)
+class MinAtarSettings(Ppo):
+    """One training on MinAtar, of any number of seeds."""
+
+    steps: int = 10_000_000
+    envs: int = 64
+    minibatches: int = 8
+    clip: float = 0.2
+
+    def __post_init__(self) -> None:
+        """Name what is wrong."""
+        super().__post_init__()
+        if self.game not in MINATAR:
+            raise UserError(f"game must be one of {', '.join(MINATAR)}; got {self.game!r}")
+        if self.head == "sparsemax":
+            raise UserError("head must be softmax or a catnat here; got 'sparsemax'")
+        if self.batch % self.minibatches:
+            raise UserError(f"minibatches must divide the {self.batch} steps of a rollout; got {self.minibatches}")
+
+
 def preset(name: str, game: str) -> Settings:
     """smoke (seconds), quick (minutes on two cores) or paper. Vectors in place of images take other defaults."""
-    classic = "-v" in game
     full = Settings(game=game)
-    if classic:  # as Stable-Baselines3 has them
+    if "-v" in game:  # one of gymnasium's, with the settings of Stable-Baselines3
         small: dict[str, Any] = {"rollout": 256, "epochs": 10, "rate": 1e-3, "clip": 0.2, "entropy": 0.0, "value": 1.0}
         full = replace(full, **small, anneal=False, clip_value=False, clip_reward=False, steps=100_000)
-    if name == "paper":
-        return full
-    if name == "quick":
-        return replace(full, steps=min(full.steps, 100_000))
-    if name == "smoke":
-        return replace(full, steps=64, envs=2, rollout=16, epochs=2, minibatches=2)
-    raise UserError(f"preset must be one of smoke, quick, paper; got {name!r}")
+    quick = replace(full, steps=min(full.steps, 100_000))
+    smoke = replace(full, steps=64, envs=2, rollout=16, epochs=2, minibatches=2)
+    return pick(name, {"smoke": smoke, "quick": quick, "paper": full})
+
+
+# -- checks that plans of studies have too -----------------------------------------------------------------------
+
+
+def pick(name: str, presets: Mapping[str, Chosen]) -> Chosen:
+    """The preset of that name."""
+    if name not in presets:
+        raise UserError(f"preset must be one of {', '.join(presets)}; got {name!r}")
+    return presets[name]
+
+
+def check_least(given: object, **least: int) -> None:
+    """Raise unless every setting is at least that."""
+    for name, low in least.items():
+        if getattr(given, name) < low:
+            raise UserError(f"{name} must be at least {low}; got {getattr(given, name)}")
+
+
+def check_positive(name: str, value: float) -> None:
+    """Raise unless it is positive and finite."""
+    if not 0 < value < float("inf"):
+        raise UserError(f"{name} must be positive; got {value}")
+
+
+def check_distinct(given: object, *names: str) -> None:
+    """Raise unless every setting holds some values, each once."""
+    for name in names:
+        values = getattr(given, name)
+        if not values or len(set(values)) < len(values):
+            told = ", ".join(map(str, values)) or "none"
+            raise UserError(f"{name} must hold at least one value, each once; got {told}")

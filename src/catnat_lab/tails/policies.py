@@ -42,12 +42,13 @@ class Policy(Task):
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # PyTorch wants some of the GPU too
         import jax.numpy as jnp  # here: the other tasks need no JAX
 
-        from catnat_lab.rl.minatar import Outcome, Settings, program
+        from catnat_lab.rl.minatar import Outcome, program
+        from catnat_lab.rl.settings import MinAtarSettings
 
         found: dict[Job, Result] = {}
         for head, group in groupby(sorted(jobs, key=lambda job: job.head), key=lambda job: job.head):
             some = list(group)
-            settings = Settings(self.game, head, self.steps, self.envs)
+            settings = MinAtarSettings(self.game, head, self.steps, self.envs)
             training = program(settings)
             state = training.begin(jnp.array([job.seed for job in some]))
             outcome, rates = Outcome.nothing(len(some), settings.updates), jnp.array([job.rate for job in some])

@@ -25,7 +25,7 @@ from torch.distributions import Categorical
 from catnat_lab.devices import one_thread
 from catnat_lab.provenance import provenance
 from catnat_lab.rl.atari import Atari
-from catnat_lab.rl.catalogue import make_games
+from catnat_lab.rl.games import make_games
 from catnat_lab.rl.network import ActorCritic
 from catnat_lab.rl.ppo import Learner
 from catnat_lab.rl.settings import Settings

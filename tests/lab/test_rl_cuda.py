@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
-from catnat_lab.rl.catalogue import make_games
-from catnat_lab.rl.ppo import Learner, Repeated
+from catnat_lab.checkpoint import read
+from catnat_lab.devices import Repeated
+from catnat_lab.rl.games import make_games
+from catnat_lab.rl.ppo import Learner
 from catnat_lab.rl.settings import preset
-from catnat_lab.rl.train import train
+from catnat_lab.rl.train import CHECKPOINT, train
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 CUDA = torch.device("cuda")
@@ -46,10 +47,10 @@ def test_a_stopped_run_goes_on(tmp_path: Path) -> None:
     assert not train(settings, tmp_path / "parts", CUDA, minutes=1e-9).finished
     again = train(settings, tmp_path / "parts", CUDA)
     assert again.finished and again.episodes == whole.episodes
-    (ours,), (theirs,) = (list((tmp_path / name).glob("*.safetensors")) for name in ("parts", "whole"))
-    for key, value in load_file(ours).items():
+    ours, theirs = (read(tmp_path / name / CHECKPOINT).tensors for name in ("parts", "whole"))
+    for key, value in ours.items():
         if value.is_floating_point():
-            torch.testing.assert_close(value, load_file(theirs)[key], rtol=1e-3, atol=1e-5, msg=key)
+            torch.testing.assert_close(value, theirs[key], rtol=1e-3, atol=1e-5, msg=key)
 
 
 def test_learners_come_and_go(tmp_path: Path) -> None:

@@ -6,16 +6,15 @@ import json
 import sys
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
 from catnat_lab.errors import UserError
 from catnat_lab.rl import atari
 from catnat_lab.rl.atari import Atari
-from catnat_lab.rl.catalogue import atari_games, check_game, make_games
-from catnat_lab.rl.classic import Classic
-from catnat_lab.rl.games import Games, Step
-from catnat_lab.rl.watch import Screen
+from catnat_lab.rl.games import SEEDS_APART, Games, Step, atari_games, check_game, make_games
+from tests.lab.rl_cases import short_cartpole
 
 
 def some_actions(games: Games, steps: int) -> np.ndarray[Any, Any]:
@@ -27,7 +26,10 @@ def play(games: Games, steps: int) -> list[Step]:
     return [games.step(actions) for actions in some_actions(games, steps)]
 
 
-@pytest.mark.parametrize(("name", "steps"), [("Breakout", 300), ("CartPole-v1", 120), ("Taxi-v4", 450)])
+GAMES = [("Breakout", 300), ("CartPole-v1", 120), ("Taxi-v4", 450), ("Blackjack-v1", 20)]
+
+
+@pytest.mark.parametrize(("name", "steps"), GAMES)
 def test_a_replayed_game_goes_on_as_if_it_had_never_stopped(name: str, steps: int) -> None:
     whole, half = make_games(name, 3), make_games(name, 3)
     before = play(whole, steps)
@@ -48,7 +50,7 @@ def test_a_copy_that_was_given_a_new_seed_is_replayed_too(monkeypatch: pytest.Mo
     whole, again = make_games("Breakout", 2), make_games("Breakout", 2)
     last = play(whole, 400)[-1]
     history = json.loads(json.dumps(whole.history()))
-    assert min(history["seeds"]) != atari.seed_of(3) and max(history["episodes"]) <= 2
+    assert min(history["seeds"]) != 3 * SEEDS_APART and max(history["episodes"]) <= 2
     np.testing.assert_array_equal(again.replay(history)[0], last.observation)
     for actions in some_actions(whole, 40)[::-1]:
         np.testing.assert_array_equal(whole.step(actions).observation, again.step(actions).observation)
@@ -64,19 +66,16 @@ def test_every_life_is_begun_with_fire() -> None:
 
 def test_the_screen_shows_the_game_that_is_played() -> None:
     """Through lost lives, where FIRE is pressed whatever was chosen: an idle game ends in both at the same step."""
-    games = make_games("Breakout", 1)
+    games = make_games("Breakout", 1, pictures=True)
     assert isinstance(games, Atari)
     games.reset(3)
-    screen, over, length = Screen(games, 3), False, 0
-    shown = screen.env.step
-    ends = []
-    screen.env.step = lambda actions: ends.append(shown(actions)) or ends[-1]  # type: ignore[method-assign,func-returns-value]
+    real, ends, over, length = games.screen.step, [], False, 0
+    games.screen.step = lambda actions: ends.append(real(actions)) or ends[-1]  # type: ignore[func-returns-value]
     while not over:
         over, length = bool(games.step(np.zeros(1, np.int64)).over[0]), length + 1
-        picture = screen.follow()
-        assert picture.shape == (210, 160, 3) and length < 1000
+        picture = games.picture()
+        assert picture.shape == (210, 160, 3) and np.array_equal(picture, ends[-1][0][0, 0]) and length < 1000
     assert [bool(step[2][0]) for step in ends] == [False] * (length - 1) + [True]
-    assert not np.array_equal(picture, ends[-1][0][0, 0])  # its own last picture, not the next game's first
 
 
 def test_seeds_make_games() -> None:
@@ -107,7 +106,7 @@ def test_scores_are_not_clipped() -> None:
 
 def test_no_step_is_a_mere_reset() -> None:
     """The step after an episode's end moves the game by the four frames of an action, as every other."""
-    games = Atari("Breakout", "breakout", 1)
+    games = Atari("breakout", 1)
     games.reset(3)
     nothing = {"reset_mask": np.zeros(1, bool)}  # resets no copy, and tells of all
     frames, ended = int(games.env.reset(options=nothing)[1]["episode_frame_number"][0]), 0
@@ -116,15 +115,31 @@ def test_no_step_is_a_mere_reset() -> None:
         now = int(games.env.reset(options=nothing)[1]["episode_frame_number"][0])
         assert over or now == frames + 4
         frames, ended = now, ended + int(over)
-    assert games.log.episodes == [1 + ended] and ended > 0
+    assert games.episodes == [1 + ended] and ended > 0
 
 
 def test_time_cuts_an_episode_and_its_last_observation_is_kept() -> None:
-    games = Classic("CartPole-v1", 1)
-    games.envs[0] = __import__("gymnasium").make("CartPole-v1", max_episode_steps=5)
-    steps = play(games, 5)
+    steps = play(make_games(short_cartpole(5), 1), 5)
     assert steps[-1].over[0] and list(steps[-1].cut) == [0] and not any(step.cut for step in steps[:-1])
     assert not np.array_equal(steps[-1].cut[0], steps[-1].observation[0])
+
+
+def test_states_that_are_numbers_are_one_hot() -> None:
+    seen, _ = make_games("Taxi-v4", 3).reset(0)
+    assert seen.shape == (3, 500) and seen.dtype == np.float32 and (seen.sum(1) == 1).all() and seen.max() == 1
+    blackjack, _ = make_games("Blackjack-v1", 2).reset(0)  # the player's sum, the dealer's card, and a usable ace
+    assert blackjack.shape == (2, 32 + 11 + 2) and (blackjack.sum(1) == 3).all()
+
+
+def test_observations_of_any_length_are_refused() -> None:
+    gymnasium.register("Words-v0", Words)
+    with pytest.raises(UserError, match="game must have observations of one length; 'Words-v0' has Sequence"):
+        make_games("Words-v0", 1)
+
+
+class Words(gymnasium.Env[Any, Any]):
+    observation_space = gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(3))
+    action_space = gymnasium.spaces.Discrete(2)
 
 
 def test_allowed_actions_are_the_games() -> None:
@@ -141,10 +156,8 @@ def test_allowed_actions_are_the_games() -> None:
         ("Qwxyz", 1, "game must be an Atari game"),
         ("Nothing-v1", 1, "known to gymnasium; got 'Nothing-v1'"),
         ("Pendulum-v1", 1, "discrete action space; 'Pendulum-v1' has Box"),
-        ("Blackjack-v1", 1, "vectors or numbered states as observations"),
         ("ALE/Breakout-v5", 1, "title, here Breakout; got gymnasium's id 'ALE/Breakout-v5'"),
         ("MsPacmanNoFrameskip-v4", 1, "here MsPacman;"),
-        ("Breakout", 0, "envs must be at least 1; got 0"),
     ],
 )
 def test_bad_games_are_refused_in_one_line(name: str, count: int, message: str) -> None:

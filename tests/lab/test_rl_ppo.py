@@ -14,11 +14,11 @@ import catnat.torch as ct
 from catnat_lab.errors import UserError
 from catnat_lab.heads import HEAD_NAMES, activation_of, head
 from catnat_lab.rl import ppo
-from catnat_lab.rl.catalogue import make_games
-from catnat_lab.rl.games import Step
+from catnat_lab.rl.games import Step, make_games
 from catnat_lab.rl.network import ActorCritic
 from catnat_lab.rl.ppo import MEASURES, Learner, estimate
 from catnat_lab.rl.settings import Settings, preset
+from tests.lab.rl_cases import short_cartpole
 
 SMALL = replace(preset("paper", "CartPole-v1"), envs=4, rollout=32, minibatches=2, epochs=2, entropy=0.01, steps=640)
 
@@ -164,11 +164,7 @@ def test_forbidden_actions_are_never_taken() -> None:
 
 def test_what_follows_a_cut_episode_counts() -> None:
     """CartPole ends after 500 steps: the value of its last state is added, not 0."""
-    gymnasium = pytest.importorskip("gymnasium")
-    ours = learner(replace(SMALL, discount=0.5, trace=0.0))
-    for i in range(4):
-        ours.games.envs[i] = gymnasium.make("CartPole-v1", max_episode_steps=4)  # type: ignore[attr-defined]
-    ours._see(*ours.games.reset(0))
+    ours = learner(replace(SMALL, game=short_cartpole(4), discount=0.5, trace=0.0))
     ours.play()
     with torch.no_grad():
         expected = 1 + 0.5 * ours.values[1:4] - ours.values[:3]

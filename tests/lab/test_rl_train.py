@@ -5,22 +5,22 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from PIL import Image
 
+from catnat_lab.checkpoint import Saved, read
 from catnat_lab.cli import main
 from catnat_lab.errors import UserError
-from catnat_lab.rl import checkpoint
 from catnat_lab.rl import train as training
 from catnat_lab.rl.ppo import Learner
 from catnat_lab.rl.settings import Settings, preset
-from catnat_lab.rl.train import EPISODES, only_one, read_episodes, train
+from catnat_lab.rl.train import CHECKPOINT, EPISODES, only_one, read_episodes, train
 from catnat_lab.stopping import noted_stops
 from tests.thinned import thinned
 
@@ -30,9 +30,8 @@ TAXI = replace(CART, game="Taxi-v4", head="softmax", steps=1024)
 BREAKOUT = replace(preset("smoke", "Breakout"), envs=2, rollout=80, minibatches=2, epochs=1, steps=640)
 
 
-def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
-    (path,) = folder.glob("checkpoint-*.safetensors")
-    return load_file(path)
+def saved_in(folder: Path) -> Saved:
+    return read(folder / CHECKPOINT)
 
 
 def kill_at(patch: pytest.MonkeyPatch, update: int) -> None:
@@ -62,10 +61,10 @@ def test_a_killed_run_ends_as_if_it_had_not_been(
     killed = train(settings, tmp_path / "killed", CPU)
     assert whole.finished and killed == whole and whole.episodes
     assert (tmp_path / "killed" / EPISODES).read_bytes() == (tmp_path / "whole" / EPISODES).read_bytes()
-    for name, value in tensors_of(tmp_path / "whole").items():
-        assert torch.equal(value, tensors_of(tmp_path / "killed")[name]), name
-    found = [json.loads((tmp_path / name / "checkpoint.json").read_text()) for name in ("whole", "killed")]
-    assert found[0] == found[1]
+    one, other = saved_in(tmp_path / "whole"), saved_in(tmp_path / "killed")
+    for name, value in one.tensors.items():
+        assert torch.equal(value, other.tensors[name]), name
+    assert one.run == other.run and one.progress == other.progress
     assert train(settings, tmp_path / "killed", CPU) == whole  # there is nothing left to do
 
 
@@ -78,22 +77,22 @@ def test_minutes_stop_a_run_which_goes_on(tmp_path: Path) -> None:
 
 def test_a_kill_while_a_checkpoint_is_written_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = train(CART, tmp_path / "whole", CPU)
-    real, calls = checkpoint._write, 0
+    real, calls = os.fsync, 0
 
-    def write(path: Path, how: Callable[[Path], object]) -> None:
+    def fsync(file: int) -> None:
         nonlocal calls
         calls += 1
-        if calls == 8:  # the tensors of the fourth are there, what belongs to them is not
-            path.with_suffix(".99.partial").write_text('{"format": 1, "tens')
+        if calls == 4:  # the fourth is written, but not in its place
+            (tmp_path / "killed" / "checkpoint.99.partial").write_text("half a fi")
             raise KeyboardInterrupt
-        real(path, how)
+        real(file)
 
     with monkeypatch.context() as patch:
         patch.setattr(training, "SAVED_EVERY", -1.0)
-        patch.setattr(checkpoint, "_write", write)
+        patch.setattr(os, "fsync", fsync)
         with pytest.raises(KeyboardInterrupt):
             train(CART, tmp_path / "killed", CPU)
-    assert json.loads((tmp_path / "killed" / "checkpoint.json").read_text())["progress"]["updates"] == 3
+    assert saved_in(tmp_path / "killed").progress["updates"] == 3
     assert train(CART, tmp_path / "killed", CPU) == whole
     assert not list((tmp_path / "killed").glob("*.partial"))
 
@@ -108,8 +107,8 @@ def a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"game": "Acrobot-v1"}, "holds another run: game was CartPole-v1, now Acrobot-v1; give another --output"),
-        ({"head": "softmax"}, "holds another run: head was catnat-natural, now softmax"),
+        ({"game": "Acrobot-v1"}, "is of another run: game was CartPole-v1, now Acrobot-v1; give another --output"),
+        ({"head": "softmax"}, "is of another run: head was catnat-natural, now softmax"),
         ({"seed": 2, "rate": 0.5}, "seed was 1, now 2; rate was 0.001, now 0.5"),
         ({"steps": 256}, "steps was 128, now 256"),
     ],
@@ -117,27 +116,6 @@ def a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_another_runs_checkpoint_is_refused(a_run: Path, change: dict[str, float], message: str) -> None:
     with pytest.raises(UserError, match=message):
         train(replace(CART, **({"steps": 128} | change)), a_run, CPU)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("part", ["checkpoint.json", "tensors", "no tensors", "text", "version"])
-def test_a_broken_checkpoint_is_refused(a_run: Path, part: str, tmp_path: Path) -> None:
-    for path in a_run.glob("*.*"):
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    (tensors,) = tmp_path.glob("checkpoint-*.safetensors")
-    about = tmp_path / "checkpoint.json"
-    if part == "checkpoint.json":
-        about.write_bytes(about.read_bytes()[:60])
-    elif part == "tensors":
-        tensors.write_bytes(tensors.read_bytes()[:-40])
-    elif part == "no tensors":
-        tensors.unlink()
-    elif part == "text":
-        about.write_text("[]")
-    else:
-        about.write_text(about.read_text().replace('"format": 1', '"format": 9'))
-    with pytest.raises(UserError) as found:
-        train(replace(CART, steps=128), tmp_path, CPU)
-    assert "\n" not in str(found.value) and str(tmp_path) in str(found.value)
 
 
 def test_a_run_whose_numbers_end_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,9 +131,10 @@ def test_a_run_whose_numbers_end_is_over(tmp_path: Path, monkeypatch: pytest.Mon
     assert found.diverged and found.finished and found.steps == 4 * CART.batch and np.isnan(found.score)
 
 
-def test_half_a_line_of_episodes_is_no_episode(tmp_path: Path) -> None:
+def test_half_a_list_of_episodes_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / EPISODES).write_text("step,score,length\n8,1.5,4\n16,2")
-    assert [episode.score for episode in read_episodes(tmp_path / EPISODES)] == [1.5]
+    with pytest.raises(UserError, match=r"episodes\.csv is no list of episodes"):
+        read_episodes(tmp_path / EPISODES)
 
 
 def test_the_command_trains_shows_and_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,7 +142,7 @@ def test_the_command_trains_shows_and_refuses(tmp_path: Path, capsys: pytest.Cap
     out = str(tmp_path / "run")
     assert main(["rl", "--game", "Breakout", "--preset", "smoke", "--device", "cpu", "--output", out]) == 0
     assert "Breakout by catnat-natural, seed 1: 64 steps" in capsys.readouterr().out
-    assert {"checkpoint.json", EPISODES, "provenance.json"} <= {path.name for path in Path(out).iterdir()}
+    assert {CHECKPOINT, EPISODES, "provenance.json"} <= {path.name for path in Path(out).iterdir()}
     assert list((Path(out) / "tensorboard").iterdir())
     assert main(["rl-watch", "--output", out, "--steps", "20"]) == 0
     assert "after 20 steps" in capsys.readouterr().out
@@ -171,7 +150,7 @@ def test_the_command_trains_shows_and_refuses(tmp_path: Path, capsys: pytest.Cap
     assert picture[:6] == b"GIF89a"
     for arguments, message in (
         (["rl", "--game", "Breakot"], "near it"),
-        (["rl", "--game", "Breakout", "--preset", "smoke", "--head", "softmax", "--output", out], "holds another run"),
+        (["rl", "--game", "Breakout", "--preset", "smoke", "--head", "softmax", "--output", out], "of another run"),
         (["rl", "--envs", "0"], "envs must be at least 1; got 0"),
         (["rl", "--minutes", "0", "--game", "CartPole-v1", "--output", out], "minutes must be positive"),
         (["rl-watch", "--output", str(tmp_path / "none")], "there is no checkpoint in"),
@@ -179,6 +158,30 @@ def test_the_command_trains_shows_and_refuses(tmp_path: Path, capsys: pytest.Cap
         assert main([*arguments, *([] if "rl-watch" in arguments else ["--device", "cpu"])]) == 2
         told = capsys.readouterr().err.strip()
         assert message in told and told.startswith("error: ") and "\n" not in told
+
+
+def test_a_run_on_vectors_is_reported_and_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CartPole's reward is 1 a step, so a score is the length of its episode; and a picture is what gymnasium draws."""
+    found = train(CART, tmp_path, CPU)
+    assert main(["report", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    lengths = [episode.length for episode in found.episodes[-100:]]
+    assert f"Score {np.mean(lengths):.1f}, of the last 100 of {len(found.episodes)} episodes in 1,280 steps" in told
+    assert "Over training (steps): " in told and "Learning curves" in (tmp_path / "report.html").read_text()
+    curve = (tmp_path / "curves.csv").read_text().splitlines()
+    assert curve[0] == "game,head,rank,seed,step,score" and curve[1].startswith("CartPole-v1,catnat-natural,0,1,")
+    assert main(["report", str(tmp_path / "none")]) == 2
+    capsys.readouterr()
+    pytest.importorskip("pygame")
+    assert main(["rl-watch", "--output", str(tmp_path), "--steps", "5"]) == 0
+    assert "picture: " in capsys.readouterr().out
+    with Image.open(tmp_path / "play.gif") as picture:
+        assert picture.size == (600, 400) and picture.n_frames > 1
+    monkeypatch.setitem(sys.modules, "pygame", None)  # as if it were not installed
+    assert main(["rl-watch", "--output", str(tmp_path), "--steps", "5"]) == 0
+    assert "no picture: gymnasium draws by pygame, which the extra watch has" in capsys.readouterr().out
 
 
 def test_ctrl_c_saves_what_there_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -201,7 +201,7 @@ class RlMinatar:
     storage: str | None = None
     """Database URL of the study; by default a SQLite file in the output folder."""
     games: tuple[str, ...] | None = None
-    """Of Breakout and Seaquest; by default the preset's, as all that follows."""
+    """Of Breakout, Asterix, Freeway, Seaquest and SpaceInvaders; by default the preset's, as all that follows."""
     heads: tuple[str, ...] | None = None
     """The policies': softmax and the catnats."""
     steps: int | None = None
@@ -222,7 +222,7 @@ class RlMinatar:
 
 @dataclass(frozen=True)
 class RlWatch:
-    """Show a trained policy play one game: a GIF for Atari, and its score."""
+    """Show a trained policy play one game: its score, and a GIF, for which gymnasium's games need the extra watch."""
 
     output: Path
     """Folder of the run."""
@@ -265,10 +265,10 @@ class Tails:
 
 @dataclass(frozen=True)
 class Report:
-    """Write a study's report again, finished or not."""
+    """Write the report of a study again, finished or not, or that of a single run of `catnat rl`."""
 
     where: Annotated[str, tyro.conf.Positional]
-    """Folder or database URL of the study."""
+    """Folder or database URL of the study, or folder of the run."""
     output: Path | None = None
     """Folder of the report; by default the study's."""
 

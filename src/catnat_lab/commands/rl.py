@@ -7,7 +7,7 @@ import sys
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -15,21 +15,32 @@ from catnat_lab.commands.options import Rl, RlMinatar, RlSweep, RlWatch
 from catnat_lab.commands.parts import DATABASE, Bars, command_line, continued, device_of, run_study, say, show
 from catnat_lab.errors import UserError
 from catnat_lab.executors import begin
-from catnat_lab.experiment import with_tuples
+from catnat_lab.experiment import Finished, with_tuples
 from catnat_lab.provenance import provenance
+from catnat_lab.report import Report, write, write_pages
+from catnat_lab.report import minatar as minatar_report
 from catnat_lab.report import rl as rl_report
-from catnat_lab.report import write
-from catnat_lab.rl import settings as rl_settings
+from catnat_lab.rl import minatar_study
+from catnat_lab.rl import sweep as studied
+from catnat_lab.rl import train as training
+from catnat_lab.rl.settings import preset
+from catnat_lab.rl.sweep import curve_of
+from catnat_lab.rl.train import result_in
+from catnat_lab.rl.watch import play, write_gif
 from catnat_lab.studies import Study
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Chosen = TypeVar("Chosen", bound="DataclassInstance")
 
 
 def train(options: Rl) -> None:
     """Train to the end, and say what it came to."""
-    from catnat_lab.rl import train as training
-
     if options.threads < 0:
         raise UserError(f"threads must not be negative; got {options.threads}")
-    settings, device = settings_of(options), device_of(options.device)
+    settings = changed(preset(options.preset, options.game), options)
+    device = device_of(options.device)
     folder = options.output or Path(f"runs/rl/{settings.game.replace('/', '-')}-{settings.head}-{settings.seed}")
     facts = provenance(command_line(), device) | {"settings": settings.as_dict()}
     note = cache(lambda: note_run(folder, facts))  # once
@@ -53,22 +64,17 @@ def train(options: Rl) -> None:
     print(f"curves: {folder}")
 
 
-def settings_of(options: Rl) -> rl_settings.Settings:
+def changed(preset: Chosen, options: object) -> Chosen:
     """The preset with what was given instead of it."""
-    names = [field.name for field in fields(rl_settings.Settings) if hasattr(options, field.name)]
-    given = {name: value for name in names if (value := getattr(options, name)) is not None}
-    return replace(rl_settings.preset(options.preset, options.game), **given)
+    names = [field.name for field in fields(preset) if getattr(options, field.name, None) is not None]
+    return replace(preset, **{name: getattr(options, name) for name in names})
 
 
 def sweep(options: RlSweep) -> None:
     """Train what is not trained yet, then say what there is."""
-    from catnat_lab.rl import sweep as studied
-
     if options.minutes is not None and not options.minutes > 0:
         raise UserError(f"minutes must be positive; got {options.minutes}")
-    names = [field.name for field in fields(studied.Plan)]
-    given = {name: value for name in names if (value := getattr(options, name)) is not None}
-    plan, device = replace(studied.plan_of(options.preset), **given), device_of(options.device)
+    plan, device = changed(studied.plan_of(options.preset), options), device_of(options.device)
     with Study(options.storage or options.output / DATABASE, conduct=True, tell=say) as study:
         both = begin(studied.PolicySweep(plan), study)  # they may be more than is asked for now
         experiment = studied.PolicySweep(studied.Plan(**with_tuples(both)), options.threads)
@@ -81,18 +87,13 @@ def sweep(options: RlSweep) -> None:
 def minatar(options: RlMinatar) -> None:
     """Train what is not trained yet, then report."""
     try:
+        import gymnax  # noqa: F401
         import jax
-
-        from catnat_lab.report import minatar as minatar_report
-        from catnat_lab.rl import minatar_study
     except ImportError as missing:
         raise UserError(f'this needs the extra minatar, pip install "catnat[minatar]" ({missing})') from None
-    names = [field.name for field in fields(minatar_study.Plan)]
-    given = {name: value for name in names if (value := getattr(options, name)) is not None}
-    plan = replace(minatar_study.plan_of(options.preset), **given)
+    experiment = minatar_study.MinAtar(changed(minatar_study.plan_of(options.preset), options))
     with Study(options.storage or options.output / DATABASE, conduct=True, tell=say) as study:
         jax.config.update("jax_compilation_cache_dir", str(options.output / "compiled"))  # for the next start
-        experiment = minatar_study.MinAtar(plan)
         begin(experiment, study)
         facts = {"jax": jax.__version__, "jax on": str(jax.devices()[0])}
         note = minatar_study.PROVENANCE
@@ -103,16 +104,33 @@ def minatar(options: RlMinatar) -> None:
 
 def watch(options: RlWatch) -> None:
     """Play, and write the picture."""
-    from catnat_lab.rl.watch import play, write_gif
-
     played = play(options.output, seed=options.seed, greedy=options.greedy, steps=options.steps)
     print(f"score {played.score:g} after {played.length} steps")
     if not played.pictures:
-        print("no picture: only Atari's games have a screen")
-    else:
-        path = options.gif or options.output / "play.gif"
-        write_gif(played.pictures, path)
-        print(f"picture: {path}")
+        print("no picture: gymnasium draws by pygame, which the extra watch has")
+        return
+    path = options.gif or options.output / "play.gif"
+    write_gif(played.pictures, path)
+    print(f"picture: {path}")
+
+
+def report_run(folder: Path, output: Path) -> None:
+    """What one run has come to so far: its score, its curve, and a page."""
+    settings, result = result_in(folder)
+    told, curve = {"score": result.score, "episodes": float(len(result.episodes))}, curve_of(result)
+    run = Finished(0, {"stage": "final", "rank": 0, "seed": settings.seed}, -result.score, told, {"curve": curve})
+    plan = {"games": [settings.game], "heads": [settings.head], "steps": result.steps, "trials": 0, "seeds": 1}
+    path, final = folder / "provenance.json", {(settings.game, settings.head): [run]}
+    known = json.loads(path.read_text()) if path.exists() else {}
+    results = rl_report.Results(plan, final, {cell: [] for cell in final}, known)
+    table, figures = rl_report.table_of(results), tuple(rl_report.figures_of(results))
+    every = range(0, len(curve["step"]), max(1, len(curve["step"]) // 10))
+    points = ", ".join(f"{curve['score'][i]:.1f} ({curve['step'][i]:,.0f})" for i in every)
+    words = f"Score {result.score:.1f}, of the last 100 of {len(result.episodes):,} episodes in {result.steps:,} steps."
+    page = Report(f"PPO on {settings.game} by {settings.head}", words, known, (table,), figures=figures)
+    numbers = {"curves.csv": rl_report.curves_csv(results)}
+    show(lambda _, place: write_pages(page, place, numbers), [table], results, output)
+    print(f"{words}\nOver training (steps): {points or 'no episode has ended'}")
 
 
 def note_run(folder: Path, facts: dict[str, Any]) -> None:

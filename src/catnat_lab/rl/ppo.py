@@ -6,7 +6,6 @@ so that it is free for the games.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from catnat_lab.devices import uncollected
+from catnat_lab.checkpoint import random_streams, set_random_streams
+from catnat_lab.devices import Repeated
 from catnat_lab.heads import head
 from catnat_lab.rl.games import Array, Games, Step
 from catnat_lab.rl.network import ActorCritic
@@ -23,7 +23,6 @@ from catnat_lab.rl.settings import Settings
 EPSILON = 1e-5  # of Adam
 # what is measured, as means over an update's minibatches
 MEASURES = ("policy loss", "value loss", "entropy", "KL", "clipped", "gradient norm")
-WARM_UP = 3  # calls before a graph is captured, as PyTorch asks for; they are taken back
 
 
 @dataclass(frozen=True)
@@ -86,6 +85,11 @@ class Learner:
         measured = dict(zip(MEASURES, means.tolist(), strict=True))
         self.measured.zero_()
         return finished, measured
+
+    @property
+    def steps(self) -> int:
+        """So many of all copies together are done."""
+        return self.updates * self.settings.batch
 
     def close(self) -> None:
         """Let go of the captured graphs, and with them of the memory."""
@@ -150,7 +154,7 @@ class Learner:
         """Add up the present episodes; those that have ended."""
         self.scores += step.reward
         self.lengths += 1
-        done = self.updates * self.settings.batch + (t + 1) * self.settings.envs
+        done = self.steps + (t + 1) * self.settings.envs
         ended = [Episode(done, float(self.scores[i]), int(self.lengths[i])) for i in np.flatnonzero(step.over)]
         self.scores[step.over], self.lengths[step.over] = 0, 0
         return ended
@@ -161,7 +165,11 @@ class Learner:
         """Some passes over the rollout in minibatches."""
         settings = self.settings
         left = 1 - self.updates / settings.updates if settings.anneal else 1.0
-        _set_rate(self.optimizer, settings.rate * left)
+        group = self.optimizer.param_groups[0]
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(settings.rate * left)  # where the captured graph reads it
+        else:
+            group["lr"] = settings.rate * left
         for _ in range(settings.epochs):
             order = torch.randperm(settings.batch, device=self.device)
             for i in range(settings.minibatches):
@@ -206,10 +214,7 @@ class Learner:
         named = {f"network.{name}": value.detach() for name, value in self.network.named_parameters()}
         for i, state in enumerate(self.optimizer.state.values()):
             named |= {f"adam.{i}.{name}": value for name, value in state.items()}
-        named["random"] = torch.get_rng_state()
-        if self.device.type == "cuda":
-            named["random on the GPU"] = torch.cuda.get_rng_state(self.device)
-        return named
+        return named | random_streams(self.device)
 
     def progress(self) -> dict[str, Any]:
         """The rest of it, as JSON can hold it."""
@@ -228,9 +233,7 @@ class Learner:
         self.updates = int(progress["updates"])
         self.scores, self.lengths = np.array(progress["scores"], float), np.array(progress["lengths"], np.int64)
         self._see(*self.games.replay(progress["games"]))
-        torch.set_rng_state(tensors["random"])
-        if self.device.type == "cuda":
-            torch.cuda.set_rng_state(tensors["random on the GPU"], self.device)
+        set_random_streams(tensors, self.device)
 
 
 def estimate(rewards: Array, lost: Array, values: Array, following: Array, discount: float, trace: float) -> Array:
@@ -246,46 +249,6 @@ def estimate(rewards: Array, lost: Array, values: Array, following: Array, disco
     return advantages
 
 
-class Repeated:
-    """A function of no arguments that works on tensors in place; on a GPU it is captured once and then replayed."""
-
-    def __init__(self, function: Callable[[], None], changed: list[Tensor], device: torch.device) -> None:
-        self.function, self.changed, self.device = function, changed, device
-        self.graph: torch.cuda.CUDAGraph | None = None
-
-    def __call__(self) -> None:
-        """Call it."""
-        if self.device.type != "cuda":
-            self.function()
-            return
-        if self.graph is None:
-            with uncollected():
-                self.graph = self._captured()
-        self.graph.replay()
-
-    def _captured(self) -> torch.cuda.CUDAGraph:
-        before, random = [tensor.detach().clone() for tensor in self.changed], torch.cuda.get_rng_state(self.device)
-        side = torch.cuda.Stream(self.device)
-        side.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UP):
-                self.function()
-                _put_back(self.changed, before)
-        torch.cuda.current_stream(self.device).wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self.function()
-        _put_back(self.changed, before)
-        torch.cuda.set_rng_state(random, self.device)
-        return graph
-
-
-@torch.no_grad()
-def _put_back(changed: list[Tensor], before: list[Tensor]) -> None:
-    for tensor, kept in zip(changed, before, strict=True):
-        tensor.copy_(kept)
-
-
 def _adam(parameters: list[nn.Parameter], rate: float, device: torch.device) -> torch.optim.Adam:
     """Adam with its moments made at once, so that a graph can be captured and a checkpoint put back."""
     captured = device.type == "cuda"
@@ -296,11 +259,3 @@ def _adam(parameters: list[nn.Parameter], rate: float, device: torch.device) -> 
         steps = torch.zeros((), device=device) if captured else torch.zeros(())
         optimizer.state[parameter] = {"step": steps, **moments}
     return optimizer
-
-
-def _set_rate(optimizer: torch.optim.Adam, rate: float) -> None:
-    group = optimizer.param_groups[0]
-    if isinstance(group["lr"], Tensor):
-        group["lr"].fill_(rate)  # where the captured graph reads it
-    else:
-        group["lr"] = rate

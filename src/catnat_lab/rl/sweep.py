@@ -5,8 +5,10 @@ Every trial is a run of its own, with a checkpoint of its own, so a study that w
 
 from __future__ import annotations
 
+import json
 import shutil
 import zlib
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,15 +18,13 @@ import torch
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 
 from catnat_lab import rates
-from catnat_lab.errors import UserError
 from catnat_lab.experiment import Done, Experiment, Finished, Job, Outcome, Place, TimeIsUp, missing
-from catnat_lab.rl.catalogue import check_game
-from catnat_lab.rl.settings import PAPER_STEPS, Settings, preset
+from catnat_lab.rl.games import check_game
+from catnat_lab.rl.settings import PAPER_STEPS, Settings, check_distinct, check_least, pick, preset
 from catnat_lab.rl.train import Result, train
 
 NOTE = "rl settings"
 PROVENANCE = "rl provenance"
-MINATAR_NOTE = "minatar settings"  # of the other study, which needs JAX to be read
 CURVE_POINTS = 100
 PAPER_HEADS = ("softmax", "catnat-natural")
 # the paper's ranges
@@ -53,12 +53,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         """Name what is wrong, before anything is written."""
-        for name, values in (("games", self.games), ("heads", self.heads)):
-            if not values or len(set(values)) < len(values):
-                raise UserError(f"{name} must hold at least one value, each once; got {', '.join(values) or 'none'}")
-        for name, low in (("steps", 1), ("trials", 0), ("best", 1), ("seeds", 1)):
-            if getattr(self, name) < low:
-                raise UserError(f"{name} must be at least {low}; got {getattr(self, name)}")
+        check_distinct(self, "games", "heads")
+        check_least(self, steps=1, trials=0, best=1, seeds=1)
         for game in self.games:
             check_game(game)
             for head in self.heads:
@@ -67,17 +63,44 @@ class Plan:
 
 def plan_of(name: str) -> Plan:
     """smoke, quick or paper."""
-    if name == "paper":
-        return Plan()
-    if name == "quick":  # the defaults, to see them learn
-        return Plan(games=("CartPole-v1",), steps=50_000, trials=0, seeds=3)
-    if name == "smoke":
-        return Plan(games=("CartPole-v1",), steps=2_000, trials=2, best=1, seeds=2)
-    raise UserError(f"preset must be one of smoke, quick, paper; got {name!r}")
+    smoke = Plan(games=("CartPole-v1",), steps=2_000, trials=2, best=1, seeds=2)
+    quick = Plan(games=("CartPole-v1",), steps=50_000, trials=0, seeds=3)  # the defaults, to see them learn
+    return pick(name, {"smoke": smoke, "quick": quick, "paper": Plan()})
+
+
+class GamesAndHeads(Experiment):
+    """A study with a cell for every game and head of its plan; jobs are trained one by one."""
+
+    plan: Any
+
+    @property
+    def cells(self) -> dict[str, tuple[str, str]]:
+        """By name, the game and the head."""
+        return {self.cell(game, head): (game, head) for game in self.plan.games for head in self.plan.heads}
+
+    @staticmethod
+    @abstractmethod
+    def cell(game: str, head: str) -> str:
+        """The name of one."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The plan."""
+        plan: dict[str, Any] = json.loads(json.dumps(asdict(self.plan)))
+        return plan
+
+    def batches(self, jobs: Sequence[Job], size: int) -> list[list[Job]]:
+        """Every job by itself, with a checkpoint of its own."""
+        return [[job] for job in jobs]
+
+
+def study_name(game: str, head: str) -> str:
+    """The name of one table cell's study."""
+    return f"rl {game} {head}"
 
 
 @dataclass
-class PolicySweep(Experiment):
+class PolicySweep(GamesAndHeads):
     """All games and heads."""
 
     plan: Plan
@@ -86,14 +109,7 @@ class PolicySweep(Experiment):
     kind: ClassVar[str] = "catnat rl sweep"  # as published studies have it
     note: ClassVar[str] = NOTE
     growing: ClassVar[tuple[str, ...]] = ("games", "heads", "seeds")  # more trials of the search would choose others
-
-    def __post_init__(self) -> None:
-        self.cells = {study_name(game, head): (game, head) for game in self.plan.games for head in self.plan.heads}
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The plan."""
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self.plan).items()}
+    cell = staticmethod(study_name)
 
     def left(self, done: Done) -> Sequence[Job]:
         """The next trial of every cell's search; when all searches are done, the final seeds."""
@@ -122,10 +138,6 @@ class PolicySweep(Experiment):
             return [{}]
         tried = sorted(done.finished(name, stage="tpe"), key=lambda trial: trial.value)
         return [{name: trial.config[name] for name in SPACE} for trial in tried[: self.plan.best]]
-
-    def batches(self, jobs: Sequence[Job], size: int) -> list[list[Job]]:
-        """Every run by itself, with a checkpoint of its own."""
-        return [[job] for job in jobs]
 
     def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
         """One after the other."""
@@ -160,11 +172,6 @@ def run_name(job: Job) -> str:
     """The folder of a run."""
     kind = job.config["stage"] if job.config["stage"] == "tpe" else f"{job.config['rank']}-{job.config['seed']}"
     return f"{job.cell.replace(' ', '-').replace('/', '-')}-{kind}-{zlib.crc32(job.key.encode()):08x}"
-
-
-def study_name(game: str, head: str) -> str:
-    """The name of one table cell's study."""
-    return f"rl {game} {head}"
 
 
 def settings_of(config: dict[str, Any], game: str, head: str, steps: int) -> Settings:

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import torch
 from filelock import FileLock, Timeout
 
+from catnat_lab.checkpoint import Checkpoint, read
 from catnat_lab.devices import on_device, one_thread, tensor_cores
 from catnat_lab.errors import UserError
-from catnat_lab.rl import checkpoint
-from catnat_lab.rl.catalogue import make_games
+from catnat_lab.rl.games import make_games
 from catnat_lab.rl.ppo import Episode, Learner
 from catnat_lab.rl.settings import Settings
-from catnat_lab.stopping import Stop, noted_stops
+from catnat_lab.stopping import noted_stops
 
 SAVED_EVERY = 120.0  # seconds between checkpoints
 LAST = 100  # episodes that the final score is the mean of, as is usual for Atari
-EPISODES = "episodes.csv"
+CHECKPOINT, EPISODES = "checkpoint.safetensors", "episodes.csv"
 OnUpdate = Callable[[int, int, float], None]  # steps done, steps in all, the mean score of the last episodes
 
 
@@ -51,7 +51,7 @@ def train(
     *,
     threads: int = 0,
     minutes: float | None = None,
-    on_update: OnUpdate | None = None,
+    on_update: OnUpdate = lambda done, total, score: None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """Train until the end or for so many minutes; the same call goes on, exactly as if it had not been stopped.
@@ -60,16 +60,38 @@ def train(
     """
     if minutes is not None and not minutes > 0:
         raise UserError(f"minutes must be positive; got {minutes}")
-    started = time.monotonic()
+    ends = math.inf if minutes is None else time.monotonic() + 60 * minutes
     games = make_games(settings.game, settings.envs, threads)
-    with only_one(folder), noted_stops() as stop, on_device(device), tensor_cores(), one_thread(device):
-        learner = Learner(settings, games, device)
-        try:
-            if checkpoint.resume(folder, learner):
-                tell(f"going on from step {learner.updates * settings.batch:,}")
-            return _train(learner, folder, started, minutes, on_update, stop)
-        finally:
-            learner.close()
+    kept = Checkpoint(folder / CHECKPOINT, {**settings.as_dict(), "device": device.type})
+    with ExitStack() as stack:
+        stack.enter_context(only_one(folder))
+        stop = stack.enter_context(noted_stops())
+        for use in (on_device(device), tensor_cores(), one_thread(device)):
+            stack.enter_context(use)
+        learner = stack.enter_context(closing(Learner(settings, games, device)))
+        saved = kept.load(learner.tensors())
+        if saved is not None:
+            learner.resume(saved.tensors, saved.progress)
+            tell(f"going on from step {learner.steps:,}")
+        curves = stack.enter_context(closing(Curves(folder, learner.steps)))
+        last, diverged, stops = time.monotonic(), False, learner.updates == settings.updates
+        while not stops:
+            begun = time.monotonic()
+            finished, measured = learner.update()
+            now = time.monotonic()
+            curves.add(learner.steps, finished, {**measured, "steps a second": settings.batch / (now - begun)})
+            diverged = not math.isfinite(measured["value loss"] + measured["gradient norm"])
+            asked = stop.asked  # as it is now: what is asked for later finds its checkpoint after the next update
+            stops = asked or diverged or now > ends or learner.updates == settings.updates
+            if stops or now - last > SAVED_EVERY:
+                curves.save()  # first: what the checkpoint counts as done must stand there
+                if not diverged:
+                    kept.save(learner.progress(), learner.tensors())
+                last = now
+            on_update(learner.steps, settings.updates * settings.batch, curves.result(learner).score)
+            if asked:
+                raise KeyboardInterrupt
+        return curves.result(learner, diverged=diverged)
 
 
 @contextmanager
@@ -83,64 +105,16 @@ def only_one(folder: Path) -> Iterator[None]:
         raise UserError(f"another process trains the run in {folder}; give another --output") from None
 
 
-def _train(
-    learner: Learner, folder: Path, started: float, minutes: float | None, on_update: OnUpdate | None, stop: Stop
-) -> Result:
-    settings, before = learner.settings, learner.updates
-    done = before * settings.batch
-    with Curves(folder, done) as curves:
-        began = saved = time.monotonic()
-        while learner.updates < settings.updates:
-            finished, measured = learner.update()
-            done = learner.updates * settings.batch
-            now = time.monotonic()
-            speed = (learner.updates - before) * settings.batch / (now - began)
-            curves.add(done, finished, measured | {"steps a second": speed})
-            if not math.isfinite(measured["value loss"] + measured["gradient norm"]):
-                return curves.result(done, finished=True, diverged=True)
-            asked = stop.asked  # as it is now: what is asked for later finds its checkpoint after the next update
-            late = asked or (minutes is not None and now - started > 60 * minutes)
-            if now - saved > SAVED_EVERY or late or learner.updates == settings.updates:
-                curves.flush()  # first: what the checkpoint counts as done must stand there
-                checkpoint.save(folder, learner)
-                saved = now
-            if on_update is not None:
-                on_update(done, settings.updates * settings.batch, curves.result(done, finished=False).score)
-            if asked:
-                raise KeyboardInterrupt
-            if late:
-                break
-        return curves.result(done, finished=learner.updates == settings.updates)
-
-
 class Curves:
     """The finished episodes in `episodes.csv`, and all that was measured for TensorBoard, where that is installed."""
 
     def __init__(self, folder: Path, done: int) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / EPISODES
         self.episodes = [episode for episode in read_episodes(self.path) if episode.step <= done]
-        partial = self.path.with_suffix(".partial")
-        with partial.open("w", newline="") as file:
-            rows = csv.writer(file, lineterminator="\n")
-            rows.writerow(("step", "score", "length"))
-            rows.writerows((episode.step, repr(episode.score), episode.length) for episode in self.episodes)
-        partial.replace(self.path)
-        self.file = self.path.open("a", newline="")
         self.board = _board(folder, done)
-
-    def __enter__(self) -> Curves:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
-        if self.board is not None:
-            self.board.close()
 
     def add(self, step: int, finished: list[Episode], measured: dict[str, float]) -> None:
         """What one update has given."""
-        rows = csv.writer(self.file, lineterminator="\n")
-        rows.writerows((episode.step, repr(episode.score), episode.length) for episode in finished)
         self.episodes += finished
         if self.board is None:
             return
@@ -151,25 +125,52 @@ class Curves:
             self.board.add_scalar("score", episode.score, episode.step)
             self.board.add_scalar("episode length", episode.length, episode.step)
 
-    def flush(self) -> None:
-        """Write it to the disk."""
-        self.file.flush()
-        os.fsync(self.file.fileno())
+    def save(self) -> None:
+        """Write all episodes."""
+        text = io.StringIO()
+        rows = csv.writer(text, lineterminator="\n")
+        rows.writerow(("step", "score", "length"))
+        rows.writerows(map(astuple, self.episodes))
+        partial = self.path.with_suffix(".partial")
+        partial.write_text(text.getvalue())
+        partial.replace(self.path)
 
-    def result(self, steps: int, *, finished: bool, diverged: bool = False) -> Result:
+    def close(self) -> None:
+        """Nothing follows."""
+        if self.board is not None:
+            self.board.close()
+
+    def result(self, learner: Learner, *, diverged: bool = False) -> Result:
         """So far."""
-        return Result(self.episodes, steps, finished, diverged)
+        finished = diverged or learner.updates == learner.settings.updates
+        return Result(self.episodes, learner.steps, finished, diverged)
+
+
+def result_in(folder: Path) -> tuple[Settings, Result]:
+    """The run of a folder, as its last checkpoint has it."""
+    saved = read(checkpoint_in(folder))
+    settings = Settings(**{name: value for name, value in saved.run.items() if name != "device"})
+    steps = saved.progress["updates"] * settings.batch
+    episodes = [episode for episode in read_episodes(folder / EPISODES) if episode.step <= steps]
+    return settings, Result(episodes, steps, steps >= settings.steps)
+
+
+def checkpoint_in(folder: Path) -> Path:
+    """The file of a folder's checkpoint."""
+    if not (folder / CHECKPOINT).exists():
+        raise UserError(f"there is no checkpoint in {folder}; `catnat rl` makes one")
+    return folder / CHECKPOINT
 
 
 def read_episodes(path: Path) -> list[Episode]:
-    """The whole lines of `episodes.csv`; none where there is no such file."""
+    """The lines of `episodes.csv`; none where there is no such file."""
     if not path.exists():
         return []
-    with path.open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if None not in row.values()]
     try:
-        return [Episode(int(row["step"]), float(row["score"]), int(row["length"])) for row in rows]
-    except (KeyError, ValueError) as problem:
+        with path.open(newline="") as file:
+            rows = csv.DictReader(file)
+            return [Episode(int(row["step"]), float(row["score"]), int(row["length"])) for row in rows]
+    except (KeyError, ValueError, TypeError) as problem:
         raise UserError(f"{path} is no list of episodes ({problem}); delete the folder to begin again") from None
 
 

@@ -26,8 +26,7 @@ from catnat_lab.devices import one_thread
 from catnat_lab.provenance import provenance
 from catnat_lab.rl.atari import Atari
 from catnat_lab.rl.games import make_games
-from catnat_lab.rl.network import ActorCritic
-from catnat_lab.rl.ppo import Learner
+from catnat_lab.rl.ppo import ActorCritic, Learner
 from catnat_lab.rl.settings import Settings
 
 COLUMNS = ("contender", "envs", "steps_per_second", "low", "high", "of_games_alone", "by_plain_loop")

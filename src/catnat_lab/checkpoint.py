@@ -6,6 +6,7 @@ other file.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -38,6 +39,12 @@ class Checkpoint:
 
     path: Path
     run: dict[str, Any]
+
+    @classmethod
+    def of(cls, folder: Path, run: dict[str, Any]) -> Checkpoint:
+        """In a file that is named by the run, where a folder has many."""
+        name = hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()[:16]
+        return cls(folder / f"{name}.safetensors", run)
 
     def save(self, progress: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Write where the run is."""

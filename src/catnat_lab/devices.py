@@ -54,37 +54,38 @@ def uncollected() -> Iterator[None]:
 
 
 class Repeated:
-    """A function of no arguments that works on tensors in place; on a GPU it is captured once and then replayed.
+    """Calls of one function that works on tensors in place; on a GPU it is captured at the first and then replayed.
 
-    ``changed`` are the tensors that a call makes something else of by what they were.
+    ``changed`` are the tensors that a call makes something else of by what they were. The function comes with every
+    call, lest its owner hold itself, and with it a graph's memory.
     """
 
-    def __init__(self, function: Callable[[], None], changed: Sequence[Tensor], device: torch.device) -> None:
-        self.function, self.changed, self.device = function, changed, device
+    def __init__(self, changed: Sequence[Tensor], device: torch.device) -> None:
+        self.changed, self.device = changed, device
         self.graph: torch.cuda.CUDAGraph | None = None
 
-    def __call__(self) -> None:
+    def __call__(self, function: Callable[[], None]) -> None:
         """Call it."""
         if self.device.type != "cuda":
-            self.function()
+            function()
             return
         if self.graph is None:
             with uncollected():
-                self.graph = self._captured()
+                self.graph = self._captured(function)
         self.graph.replay()
 
-    def _captured(self) -> torch.cuda.CUDAGraph:
+    def _captured(self, function: Callable[[], None]) -> torch.cuda.CUDAGraph:
         before, random = [tensor.detach().clone() for tensor in self.changed], torch.cuda.get_rng_state(self.device)
         side = torch.cuda.Stream(self.device)
         side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(side):
             for _ in range(WARM_UP):
-                self.function()
+                function()
                 self._put_back(before)
         torch.cuda.current_stream(self.device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            self.function()
+            function()
         self._put_back(before)
         torch.cuda.set_rng_state(random, self.device)
         return graph

@@ -34,7 +34,7 @@ def test_captured_updates_are_eager_updates(game: str, name: str, monkeypatch: p
         return learner
 
     captured = learnt()
-    monkeypatch.setattr(Repeated, "__call__", lambda repeated: repeated.function())
+    monkeypatch.setattr(Repeated, "__call__", lambda repeated, function: function())
     eager = learnt()
     assert torch.equal(captured.actions, eager.actions) and torch.equal(captured.observations, eager.observations)
     for ours, theirs in zip(captured.parameters, eager.parameters, strict=True):

@@ -333,11 +333,11 @@ def test_a_stopped_study_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Checkpoint, "save", save)
     with pytest.raises(KeyboardInterrupt):
         study(tmp_path / "stopped")
-    assert list((tmp_path / "stopped").glob("checkpoint-*.safetensors"))
+    assert list((tmp_path / "stopped" / "checkpoints").iterdir())
     again = study(tmp_path / "stopped")
     for cell, trial in whole.final.items():
         assert trial.record == again.final[cell].record and trial.config == again.final[cell].config
-    assert not list((tmp_path / "stopped").glob("checkpoint-*.safetensors"))
+    assert not list((tmp_path / "stopped" / "checkpoints").iterdir())
     with Study(tmp_path / "whole" / "study.db", conduct=True) as one, pytest.raises(UserError, match="was 2, now 3"):
         begin(MinAtar(replace(PLAN, seeds=3)), one)
 

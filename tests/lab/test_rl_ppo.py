@@ -15,8 +15,7 @@ from catnat_lab.errors import UserError
 from catnat_lab.heads import HEAD_NAMES, activation_of, head
 from catnat_lab.rl import ppo
 from catnat_lab.rl.games import Step, make_games
-from catnat_lab.rl.network import ActorCritic
-from catnat_lab.rl.ppo import MEASURES, Learner, estimate
+from catnat_lab.rl.ppo import MEASURES, ActorCritic, Learner, estimate
 from catnat_lab.rl.settings import Settings, preset
 from tests.lab.rl_cases import short_cartpole
 

@@ -81,8 +81,8 @@ def remarks_of(results: Results) -> tuple[str, ...]:
 
 SCORES = (
     "A score is the mean over the episodes that end in the last tenth of training, which favours short ones. Actions "
-    "are sticky: with probability 0.1 the one before is repeated, as is MinAtar's default. Of the settings only the rate "
-    "was tuned."
+    "are sticky: with probability 0.1 the one before is repeated, as is MinAtar's default. Of the settings only the "
+    "rate was tuned."
 )
 SEAQUEST = (
     "Seaquest is pgx's, not quite MinAtar's own: enemy torpedoes that leave the screen are never removed from their "

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -129,7 +126,8 @@ class MinAtar(GamesAndHeads):
         training = program(settings)
         begun = training.begin(jnp.array(seeds))
         scores, shape = Outcome.nothing(len(seeds), settings.updates), jax.tree.structure(begun)
-        saved, done, state = checkpoint_of(place.folder, settings, seeds, rates), 0, begun
+        run = {"settings": settings.as_dict(), "seeds": seeds, "rates": rates, "device": jax.default_backend()}
+        saved, done, state = Checkpoint.of(place.folder / "checkpoints", run), 0, begun
         before = saved.load(tensors_of(jax.tree.leaves(begun), scores))
         if before is not None:
             arrays = {name: value.numpy() for name, value in before.tensors.items()}
@@ -151,15 +149,6 @@ class MinAtar(GamesAndHeads):
                     raise KeyboardInterrupt
         saved.remove()
         return scores
-
-
-def checkpoint_of(folder: Path, settings: Settings, seeds: list[int], rates: list[float]) -> Checkpoint:
-    """Of these seeds; its file is named by all that decides their numbers."""
-    import jax
-
-    run = {"settings": settings.as_dict(), "seeds": seeds, "rates": rates, "device": jax.default_backend()}
-    name = hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()[:16]
-    return Checkpoint(folder / f"checkpoint-{name}.safetensors", run)
 
 
 def tensors_of(leaves: list[Any], scores: Scores) -> dict[str, torch.Tensor]:

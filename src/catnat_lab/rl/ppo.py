@@ -6,6 +6,7 @@ so that it is free for the games.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +18,10 @@ from catnat_lab.checkpoint import random_streams, set_random_streams
 from catnat_lab.devices import Repeated
 from catnat_lab.heads import head
 from catnat_lab.rl.games import Array, Games, Step
-from catnat_lab.rl.network import ActorCritic
 from catnat_lab.rl.settings import Settings
 
+HIDDEN = 64  # units of the nets for vectors
+FEATURES = 512  # of the trunk for images
 EPSILON = 1e-5  # of Adam
 # what is measured, as means over an update's minibatches
 MEASURES = ("policy loss", "value loss", "entropy", "KL", "clipped", "gradient norm")
@@ -73,8 +75,8 @@ class Learner:
         self.rows = torch.zeros(settings.minibatch, dtype=torch.int64, device=device)
         self.measured = torch.zeros(len(MEASURES), device=device)
         moments = [value for state in self.optimizer.state.values() for value in state.values()]
-        self.act = Repeated(self._act, [self.place], device)
-        self.improve = Repeated(self._improve, [*self.parameters, *moments, self.measured], device)
+        self.act = Repeated([self.place], device)
+        self.improve = Repeated([*self.parameters, *moments, self.measured], device)
 
     def update(self) -> tuple[list[Episode], dict[str, float]]:
         """One rollout and what is learnt from it: the episodes that ended, and what was measured."""
@@ -91,10 +93,6 @@ class Learner:
         """So many of all copies together are done."""
         return self.updates * self.settings.batch
 
-    def close(self) -> None:
-        """Let go of the captured graphs, and with them of the memory."""
-        del self.act, self.improve
-
     # -- play ----------------------------------------------------------------------------------------------------
 
     def play(self) -> list[Episode]:
@@ -102,14 +100,14 @@ class Learner:
         self.place.zero_()
         finished = []
         bonus = np.zeros_like(self.rewards)
-        self.act()
+        self.act(self._act)
         for t in range(self.settings.rollout):
             self.chosen_host.copy_(self.chosen, non_blocking=True)
             self._wait()
             step = self.games.step(self.chosen_host.numpy())
             self._see(step.observation, step.allowed)
             if t + 1 < self.settings.rollout:
-                self.act()  # on a GPU the host goes on at once, and does the rest meanwhile
+                self.act(self._act)  # on a GPU the host goes on at once, and does the rest meanwhile
             self.rewards[t], self.lost[t] = step.reward, step.lost
             for game, last in step.cut.items():  # time has ended it, not the game: what would have followed counts
                 bonus[t, game] = self.settings.discount * self._value_of(last)
@@ -174,7 +172,7 @@ class Learner:
             order = torch.randperm(settings.batch, device=self.device)
             for i in range(settings.minibatches):
                 self.rows.copy_(order[i * settings.minibatch : (i + 1) * settings.minibatch])
-                self.improve()
+                self.improve(self._improve)
 
     def _improve(self) -> None:
         """One step of Adam on the rows of a minibatch."""
@@ -259,3 +257,60 @@ def _adam(parameters: list[nn.Parameter], rate: float, device: torch.device) -> 
         steps = torch.zeros((), device=device) if captured else torch.zeros(())
         optimizer.state[parameter] = {"step": steps, **moments}
     return optimizer
+
+
+# -- network ----------------------------------------------------------------------------------------------------------
+
+
+def orthogonal(layer: nn.Linear | nn.Conv2d, gain: float = math.sqrt(2)) -> nn.Module:
+    """The layer with orthogonal weights and no bias to start with."""
+    nn.init.orthogonal_(layer.weight, gain)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+    return layer
+
+
+class ActorCritic(nn.Module):
+    """Scores of a policy and a value for every observation. Call it inside `torch.random.fork_rng` for given weights.
+
+    Args:
+        observation: Shape of one: [4, 84, 84] bytes, or [n] floats.
+        scores: How many the head takes.
+    """
+
+    def __init__(self, observation: tuple[int, ...], scores: int) -> None:
+        super().__init__()
+        self.pixels = len(observation) == 3
+        self.trunk: nn.Module = nn.Identity()
+        if self.pixels:
+            self.trunk = nn.Sequential(
+                orthogonal(nn.Conv2d(observation[0], 32, 8, stride=4)),
+                nn.ReLU(),
+                orthogonal(nn.Conv2d(32, 64, 4, stride=2)),
+                nn.ReLU(),
+                orthogonal(nn.Conv2d(64, 64, 3)),
+                nn.ReLU(),
+                nn.Flatten(),
+                orthogonal(nn.Linear(64 * 7 * 7, FEATURES)),
+                nn.ReLU(),
+            )
+            self.policy = orthogonal(nn.Linear(FEATURES, scores), 0.01)
+            self.value = orthogonal(nn.Linear(FEATURES, 1), 1.0)
+        else:
+            self.policy = _small(observation[0], scores, 0.01)
+            self.value = _small(observation[0], 1, 1.0)
+
+    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores [B, S] and values [B]."""
+        x = self.trunk(observation.to(torch.float32).div(255.0) if self.pixels else observation)
+        return self.policy(x), self.value(x).squeeze(-1)
+
+
+def _small(inputs: int, outputs: int, gain: float) -> nn.Sequential:
+    return nn.Sequential(
+        orthogonal(nn.Linear(inputs, HIDDEN)),
+        nn.Tanh(),
+        orthogonal(nn.Linear(HIDDEN, HIDDEN)),
+        nn.Tanh(),
+        orthogonal(nn.Linear(HIDDEN, outputs), gain),
+    )

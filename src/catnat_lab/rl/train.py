@@ -7,7 +7,7 @@ import io
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
@@ -63,18 +63,14 @@ def train(
     ends = math.inf if minutes is None else time.monotonic() + 60 * minutes
     games = make_games(settings.game, settings.envs, threads)
     kept = Checkpoint(folder / CHECKPOINT, {**settings.as_dict(), "device": device.type})
-    with ExitStack() as stack:
-        stack.enter_context(only_one(folder))
-        stop = stack.enter_context(noted_stops())
-        for use in (on_device(device), tensor_cores(), one_thread(device)):
-            stack.enter_context(use)
-        learner = stack.enter_context(closing(Learner(settings, games, device)))
+    with only_one(folder), noted_stops() as stop, on_device(device), tensor_cores(), one_thread(device):
+        learner = Learner(settings, games, device)
         saved = kept.load(learner.tensors())
         if saved is not None:
             learner.resume(saved.tensors, saved.progress)
             tell(f"going on from step {learner.steps:,}")
-        curves = stack.enter_context(closing(Curves(folder, learner.steps)))
-        last, diverged, stops = time.monotonic(), False, learner.updates == settings.updates
+        curves = Curves(folder, learner.steps)
+        last, asked, diverged, stops = time.monotonic(), False, False, learner.updates == settings.updates
         while not stops:
             begun = time.monotonic()
             finished, measured = learner.update()
@@ -89,8 +85,9 @@ def train(
                     kept.save(learner.progress(), learner.tensors())
                 last = now
             on_update(learner.steps, settings.updates * settings.batch, curves.result(learner).score)
-            if asked:
-                raise KeyboardInterrupt
+        curves.close()
+        if asked:
+            raise KeyboardInterrupt
         return curves.result(learner, diverged=diverged)
 
 

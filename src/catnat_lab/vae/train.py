@@ -74,7 +74,7 @@ class Trainer:
         self.order = torch.zeros((len(runs), count), dtype=torch.int32, device=device)
         self.loss = torch.zeros(len(runs), device=device)  # summed since the last point of the curve
         self.within = torch.arange(plan.batch, device=device)
-        self.repeated = Repeated(self._step, list(self.state().values()), device)
+        self.repeated = Repeated(list(self.state().values()), device)
 
     def state(self) -> dict[str, Tensor]:
         """All that changes."""
@@ -84,7 +84,7 @@ class Trainer:
         """One step of all runs, the next after so many."""
         if done % self.batches == 0:
             self.order.copy_(torch.rand(self.order.shape, device=self.device).argsort(1))
-        self.repeated()
+        self.repeated(self._step)
 
     def _step(self) -> None:
         start = self.stack.step % self.batches * self.plan.batch
@@ -182,11 +182,10 @@ def _add_point(curve: Curve, trainer: Trainer, step: int) -> None:
 
 
 def checkpoint_of(folder: Path, runs: Sequence[Run], plan: Plan, device: torch.device | str = "cpu") -> Checkpoint:
-    """Of these runs, in any order; its file is named by them."""
+    """Of these runs, in any order."""
     by_head = sorted(runs, key=lambda run: run.head)  # as they are trained
-    what = {"plan": asdict(plan), "runs": [asdict(run) for run in by_head]}
-    name = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
-    return Checkpoint(folder / f"{name}.safetensors", {**what, "device": torch.device(device).type})
+    run = {"plan": asdict(plan), "runs": [asdict(run) for run in by_head], "device": torch.device(device).type}
+    return Checkpoint.of(folder, run)
 
 
 def _seed_of(plan: Plan, runs: Sequence[Run]) -> int:

@@ -342,6 +342,15 @@ def test_a_stopped_study_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         begin(MinAtar(replace(PLAN, seeds=3)), one)
 
 
+def test_a_study_of_pgxs_games_is_not_gone_on_with(tmp_path: Path) -> None:
+    published = {name: value for name, value in MinAtar(PLAN).settings.items() if name != "library"}
+    with Study(tmp_path / "study.db", conduct=True) as study:
+        begin(MinAtar(PLAN), study)
+        study.set_note(MinAtar.note, published)
+        with pytest.raises(UserError, match="library was pgx, now gymnax"):
+            begin(MinAtar(PLAN), study)
+
+
 @pytest.mark.parametrize("at", [1_024, 2_048])  # the second ends with the last update
 def test_ctrl_c_saves_what_there_is(tmp_path: Path, at: int) -> None:
     plan, told = replace(PLAN, rates=(0.001,)), []

@@ -225,6 +225,12 @@ def test_a_run_keeps_where_it_was_begun(tmp_path: Path, capsys: pytest.CaptureFi
     again = json.loads(path.read_text())
     assert again["commit"] == "another" and again["continued with"] == f"commit {first['commit']}"
     assert main(command) == 0 and json.loads(path.read_text()) == again  # nothing was left to do
+    assert main(["report", str(tmp_path)]) == 0 and json.loads(path.read_text()) == again
+    path.write_text('{"commit": "ano')
+    capsys.readouterr()
+    assert main(["report", str(tmp_path)]) == 2
+    told = capsys.readouterr().err.strip()
+    assert "provenance.json is broken" in told and "\n" not in told
 
 
 HEADS = ("softmax", "sparsemax", "catnat-sigmoid", "catnat-natural", "catnat-natural-revive-fine")

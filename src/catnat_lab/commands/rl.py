@@ -32,6 +32,7 @@ from catnat_lab.studies import Study
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+PROVENANCE = "provenance.json"
 Chosen = TypeVar("Chosen", bound="DataclassInstance")
 
 
@@ -120,8 +121,7 @@ def report_run(folder: Path, output: Path) -> None:
     told, curve = {"score": result.score, "episodes": float(len(result.episodes))}, curve_of(result)
     run = Finished(0, {"stage": "final", "rank": 0, "seed": settings.seed}, -result.score, told, {"curve": curve})
     plan = {"games": [settings.game], "heads": [settings.head], "steps": result.steps, "trials": 0, "seeds": 1}
-    path, final = folder / "provenance.json", {(settings.game, settings.head): [run]}
-    known = json.loads(path.read_text()) if path.exists() else {}
+    final, known = {(settings.game, settings.head): [run]}, noted_in(folder)
     results = rl_report.Results(plan, final, {cell: [] for cell in final}, known)
     table, figures = rl_report.table_of(results), tuple(rl_report.figures_of(results))
     every = range(0, len(curve["step"]), max(1, len(curve["step"]) // 10))
@@ -135,6 +135,13 @@ def report_run(folder: Path, output: Path) -> None:
 
 def note_run(folder: Path, facts: dict[str, Any]) -> None:
     """Write where a run comes from; of one that goes on, where it was begun and what is different now."""
-    path = folder / "provenance.json"
-    known = json.loads(path.read_text()) if path.exists() else facts
-    write(path, json.dumps(continued(known, facts), indent=2) + "\n")
+    write(folder / PROVENANCE, json.dumps(continued(noted_in(folder) or facts, facts), indent=2) + "\n")
+
+
+def noted_in(folder: Path) -> dict[str, Any]:
+    """Where a folder's run comes from, as far as it is known."""
+    path = folder / PROVENANCE
+    try:
+        return dict(json.loads(path.read_text())) if path.exists() else {}
+    except ValueError as problem:
+        raise UserError(f"{path} is broken ({problem}); delete it") from None

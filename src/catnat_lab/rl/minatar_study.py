@@ -74,7 +74,13 @@ class MinAtar(GamesAndHeads):
 
     kind: ClassVar[str] = "catnat rl minatar"  # as published studies have it
     note: ClassVar[str] = NOTE
+    unsaid: ClassVar[dict[str, Any]] = {"library": "pgx"}  # whose games older studies played
     cell = staticmethod(study_name)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The plan, and whose games they are: no study mixes two."""
+        return {**super().settings, "library": "gymnax"}
 
     def left(self, done: Done) -> Sequence[Job]:
         """All rates of every cell, then all seeds at the best one: a job trains its seeds at once."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from functools import reduce
+from operator import or_
 from typing import Annotated, Any
 
 import tyro
@@ -14,20 +16,8 @@ from catnat_lab.commands import options
 from catnat_lab.errors import UserError, plain
 
 ABOUT = "The paper's experiments on catnat: run them, stop and go on, and see them beside the paper's numbers."
-Command = (
-    Annotated[options.Demo, tyro.conf.subcommand("demo")]
-    | Annotated[options.Gsl, tyro.conf.subcommand("gsl")]
-    | Annotated[options.Vae, tyro.conf.subcommand("vae")]
-    | Annotated[options.Rl, tyro.conf.subcommand("rl")]
-    | Annotated[options.RlSweep, tyro.conf.subcommand("rl-sweep")]
-    | Annotated[options.RlMinatar, tyro.conf.subcommand("rl-minatar")]
-    | Annotated[options.RlWatch, tyro.conf.subcommand("rl-watch")]
-    | Annotated[options.Tails, tyro.conf.subcommand("tails")]
-    | Annotated[options.Status, tyro.conf.subcommand("status")]
-    | Annotated[options.Report, tyro.conf.subcommand("report")]
-    | Annotated[options.Figure, tyro.conf.subcommand("figure")]
-    | Annotated[options.Playground, tyro.conf.subcommand("playground")]
-)
+COMMANDS = [Annotated[kind, tyro.conf.subcommand(name)] for name, kind in options.COMMANDS.items()]
+Command: Any = reduce(or_, COMMANDS)  # a union of them all
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[:1] == ["rl"] and given[1:2] and given[1] in ("sweep", "minatar", "watch"):
         print(f"error: the command is catnat rl-{given[1]}", file=sys.stderr)
         return 2
-    command: Any = tyro.cli(Command, prog="catnat", description=ABOUT, args=given)
+    command = tyro.cli(Command, prog="catnat", description=ABOUT, args=given)
     module, function = command.does
     try:
         getattr(importlib.import_module(f"catnat_lab.commands.{module}"), function)(command)

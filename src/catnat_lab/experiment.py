@@ -1,8 +1,9 @@
-"""The contract of an experiment: what is left to do, given what is done, and how some of it is trained.
+"""The contract of an experiment: settings, what is left to do given what is done, how some of it is trained, a report.
 
 A job is one run, or one stack that cannot be parted: a small configuration in one cell of a table. Training is pure:
 jobs in, outcomes out, plain data both, with a folder at hand for checkpoints. Who keeps the outcomes (`studies`) and
-where training happens (`executors`) is none of an experiment's business.
+where training happens (`executors`) is none of an experiment's business. Beside it stands a module that reads a study
+back and writes its report (`Reporter`); `registry` knows them all.
 """
 
 from __future__ import annotations
@@ -126,6 +127,41 @@ class Experiment(ABC):
         return [some for _ in range(-(-len(jobs) // size)) if (some := list(islice(every, size)))]
 
 
+@dataclass(frozen=True)
+class Results:
+    """What a study has found so far: finished jobs by the words that name their cells."""
+
+    settings: dict[str, Any]
+    trials: dict[tuple[str, ...], list[Finished]]
+    provenance: dict[str, str]
+
+    def stage(self, place: tuple[str, ...], *stages: str) -> list[Finished]:
+        """The jobs of some stages of one cell, by seed."""
+        found = [trial for trial in self.trials.get(place, []) if trial.config["stage"] in stages]
+        return sorted(found, key=lambda trial: trial.config["seed"])
+
+    def final(self, place: tuple[str, ...], measure: str) -> tuple[float, ...]:
+        """A measure of the final jobs of one cell, by seed."""
+        return tuple(trial.metrics[measure] for trial in self.stage(place, "final"))
+
+    def finished(self) -> int:
+        """How many jobs there are."""
+        return sum(map(len, self.trials.values()))
+
+
+class Reporter(Protocol):
+    """What an experiment's module `report` has."""
+
+    def load(self, study: Any) -> Any:
+        """Read a study back."""
+
+    def tables_of(self, results: Any) -> Sequence[Any]:
+        """Our numbers, beside the paper's where it has some."""
+
+    def write_report(self, results: Any, folder: Path) -> Path:
+        """Write all files of the report; the path of the page."""
+
+
 def missing(done: Done, jobs: Iterable[Job]) -> list[Job]:
     """Those that are neither finished nor given up, each once."""
     wanted = dict.fromkeys(jobs)
@@ -133,14 +169,16 @@ def missing(done: Done, jobs: Iterable[Job]) -> list[Job]:
     return [job for job in wanted if job not in finished and not done.is_given_up(job)]
 
 
-def settled(before: dict[str, Any], now: dict[str, Any], growing: Sequence[str]) -> dict[str, Any]:
+def settled(
+    before: dict[str, Any], now: dict[str, Any], growing: Sequence[str], what: str = "this study"
+) -> dict[str, Any]:
     """A study's settings, which may grow by what is asked for now; an error that names what else is different."""
     both = {key: _larger(before.get(key), value) if key in growing else value for key, value in now.items()}
     wrong = [key for key in now if both[key] is None or (key not in growing and before.get(key) != now[key])]
     if wrong:
         told = "; ".join(f"{key} was {before.get(key)}, now {now[key]}" for key in wrong)
         grow = f" ({', '.join(growing)} may grow at their end)" if growing else ""
-        raise UserError(f"this study was begun with other settings: {told}; give another --output{grow}")
+        raise UserError(f"{what} was begun with other settings: {told}; give another --output{grow}")
     return both
 
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 from scipy import stats
 
 from catnat_lab.errors import UserError
+
+Name = TypeVar("Name")
 
 
 class StatsError(UserError):
@@ -30,11 +33,14 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Excess:
-    """How far a mean lies above the optimal one, and the standard error of that difference."""
+class Comparison:
+    """A mean less another one: Welch's 95% interval of that difference, Cohen's d, and the p-value of Welch's test."""
 
-    mean: float
-    error: float
+    difference: float
+    low: float
+    high: float
+    effect: float
+    p: float
 
 
 def summarize(values: Sequence[float]) -> Summary:
@@ -108,10 +114,20 @@ def best_in_pairs(
     return best if all(p < alpha for p in pvalues) else None
 
 
-def excess(values: Sequence[float], optimal: Sequence[float]) -> Excess:
-    """Mean of ``values`` minus mean of ``optimal``, with its standard error (two independent samples)."""
-    a, b = summarize(_finite(values, least=2)), summarize(_finite(optimal, least=2))
-    return Excess(a.mean - b.mean, math.hypot(a.std / math.sqrt(a.count), b.std / math.sqrt(b.count)))
+def compare(a: Sequence[float], b: Sequence[float]) -> Comparison:
+    """The mean of ``a`` less that of ``b``, at least two values each. The effect is infinite without any spread."""
+    first, second = summarize(_finite(a, least=2)), summarize(_finite(b, least=2))
+    difference, spread = first.mean - second.mean, math.sqrt((first.std**2 + second.std**2) / 2)
+    low, high = welch_interval(a, b) if spread else (difference, difference)
+    effect = difference / spread if spread else math.copysign(math.inf, difference) if difference else 0.0
+    return Comparison(difference, low, high, effect, welch_from_summaries(first, second))
+
+
+def compare_all(pairs: Mapping[Name, tuple[Sequence[float], Sequence[float]]]) -> dict[Name, Comparison]:
+    """Every pair, with p-values corrected by Holm over all of them."""
+    found = {name: compare(*pair) for name, pair in pairs.items()}
+    corrected = holm([each.p for each in found.values()])
+    return {name: replace(each, p=p) for (name, each), p in zip(found.items(), corrected, strict=True)}
 
 
 def interquartile_mean(values: Sequence[float]) -> float:

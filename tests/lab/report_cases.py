@@ -9,9 +9,8 @@ import numpy as np
 from matplotlib import rcParams
 from rich.console import Console
 
-from catnat_lab.report import Cell, Column, PageFigure, Report, Table, curves, judge, terminal
-from catnat_lab.report import gsl_figures as figures
-from catnat_lab.stats import Excess
+from catnat_lab.report import Cell, Column, PageFigure, Report, Table, judge, terminal
+from catnat_lab.report.figures import Curve, CurvePanel, draw_curves, draw_differences, draw_pictures, strips_of
 
 LINES = ("softmax", "sparsemax", "catnat-sigmoid", "catnat-natural")
 SPREAD = np.linspace(-1, 1, 10) / np.std(np.linspace(-1, 1, 10), ddof=1)  # deviation 1, mean 0
@@ -36,9 +35,9 @@ def table(lines: dict[str, Cell], optimal: Cell | None = None, **changed: Any) -
     lower = changed.pop("lower_is_better", True)
     settings: dict[str, Any] = {
         "title": "Graphs",
+        "measure": "energy score",
         "group_name": "θ*",
         "groups": ("0.1",),
-        "line_name": "parameterization",
         "lines": tuple(lines),
         "columns": (Column("es", "Energy score", 3, lower),),
         "cells": every,
@@ -58,7 +57,7 @@ def large() -> Table:
                 mean = 10.5 - 0.1 * place
                 mine = tuple(draws.normal(mean, 0.01, 10))
                 cells[group, line, column.key] = Cell(mine, mean, 0.01, line == "catnat-natural")
-    return Table("Graphs", "θ*", groups, "parameterization", LINES, columns, cells, "optimal")
+    return Table("Graphs", "score", "θ*", groups, LINES, columns, cells, reference_line="optimal")
 
 
 def shown(what: Table, width: int = 100) -> str:
@@ -71,40 +70,26 @@ def found(what: Table) -> list[tuple[str, tuple[str, ...]]]:
     return [(entry.kind, entry.lines) for entry in judge(what).disagreements]
 
 
-def flat(height: float) -> curves.Curve:
-    return curves.Curve.of_runs(range(5), height + np.zeros((3, 5)))
-
-
-def curve_panels() -> list[curves.CurvePanel]:
+def curve_panels() -> list[CurvePanel]:
     draws = np.random.default_rng(0)
+    groups = ("0.1", "0.25", "0.5", "0.75", "0.9")
+    runs = {group: {line: draws.normal(8, 0.1, (4, 9)) for line in LINES} for group in groups}
     return [
-        curves.CurvePanel(
-            group, {line: curves.Curve.of_runs(range(9), draws.normal(8, 0.1, (4, 9))) for line in LINES}, 7.0
-        )
-        for group in ("0.1", "0.25", "0.5", "0.75", "0.9")
+        CurvePanel(group, {line: Curve.of_runs(range(9), some) for line, some in every.items()}, 7.0)
+        for group, every in runs.items()
     ]
 
 
-def search_panels() -> list[figures.SearchPanel]:
-    search = figures.Search([(0.001, 0.03), (0.01, 0.01), (0.1, float("nan"))], [(0.005, 0.009)], 0.005)
-    return [figures.SearchPanel(group, dict.fromkeys(LINES, search)) for group in ("0.1", "0.9")]
-
-
-def excess_panels() -> list[figures.ExcessPanel]:
-    every = dict.fromkeys(LINES, Excess(0.03, 0.01))
-    return [figures.ExcessPanel(group, every, every) for group in ("0.1", "0.5", "0.9")]
-
-
 def report(*tables: Table, **changed: Any) -> Report:
-    settings: dict[str, Any] = {"title": "T", "summary": "S", "provenance": {"Command": "x"}, "tables": tables}
+    settings: dict[str, Any] = {"title": "T", "summary": "S", "provenance": {"command": "x"}, "tables": tables}
     return Report(**{**settings, **changed})
 
 
 def drawn() -> tuple[PageFigure, ...]:
-    svgs = [
-        figures.learning_curves(curve_panels()),
-        figures.graphs("0.1", np.eye(24), {line: np.eye(24) for line in LINES}),
-        figures.searches(search_panels()),
-        figures.excesses(excess_panels()),
+    every = [
+        draw_curves(curve_panels(), "score"),
+        draw_pictures({line: np.eye(24) for line in LINES}, "YlGnBu"),
+        draw_differences(strips_of(judge(large()))),
+        draw_curves(curve_panels(), "score"),
     ]
-    return tuple(PageFigure(f"Figure {i}", f"Caption {i}", svg) for i, svg in enumerate([*svgs, svgs[0]]))
+    return tuple(PageFigure(f"Figure {i}", f"Caption {i}", figure) for i, figure in enumerate(every))

@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 
-from catnat_lab.report import Cell, Column, Table, judge, markdown, page
+from catnat_lab.report import Cell, Column, Table, judge, markdown, page, verdict
+from catnat_lab.stats import compare, holm, welch
 from tests.lab.report_cases import HOSTILE, LINES, cell, found, large, report, shown, table, values
 
 # --- the judgement
@@ -28,7 +29,8 @@ def test_the_best_and_what_is_not_told_from_it_are_bold(
     cells = {name: cell(mean, std=std) for name, mean in zip("abc", means, strict=False)}
     mine = table(cells, lower_is_better=lower)
     assert judge(mine).contests["0.1", "es"].ours == bold
-    rows = [line for line in markdown(mine).splitlines() if re.match(r"\| 0\.1 \| [abc] ", line)]
+    numbers = markdown(mine).split("**Against")[0]
+    rows = [line for line in numbers.splitlines() if re.match(r"\| 0\.1 \| [abc] ", line)]
     assert {line.split("|")[2].strip() for line in rows if "**" in line.split("|")[3]} == bold
     rows = [line for line in shown(mine).splitlines() if " ours " in line and "±" in line]
     assert {name for name in cells for line in rows if f" {name} " in line and "*" in line} == bold
@@ -52,7 +54,7 @@ def test_the_paper_s_winner_is_ours_tied_or_not_among_the_best(ours: tuple[float
 
 def test_agreement_gives_no_disagreement() -> None:
     mine = table({"a": cell(7.45), "b": cell(7.40, bold=True)}, optimal=cell(7.39))
-    assert found(mine) == [] and judge(mine).contests["0.1", "es"].same_bold is True
+    assert found(mine) == []
     for text in (markdown(mine), shown(mine), page(report(mine))):
         assert "No disagreement was found" in text
 
@@ -70,7 +72,6 @@ def test_a_significant_reversal_is_a_disagreement_and_a_weak_one_is_not() -> Non
     assert "a is significantly better than b in ours" in judge(reversed_).disagreements[1].text
     weak = table({"a": cell(7.400, 7.403, bold=True), "b": cell(7.403, 7.400, bold=True)})
     assert found(weak) == []
-    assert [difference.same_sign for difference in judge(weak).differences] == [False]
 
 
 @pytest.mark.parametrize(
@@ -115,6 +116,67 @@ def test_a_line_the_paper_lacks_does_not_make_a_disagreement() -> None:
     assert "the paper gives no number" in markdown(mine)
 
 
+# --- against softmax
+
+
+def test_every_line_is_compared_with_softmax_and_corrected_over_the_table() -> None:
+    rivals = {"softmax": cell(7.45), "a": cell(7.40), "b": cell(7.455)}
+    mine = judge(table(rivals, optimal=cell(7.0)))
+    assert set(mine.against) == {("0.1", "a", "es"), ("0.1", "b", "es")}
+    found = mine.against["0.1", "a", "es"]
+    alone = compare(rivals["a"].values, rivals["softmax"].values)
+    assert (found.difference, found.low, found.high, found.effect) == (
+        alone.difference,
+        alone.low,
+        alone.high,
+        alone.effect,
+    )
+    raw = [welch(rivals[name].values, rivals["softmax"].values) for name in "ab"]
+    assert [each.p for each in mine.against.values()] == holm(raw) != raw
+    column = mine.table.columns[0]
+    told = mine.compared("0.1", "a", column)
+    assert told.startswith("-0.050 [-0.059, -0.041], d -5.0, p ") and mine.is_significant("0.1", "a", column)
+    assert not mine.is_significant("0.1", "b", column)
+    for text in (markdown(mine.table), page(report(mine.table))):
+        assert "Against softmax" in text and told in text.replace("\\[", "[").replace("\\]", "]")
+
+
+def test_without_softmax_the_first_line_is_the_one_to_compare_with() -> None:
+    mine = judge(table({"a": cell(7.45), "b": cell(7.40)}))
+    assert set(mine.against) == {("0.1", "b", "es")} and "Against a" in markdown(mine.table)
+    lost = judge(table({"softmax": Cell((1.0, float("nan"))), "b": cell(7.40)}))
+    assert lost.against == {} and "Against" not in markdown(lost.table)
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_the_verdict_says_who_is_best_by_how_much_and_how_surely(lower: bool) -> None:
+    sign = 1 if lower else -1
+    lines = {"softmax": cell(sign * 10.0), "a": cell(sign * 9.0), "b": cell(sign * 9.5)}
+    text = verdict(judge(table(lines, lower_is_better=lower)))
+    effect = f"{-100 * sign:+.3g}"
+    assert text.startswith(
+        f"a has the best energy score: beside softmax it is at +10% (+ is better), Cohen's d {effect}, p = "
+    )
+    assert text.endswith("(Welch's test, corrected by Holm over 2 comparisons).")
+    worse = {"softmax": cell(sign * 9.0), "a": cell(sign * 9.9), "b": cell(sign * 18.0)}
+    text = verdict(judge(table(worse, lower_is_better=lower)))
+    assert text.startswith("softmax has the best energy score: the nearest, a, is at -10% (+ is better)")
+
+
+def test_the_verdict_counts_cells_of_the_columns_it_is_about() -> None:
+    columns = (Column("es", "ES", 3), Column("other", "Other", 3))
+    cells = {}
+    for group, mean in (("0.1", 9.0), ("0.5", 9.5), ("0.9", 10.4)):
+        cells |= {(group, "softmax", "es"): cell(10.0), (group, "a", "es"): cell(mean)}
+        cells |= {(group, "softmax", "other"): cell(1.0), (group, "a", "other"): cell(2.0)}
+    wide = {"groups": ("0.1", "0.5", "0.9"), "columns": columns, "cells": cells}
+    lines = {"softmax": cell(0.0), "a": cell(0.0)}
+    text = verdict(judge(table(lines, **wide, headline=("es",))))
+    assert "a has the best energy score in 2 of 3 cells: beside softmax it is at -4 to +10%" in text
+    assert "p < 0.05 for the better in 2, for the worse in 1 of 3" in text
+    assert verdict(judge(table(lines, **wide))).startswith("softmax has the best energy score in 4 of 6 cells")
+
+
 # --- what is missing
 
 
@@ -146,22 +208,23 @@ def test_what_is_missing_gives_a_dash_and_a_note(broken: Cell | None, note: str,
 
 
 def test_nothing_finished_and_no_paper_number_still_gives_a_report() -> None:
-    mine = Table("Empty", "θ*", ("0.1",), "line", ("a", "b"), (Column("es", "ES", 3),), {}, "optimal")
+    mine = Table("Empty", "ES", "θ*", ("0.1",), ("a", "b"), (Column("es", "ES", 3),), {}, reference_line="optimal")
     assert judge(mine).disagreements == () and "no value yet" in markdown(mine)
+    assert "Too few runs" in verdict(judge(mine))
     assert shown(mine) and page(report(mine))
 
 
 def test_without_a_paper_to_compare_with_nothing_is_said_of_it() -> None:
     cells = {line: Cell(values(mean)) for line, mean in (("a", 1.0), ("b", 2.0))}
     mine = table(cells)
-    texts = [markdown(mine), shown(mine), page(report(mine)).split("<h2>Our numbers</h2>")[1].split("</section>")[0]]
+    texts = [markdown(mine), shown(mine), page(report(mine)).split("<h2>Our numbers</h2>")[1]]
     assert all("paper" not in text and "isagree" not in text for text in texts)
     assert "**1.000" in texts[0] and "**2.000" not in texts[0]
 
 
 def test_other_numbers_of_seeds_are_told() -> None:
     mine = table({"a": Cell(values(7.4)[:3], 7.4, 0.01, True), "b": cell(9.0)})
-    assert "Our means are over 3 or 10 seeds, the paper's over 10." in judge(mine).notes
+    assert "Our means are over 3, 10 seeds, the paper's over 10." in judge(mine).notes
 
 
 def test_a_table_refuses_what_it_could_not_show() -> None:
@@ -187,7 +250,7 @@ def test_the_terminal_table_fits_and_says_it_all() -> None:
 def test_a_wide_table_is_cut_into_several() -> None:
     columns = tuple(Column(f"c{i}", f"A long heading {i}", 4) for i in range(9))
     cells = {("0.1", line, column.key): cell(7.4) for line in LINES for column in columns}
-    text = shown(Table("Wide", "θ*", ("0.1",), "parameterization", LINES, columns, cells))
+    text = shown(Table("Wide", "score", "θ*", ("0.1",), LINES, columns, cells))
     assert max(map(len, text.splitlines())) <= 100 and "…" not in text
     assert text.count("±") == 2 * 4 * 9 and all(column.heading in text for column in columns)
 
@@ -196,7 +259,7 @@ def test_markdown_tables_are_regular_and_escape_marks() -> None:
     mine = table({HOSTILE: cell(7.4), "b": cell(9.0)})
     text = markdown(mine)
     rows = [re.split(r"(?<!\\)\|", line) for line in text.splitlines() if line.startswith("|")]
-    assert {len(row) for row in rows} == {6, 4}  # the numbers and the verdicts
+    assert {len(row) for row in rows} == {6, 5}  # the numbers and the comparisons
     assert "\\<b\\>\\&" in text and "\\*x\\*" in text
 
 

@@ -19,7 +19,8 @@ from catnat_lab.stats import (
     bootstrap,
     bootstrap_difference,
     by_ranks,
-    excess,
+    compare,
+    compare_all,
     holm,
     interquartile_mean,
     paired,
@@ -97,11 +98,17 @@ def test_bold_is_never_empty_and_holds_the_best_mean(groups: dict[str, list[floa
     assert min(groups.values(), key=lambda values: summarize(values).mean) in [groups[name] for name in chosen]
 
 
-def test_excess_is_the_difference_of_means_with_its_error() -> None:
-    found = excess([3.0, 5.0], [1.0, 1.0, 1.0, 1.0])
-    assert found.mean == pytest.approx(3.0)
-    assert found.error == pytest.approx(math.sqrt(2.0 / 2))
-    assert excess(GOOD, BAD).error == pytest.approx(math.sqrt(np.var(GOOD, ddof=1) / 4 + np.var(BAD, ddof=1) / 4))
+def test_a_comparison_is_welchs_with_cohens_d_and_holms_correction() -> None:
+    found = compare_all({"close": (CLOSE, GOOD), "bad": (BAD, GOOD), "same": (GOOD, GOOD)})
+    raw = [welch(CLOSE, GOOD), welch(BAD, GOOD), 1.0]
+    assert [each.p for each in found.values()] == holm(raw) and found["bad"].p == pytest.approx(3 * raw[1])
+    bad = found["bad"]
+    assert bad.difference == pytest.approx(1.0) and (bad.low, bad.high) == welch_interval(BAD, GOOD)
+    pooled = math.sqrt((np.var(BAD, ddof=1) + np.var(GOOD, ddof=1)) / 2)
+    assert bad.effect == pytest.approx(1.0 / pooled) and compare(GOOD, BAD).effect == -bad.effect
+    flat = compare([2.0, 2.0], [1.0, 1.0])
+    assert (flat.low, flat.high, flat.effect, flat.p) == (1.0, 1.0, math.inf, 0.0)
+    assert compare([1.0, 1.0], [1.0, 1.0]).effect == 0.0
 
 
 def test_differences_have_intervals() -> None:
@@ -149,7 +156,7 @@ def test_a_run_that_diverged_is_refused_by_name_and_place(bad: float) -> None:
         lambda: summarize([1.0, bad]),
         lambda: welch([1.0, bad], GOOD),
         lambda: welch(GOOD, [1.0, bad]),
-        lambda: excess(GOOD, [1.0, bad]),
+        lambda: compare(GOOD, [1.0, bad]),
         lambda: bold({"good": GOOD, "bad": [1.0, bad]}),
         lambda: holm([0.5, bad]),
     ):
@@ -165,7 +172,7 @@ def test_too_little_to_compare_is_refused() -> None:
         lambda: welch(GOOD, []),
         lambda: welch_from_summaries(Summary(1.0, 0.1, 1), summarize(GOOD)),
         lambda: bold({"good": GOOD, "one": [1.0]}),
-        lambda: excess([1.0], GOOD),
+        lambda: compare([1.0], GOOD),
     ):
         with pytest.raises(UserError, match="at least 2"):
             call()

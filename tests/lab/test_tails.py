@@ -134,9 +134,11 @@ def test_the_best_rate_the_result_and_the_comparison(tmp_path: Path, lower: bool
     assert chosen_rates(task, results) == dict.fromkeys(task.heads, 0.01)
     softmax, sigmoid, tailed = findings(task, results)
     sign = -1 if lower else 1
-    assert sigmoid.difference == pytest.approx(sign * 0.5) and tailed.difference == pytest.approx(sign * 1.0)
-    low, high = tailed.interval
-    assert low < tailed.difference < high and tailed.p < 0.001 and softmax.p == 1.0
+    assert sigmoid.against.difference == pytest.approx(sign * 0.5) and tailed.against.difference == pytest.approx(
+        sign * 1.0
+    )
+    gap = tailed.against
+    assert gap.low < gap.difference < gap.high and gap.p < 0.001 and softmax.against.p == 1.0
     assert not tailed.at_edge and tailed.values == tuple(
         pytest.approx(sign * (1.0 - 0.01 * seed)) for seed in (1, 2, 3)
     )

@@ -303,3 +303,19 @@ class Playground:
     """Open it in the browser; its path is printed either way."""
 
     does: ClassVar[tuple[str, str]] = ("playground", "playground")
+
+
+COMMANDS = {
+    "demo": Demo,
+    "gsl": Gsl,
+    "vae": Vae,
+    "rl": Rl,
+    "rl-sweep": RlSweep,
+    "rl-minatar": RlMinatar,
+    "rl-watch": RlWatch,
+    "tails": Tails,
+    "status": Status,
+    "report": Report,
+    "figure": Figure,
+    "playground": Playground,
+}

@@ -7,8 +7,9 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from rich.console import Console
@@ -18,12 +19,14 @@ from catnat_lab.errors import UserError, plain
 from catnat_lab.executors import conduct, executor_of
 from catnat_lab.experiment import Experiment, Place, TimeIsUp, silent
 from catnat_lab.provenance import provenance
-from catnat_lab.report import Table, terminal
+from catnat_lab.registry import reporter_of
+from catnat_lab.report import Table, judge, terminal, verdict, write
 from catnat_lab.studies import Study, without_secrets
 
 DATABASE = "study.db"
 DEVICES = ("cpu", "cuda")
 TOLD_EVERY = 60.0  # seconds between two lines of a log
+Settings = TypeVar("Settings")
 
 
 def device_of(name: str) -> torch.device:
@@ -41,6 +44,19 @@ def device_of(name: str) -> torch.device:
         here = f"there are {count} GPUs here" if count else "there is no GPU here: give cpu or auto"
         raise UserError(f"device must be one that is there, and {here}; got {name!r}")
     return device
+
+
+def chosen(preset: Settings, options: object) -> Settings:
+    """The preset with what was given instead of it."""
+    names = [each.name for each in fields(preset) if getattr(options, each.name, None) is not None]  # type: ignore[arg-type]
+    return replace(preset, **{name: getattr(options, name) for name in names})  # type: ignore[type-var]
+
+
+def at_once(stacked: int | None, device: torch.device, default: dict[str, int]) -> int:
+    """How many runs train as one program."""
+    if stacked is not None and stacked < 1:
+        raise UserError(f"stacked must be at least 1; got {stacked}")
+    return default[device.type] if stacked is None else stacked
 
 
 class Bars:
@@ -144,16 +160,24 @@ def continued(first: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     return first | (told if other else {})
 
 
+def report_on(study: Study, output: Path) -> None:
+    """Read a study back, write its report, and print its tables."""
+    reporter = reporter_of(study)
+    results = reporter.load(study)
+    show(reporter.write_report, reporter.tables_of(results), results, output)
+
+
 def show(write_report: Callable[[Any, Path], Path], tables: Sequence[Table], results: Any, output: Path) -> None:
-    """Write the report, and print its tables."""
+    """Write the report, and print its tables and the verdict."""
     try:
         page = write_report(results, output)
-        (output / "provenance.json").write_text(json.dumps(results.provenance, indent=2) + "\n")
+        write(output / "provenance.json", json.dumps(results.provenance, indent=2) + "\n")
     except OSError as problem:
         raise UserError(f"cannot write the report into {output}: {problem.strerror}") from None
     console = Console(width=None if sys.stdout.isatty() else 120)
     for table in tables:
         console.print(terminal(table))
+    console.print(f"\n{verdict(judge(tables[0]))}", markup=False, highlight=False)
     if "peak GPU memory" in results.provenance:
         console.print(f"peak GPU memory: {results.provenance['peak GPU memory']}")
     console.print(f"report: {page}", soft_wrap=True)

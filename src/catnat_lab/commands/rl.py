@@ -18,9 +18,8 @@ from catnat_lab.executors import begin
 from catnat_lab.experiment import Finished, with_tuples
 from catnat_lab.provenance import provenance
 from catnat_lab.report import Report, write, write_pages
-from catnat_lab.report import minatar as minatar_report
-from catnat_lab.report import rl as rl_report
 from catnat_lab.rl import minatar_study
+from catnat_lab.rl import report as rl_report
 from catnat_lab.rl import sweep as studied
 from catnat_lab.rl import train as training
 from catnat_lab.rl.settings import preset

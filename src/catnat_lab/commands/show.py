@@ -7,19 +7,12 @@ from pathlib import Path
 
 from catnat_lab import figure as pictures
 from catnat_lab.commands.options import Figure, Report, Status
-from catnat_lab.commands.parts import DATABASE, show
+from catnat_lab.commands.parts import DATABASE, report_on
 from catnat_lab.commands.rl import report_run
 from catnat_lab.errors import UserError, plain
 from catnat_lab.executors import NOW
-from catnat_lab.report import gsl as gsl_report
-from catnat_lab.report import minatar as minatar_report
-from catnat_lab.report import rl as rl_report
-from catnat_lab.report import vae as vae_report
-from catnat_lab.rl.minatar_study import NOTE as MINATAR_NOTE
-from catnat_lab.rl.sweep import NOTE as RL_NOTE
 from catnat_lab.rl.train import CHECKPOINT
 from catnat_lab.studies import CONDUCTOR, Study
-from catnat_lab.vae.search import NOTE as VAE_NOTE
 
 
 def report(options: Report) -> None:
@@ -31,18 +24,7 @@ def report(options: Report) -> None:
     where = _study(options.where)
     output = options.output or (where.parent if isinstance(where, Path) else Path("."))
     with Study(where) as study:
-        if study.note(VAE_NOTE) is not None:
-            found = vae_report.load(study)
-            show(vae_report.write_report, vae_report.tables_of(found), found, output)
-        elif study.note(MINATAR_NOTE) is not None:
-            many = minatar_report.load(study)
-            show(minatar_report.write_report, [minatar_report.table_of(many)], many, output)
-        elif study.note(RL_NOTE) is not None:
-            played = rl_report.load(study)
-            show(rl_report.write_report, [rl_report.table_of(played)], played, output)
-        else:
-            results = gsl_report.load(study)
-            show(gsl_report.write_report, [gsl_report.table_of(results)], results, output)
+        report_on(study, output)
 
 
 def status(options: Status) -> None:

@@ -11,7 +11,8 @@ from catnat_lab.commands.options import Tails
 from catnat_lab.commands.parts import Bars, command_line, device_of, say
 from catnat_lab.errors import UserError
 from catnat_lab.provenance import provenance
-from catnat_lab.tails.jobs import Ledger, replace_text
+from catnat_lab.report import as_csv, write
+from catnat_lab.tails.jobs import Ledger
 
 
 def tails(options: Tails) -> None:
@@ -33,8 +34,8 @@ def tails(options: Tails) -> None:
         _note_part(options.output, provenance(command_line(), device) | spent)
     found = {task.name: (task, findings(task, ledger.results)) for task in ledger.outlines}
     text = page.markdown(found, ledger.results)
-    replace_text(options.output / "tails.md", text)
-    replace_text(options.output / "tails.csv", page.as_csv(found, ledger.results))
+    write(options.output / "tails.md", text)
+    write(options.output / "tails.csv", as_csv(page.values_of(found, ledger.results)))
     page.figure(found).savefig(options.output / "tails.svg", facecolor="white")
     print(text)
     if not finished:
@@ -45,4 +46,4 @@ def _note_part(folder: Path, facts: dict[str, Any]) -> None:
     """Where these runs come from: a part for every process that has trained some."""
     path = folder / "provenance.json"
     parts = json.loads(path.read_text()) if path.exists() else []
-    replace_text(path, json.dumps([*parts, facts], indent=2) + "\n")
+    write(path, json.dumps([*parts, facts], indent=2) + "\n")

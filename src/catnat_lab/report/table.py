@@ -1,13 +1,60 @@
-"""The input of every report: our values and the paper's numbers, by group, line and column."""
+"""A table of our values beside the paper's numbers, what it says, and that in Markdown or on a terminal.
+
+A *contest* is one group and one column: the lines compete in it, the reference line does not. It is judged when every
+line has at least two values; until then it is open, and nothing in it is bold. A line with a diverged run is shown
+without a mean; it cannot be bold, and the others are judged without it.
+
+Bold, as in the paper: the best mean, and every line that Welch's test does not tell from it. Against softmax every line
+has a difference with its interval, Cohen's d, and a p-value that Holm's method corrects over the whole table.
+
+Three things count as a disagreement with the paper, and nothing else does:
+
+bold
+    Our bold set is not the paper's. One entry a contest.
+order
+    Two lines differ significantly in the paper and in ours, with opposite signs. One entry a pair.
+value
+    Our mean is significantly off the paper's (Welch's test from its mean, deviation and count), and by more than 2% of
+    it and more than its rounding. One entry a cell, the reference's included; only where means should be the same.
+"""
 
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from statistics import fmean
+from typing import Literal, NamedTuple
 
-from catnat_lab.stats import Summary, summarize
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table as RichTable
+from rich.text import Text
 
+from catnat_lab.stats import Comparison, Summary, bold, compare_all, summarize, welch_from_summaries
+
+BASELINE = "softmax"
+LINE = "parameterization"  # what the lines of every table are
+ALPHA = 0.05
+TOLERANCE = 0.02  # of the paper's mean: a smaller offset is a matter of data and hardware, not of the claim
+WIDTH = 100  # of a terminal
+DASH = "–"
+RULE = (
+    "Means ± standard deviations over the final seeds. "
+    f"Bold: the best mean, and every one that Welch's test (p < {ALPHA}) does not tell from it."
+)
+STARS = "* the best mean, and every one that Welch's test does not tell from it."
+NONE_FOUND = "No disagreement was found in what is finished."
 Key = tuple[str, str, str]  # (group, line, column's key)
+# Whether the paper's best line is ours too: significantly better than every other, one of several, or not among them.
+Verdict = Literal["yes", "tied", "no", "open", "no paper"]  # open: runs are missing; no paper: no two lines to compare
+
+
+# -- what a table holds ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -54,24 +101,26 @@ class Table:
 
     Args:
         title: what the table shows.
+        measure: what its verdict is about, for example "error of θ".
         group_name: what the groups are, for example "θ*".
         groups: the groups in their order.
-        line_name: what the lines are, for example "parameterization".
-        lines: the lines that compete for the bold mark, in their order.
+        lines: the parameterizations that compete for the bold mark, in their order.
         columns: the measures.
         cells: by (group, line, column's key). A missing key is a run that is not finished and has no paper number.
+        headline: the keys of the columns that the verdict is about; all of them where none is given.
         reference_line: a line that is shown, and compared with the paper's, but does not compete.
         paper_count: over how many seeds the paper's means and deviations are.
         compares_values: whether our means should be the paper's; not where ours are trained for another length.
     """
 
     title: str
+    measure: str
     group_name: str
     groups: tuple[str, ...]
-    line_name: str
     lines: tuple[str, ...]
     columns: tuple[Column, ...]
     cells: dict[Key, Cell]
+    headline: tuple[str, ...] = ()
     reference_line: str | None = None
     paper_count: int = 10
     compares_values: bool = True
@@ -93,9 +142,19 @@ class Table:
         return self.lines if self.reference_line is None else (*self.lines, self.reference_line)
 
     @property
+    def baseline(self) -> str:
+        """The line that all others are compared with: softmax, or the first one where it is not there."""
+        return BASELINE if BASELINE in self.lines else self.lines[0]
+
+    @property
     def has_paper(self) -> bool:
         """Whether the paper has any number to stand beside ours."""
         return any(cell.paper_mean is not None for cell in self.cells.values())
+
+    @property
+    def contests(self) -> Iterator[tuple[str, Column]]:
+        """Every group with every column."""
+        return ((group, column) for group in self.groups for column in self.columns)
 
     def cell(self, group: str, line: str, column: Column) -> Cell:
         """The cell, empty where there is none."""
@@ -106,3 +165,443 @@ class Table:
         if cell.paper_mean is None or cell.paper_std is None or self.paper_count < 2:
             return None
         return Summary(cell.paper_mean, cell.paper_std, self.paper_count)
+
+    def best(self, group: str, column: Column, lines: Iterable[str]) -> str | None:
+        """Which of these lines has the best mean."""
+        means = {line: found.mean for line in lines if (found := self.cell(group, line, column).summary)}
+        return (min if column.lower_is_better else max)(means, key=means.__getitem__) if means else None
+
+    def label(self, line: str) -> str:
+        """The line's name; the reference is named as such, because it does not compete."""
+        return f"{line} (reference)" if line == self.reference_line else line
+
+
+# -- what it says ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Contest:
+    """One group and one column: who is bold in ours and in the paper, and whether the paper's winner is ours."""
+
+    ours: frozenset[str]  # what we bold, of all lines
+    shared: frozenset[str]  # what we bold of the lines that the paper has: this is what can be compared
+    paper: frozenset[str]
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """One contradiction of the paper; ``lines`` are those it is about."""
+
+    kind: Literal["bold", "order", "value"]
+    group: str
+    column: str
+    lines: tuple[str, ...]
+    text: str
+
+
+class Shown(NamedTuple):
+    """A cell in words; the marks are places in the list of disagreements, counted from 1."""
+
+    ours: str
+    bold: bool
+    marks: list[int]
+    paper: str
+    paper_bold: bool
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """All that is computed from a table."""
+
+    table: Table
+    contests: dict[tuple[str, str], Contest]  # by (group, column's key)
+    against: dict[Key, Comparison]  # every line less the baseline, corrected by Holm over all of them
+    disagreements: tuple[Disagreement, ...]
+    notes: tuple[str, ...]  # what is missing, and what the marks do not say
+
+    def shown(self, group: str, line: str, column: Column) -> Shown:
+        """What stands in a cell."""
+        cell, ours = self.table.cell(group, line, column), self.table.cell(group, line, column).summary
+        marks = [
+            number
+            for number, entry in enumerate(self.disagreements, 1)
+            if (entry.group, entry.column) == (group, column.key) and line in entry.lines
+        ]
+        return Shown(
+            DASH if ours is None else _pair(ours.mean, ours.std, column),
+            ours is not None and line in self.contests[group, column.key].ours,
+            marks,
+            DASH if cell.paper_mean is None else _pair(cell.paper_mean, cell.paper_std, column),
+            cell.paper_bold and cell.paper_mean is not None,
+        )
+
+    def compared(self, group: str, line: str, column: Column) -> str:
+        """A line against the baseline, in words."""
+        found = self.against.get((group, line, column.key))
+        if found is None:
+            return DASH
+        difference, low, high = (f"{x:+.{column.digits}f}" for x in (found.difference, found.low, found.high))
+        effect = f"{found.effect:+.1f}" if math.isfinite(found.effect) else DASH
+        return f"{difference} [{low}, {high}], d {effect}, p {found.p:.2g}"
+
+    def is_significant(self, group: str, line: str, column: Column) -> bool:
+        """Whether a line is told from the baseline."""
+        key = (group, line, column.key)
+        return key in self.against and self.against[key].p < ALPHA
+
+
+def judge(table: Table) -> Judgement:
+    """Judge every contest, pair and cell of a table."""
+    contests = {(group, column.key): _contest(table, group, column) for group, column in table.contests}
+    pairs: dict[Key, tuple[Sequence[float], Sequence[float]]] = {}
+    for group, column in table.contests:
+        cells = {line: table.cell(group, line, column) for line in table.lines}
+        known = {line: cell.values for line, cell in cells.items() if cell.summary is not None}
+        if (base := known.pop(table.baseline, None)) is not None:
+            pairs |= {(group, line, column.key): (values, base) for line, values in known.items()}
+    found: list[Disagreement] = []
+    for group, column in table.contests:
+        found += _bold_disagreement(table, group, column, contests[group, column.key])
+        found += _order_disagreements(table, group, column)
+        found += _value_disagreements(table, group, column) if table.compares_values else []
+    return Judgement(table, contests, compare_all(pairs), tuple(found), _notes(table))
+
+
+def _contest(table: Table, group: str, column: Column) -> Contest:
+    cells = {line: table.cell(group, line, column) for line in table.lines}
+    paper = frozenset(line for line, cell in cells.items() if cell.paper_bold)
+    if any(len(cell.values) < 2 for cell in cells.values()):
+        return Contest(frozenset(), frozenset(), paper, "open")
+    ours = _bold(cells, column)
+    means = {line: cell.paper_mean for line, cell in cells.items() if cell.paper_mean is not None}
+    if len(means) < 2:  # nobody to win against
+        return Contest(ours, frozenset(), paper, "no paper")
+    shared = _bold({line: cells[line] for line in means}, column)
+    best = (min if column.lower_is_better else max)(means.values())
+    winners = {line for line, mean in means.items() if mean == best}  # several where the printed means are equal
+    verdict: Verdict = "no"
+    if shared & winners:
+        verdict = "yes" if shared <= winners else "tied"
+    return Contest(ours, shared, paper, verdict)
+
+
+def _bold(cells: dict[str, Cell], column: Column) -> frozenset[str]:
+    values = {line: cell.values for line, cell in cells.items() if cell.summary is not None}
+    return frozenset(bold(values, lower_is_better=column.lower_is_better, alpha=ALPHA)) if values else frozenset()
+
+
+def _place(table: Table, group: str, column: Column) -> str:
+    return f"{table.group_name} {group}, {column.heading}"
+
+
+def _bold_disagreement(table: Table, group: str, column: Column, contest: Contest) -> Iterator[Disagreement]:
+    if contest.verdict in ("open", "no paper") or contest.shared == contest.paper:
+        return
+    theirs, ours = (
+        ", ".join(n for n in table.lines if n in some) or "none" for some in (contest.paper, contest.shared)
+    )
+    we = "we bold" if contest.shared == contest.ours else "of the lines that the paper has, we bold"
+    changed = tuple(line for line in table.lines if line in contest.shared ^ contest.paper)
+    text = f"{_place(table, group, column)}: the paper bolds {theirs}; {we} {ours}."
+    yield Disagreement("bold", group, column.key, changed, text)
+
+
+def _order_disagreements(table: Table, group: str, column: Column) -> Iterator[Disagreement]:
+    for first, second in combinations(table.lines, 2):
+        a, b = table.cell(group, first, column), table.cell(group, second, column)
+        ours, paper = (a.summary, b.summary), (table.paper_summary(a), table.paper_summary(b))
+        gaps = [x.mean - y.mean for x, y in (ours, paper) if x is not None and y is not None and _test(x, y) < ALPHA]
+        if len(gaps) == 2 and gaps[0] * gaps[1] < 0:
+            better, worse = (first, second) if (gaps[0] < 0) == column.lower_is_better else (second, first)
+            text = f"{better} is significantly better than {worse} in ours, significantly worse in the paper."
+            place = _place(table, group, column)
+            yield Disagreement("order", group, column.key, (first, second), f"{place}: {text}")
+
+
+def _value_disagreements(table: Table, group: str, column: Column) -> Iterator[Disagreement]:
+    for line in table.rows:
+        cell = table.cell(group, line, column)
+        ours, paper, p = cell.summary, cell.paper_mean, _test(cell.summary, table.paper_summary(cell))
+        if ours is None or paper is None or p >= ALPHA:
+            continue
+        if abs(ours.mean - paper) > max(TOLERANCE * abs(paper), 0.5 * 10.0**-column.digits):
+            off = _off_by(ours.mean, paper, column, line == table.reference_line)
+            text = f"{_place(table, group, column)}, {line}: our mean {off} (p = {p:.2g})."
+            yield Disagreement("value", group, column.key, (line,), text)
+
+
+def _test(a: Summary | None, b: Summary | None) -> float:
+    """Welch's p-value; 1, that is no evidence, where too little is known for a test."""
+    return 1.0 if a is None or b is None else welch_from_summaries(a, b)
+
+
+def _off_by(ours: float, paper: float, column: Column, reference: bool) -> str:
+    """For example "0.0100 is 23% higher (worse) than the paper's 0.0081". A reference is neither better nor worse."""
+    way = "higher" if ours > paper else "lower"
+    if not reference:
+        way += " (better)" if (ours < paper) == column.lower_is_better else " (worse)"
+    share = f"{abs(ours - paper) / abs(paper):.0%} " if paper else ""
+    return f"{ours:.{column.digits}f} is {share}{way} than the paper's {paper:.{column.digits}f}"
+
+
+def _notes(table: Table) -> tuple[str, ...]:
+    """Missing values by line and reason, diverged runs one by one, and the numbers of seeds where they differ."""
+    lacking: dict[tuple[str, str], list[str]] = {}  # where, by line and reason
+    diverged = []
+    for line in table.rows:
+        for group, column in table.contests:
+            cell, place = table.cell(group, line, column), _place(table, group, column)
+            for reason in _lacks(cell, table.has_paper):
+                lacking.setdefault((line, reason), []).append(place)
+            if cell.diverged:
+                told = f"{place}, {line}: {cell.diverged} of {len(cell.values)} runs diverged"
+                if cell.finite:
+                    told += f"; the mean of the other {len(cell.finite)} is {fmean(cell.finite):.{column.digits}f}"
+                diverged.append(f"{told}.")
+    every = len(table.groups) * len(table.columns)
+    missing = []
+    for (line, reason), places in lacking.items():
+        where = "" if len(places) == every else f" ({'; '.join(places)})"
+        missing.append(f"{line}: {reason}{where}.")
+    counts = sorted({cell.summary.count for cell in table.cells.values() if cell.summary is not None})
+    seeds = ", ".join(map(str, counts))
+    if table.has_paper and counts != [table.paper_count] and counts:
+        missing.append(f"Our means are over {seeds} seeds, the paper's over {table.paper_count}.")
+    elif not table.has_paper and counts:
+        missing.append(f"Means are over {seeds} seeds.")
+    return (*missing, *diverged)
+
+
+def _lacks(cell: Cell, has_paper: bool) -> Iterator[str]:
+    if len(cell.values) < 2:
+        yield "one value only" if cell.values else "no value yet"
+    if has_paper and cell.paper_mean is None:
+        yield "the paper gives no number"
+    elif has_paper and cell.paper_std is None:
+        yield "the paper gives no deviation, so its mean is not tested"
+
+
+# -- its words -------------------------------------------------------------------------------------------------------
+
+
+def _pair(mean: float, std: float | None, column: Column) -> str:
+    return f"{mean:.{column.digits}f}" + ("" if std is None else f" ± {std:.{column.digits}f}")
+
+
+def verdict(judgement: Judgement) -> str:
+    """Who is best, by how much and how surely, in one sentence."""
+    table = judgement.table
+    cells = [(group, c) for group, c in table.contests if not table.headline or c.key in table.headline]
+    judged = [(group, c) for group, c in cells if judgement.contests[group, c.key].ours]
+    if not judged:
+        return f"Too few runs have ended well to say whose {table.measure} is best."
+    best = Counter(table.best(group, c, table.lines) for group, c in judged)
+    nearest = Counter(table.best(group, c, [n for n in table.lines if n != table.baseline]) for group, c in judged)
+    (first, count), (line, _) = best.most_common(1)[0], nearest.most_common(1)[0]
+    text = f"{first} has the best {table.measure}" + (f" in {count} of {len(cells)} cells" if len(cells) > 1 else "")
+    line = str(line if first == table.baseline else first)
+    told = {(g, c): judgement.against[g, line, c.key] for g, c in judged if (g, line, c.key) in judgement.against}
+    if not told:
+        return f"{text}."
+    gains = [_gain(table, *place, found) for place, found in told.items()]
+    if len(told) > 1:
+        sure = [gain > 0 for gain, found in zip(gains, told.values(), strict=True) if found.p < ALPHA]
+        how = f"p < {ALPHA} for the better in {sum(sure)}, for the worse in {len(sure) - sum(sure)} of {len(told)}"
+    else:
+        how = f"p = {next(iter(told.values())).p:.2g}"
+    beside = f"the nearest, {line}, is" if first == table.baseline else f"beside {table.baseline} it is"
+    effects = _span([found.effect for found in told.values()])
+    family = f"Welch's test, corrected by Holm over {len(judgement.against)} comparisons"
+    return f"{text}: {beside} at {_span(gains)}% (+ is better), Cohen's d {effects}, {how} ({family})."
+
+
+def _gain(table: Table, group: str, column: Column, found: Comparison) -> float:
+    """By how many per cent of the baseline's mean a line is better."""
+    base = table.cell(group, table.baseline, column).summary
+    share = 100 * found.difference / abs(base.mean) if base is not None and base.mean else math.nan
+    return -share if column.lower_is_better else share
+
+
+def _span(values: Sequence[float]) -> str:
+    finite = [value for value in values if math.isfinite(value)]
+    ends = dict.fromkeys(f"{value:+.3g}" for value in (min(finite), max(finite))) if finite else [DASH]
+    return " to ".join(ends)
+
+
+def criteria(table: Table) -> str:
+    """What counts as a disagreement."""
+    order = "A disagreement is another bold set, or two lines significantly the other way round"
+    if not table.compares_values:
+        return f"{order}. Means are not compared: ours are not trained for the paper's length."
+    return f"{order}, or a mean significantly off the paper's by more than {TOLERANCE:.0%} and more than its rounding."
+
+
+def comparisons(judgement: Judgement) -> str:
+    """What the table against softmax holds."""
+    return (
+        f"Mean less {judgement.table.baseline}'s, its 95% interval by Welch's test, Cohen's d, and p corrected by Holm "
+        f"over all {len(judgement.against)} comparisons; bold where p < {ALPHA}."
+    )
+
+
+def agreement(judgement: Judgement) -> str:
+    """How often the paper's winner is ours, in a few sentences."""
+    table, verdicts = judgement.table, [contest.verdict for contest in judgement.contests.values()]
+    judged = [verdict for verdict in verdicts if verdict not in ("open", "no paper")]
+    found = []
+    if judged:
+        found.append(
+            f"Judged: {len(judged)} of {len(verdicts)} pairs of a {table.group_name} and a measure. The paper's best "
+            f"{LINE} is significantly the best of ours too in {judged.count('yes')}, tied with others in "
+            f"{judged.count('tied')}, not among the best of ours in {judged.count('no')}."
+        )
+        known = {line for (_, line, _), cell in table.cells.items() if cell.paper_mean is not None}
+        if extra := [line for line in table.lines if line not in known]:
+            found.append(f"This leaves out {', '.join(extra)}, for which the paper has no number.")
+    if count := verdicts.count("open"):
+        found.append(f"Not judged, because runs are missing: {count} of {len(verdicts)}.")
+    return " ".join(found)
+
+
+# -- as Markdown -----------------------------------------------------------------------------------------------------
+
+
+def markdown(table: Table) -> str:
+    """A section: ours beside the paper's, each against softmax, where we disagree, and what is missing."""
+    judgement = judge(table)
+    parts = [f"### {escaped(table.title)}", RULE, grid(_rows(judgement), names=2)]
+    if judgement.against:
+        parts += [f"**Against {table.baseline}**", comparisons(judgement), grid(_compared(judgement), names=2)]
+    if table.has_paper:
+        entries = [f"{number}. {escaped(entry.text)}" for number, entry in enumerate(judgement.disagreements, 1)]
+        parts += [
+            escaped(agreement(judgement)),
+            "**Where we disagree with the paper**",
+            criteria(table),
+            "\n".join(entries) or NONE_FOUND,
+        ]
+    if judgement.notes:
+        parts += ["**Notes**", listed(judgement.notes)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _rows(judgement: Judgement) -> Iterator[list[str]]:
+    table = judgement.table
+    whose = ("ours", "paper") if table.has_paper else ("ours",)
+    headings = [f"{column.heading}, {who}" for column in table.columns for who in whose]
+    yield [escaped(name) for name in (table.group_name, LINE, *headings)]
+    for group in table.groups:
+        for line in table.rows:
+            row = [escaped(group), escaped(table.label(line))]
+            for column in table.columns:
+                shown = judgement.shown(group, line, column)
+                row.append(_strong(shown.ours, shown.bold))
+                row += [_strong(shown.paper, shown.paper_bold)] if table.has_paper else []
+            yield row
+
+
+def _compared(judgement: Judgement) -> Iterator[list[str]]:
+    table = judgement.table
+    yield [escaped(name) for name in (table.group_name, LINE, *(column.heading for column in table.columns))]
+    for group in table.groups:
+        for line in table.lines:
+            if line != table.baseline:
+                told = [
+                    (judgement.compared(group, line, c), judgement.is_significant(group, line, c))
+                    for c in table.columns
+                ]
+                yield [escaped(group), escaped(line), *(_strong(*each) for each in told)]
+
+
+def grid(rows: Iterable[Sequence[str]], names: int, words: int = 0) -> str:
+    """Rows as a Markdown table: first names, then numbers, which stand at the right, and at last words."""
+    head, *body = rows
+    ruler = ["---"] * names + ["---:"] * (len(head) - names - words) + ["---"] * words
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ruler, *body))
+
+
+def listed(entries: Iterable[str]) -> str:
+    """A list in Markdown."""
+    return "\n".join(f"- {escaped(entry)}" for entry in entries)
+
+
+def escaped(text: str) -> str:
+    """The text with Markdown's own marks made harmless: the star of "θ*" must not open an emphasis."""
+    return re.sub(r"([\\`*_|<>&\[\]])", r"\\\1", text)
+
+
+def _strong(text: str, is_bold: bool) -> str:
+    return f"**{text}**" if is_bold else text
+
+
+# -- on a terminal ---------------------------------------------------------------------------------------------------
+
+
+def terminal(table: Table) -> RenderableType:
+    """The table for `rich.print`: ours above the paper's, and below it where they disagree.
+
+    A table too wide for 100 columns is cut into several below one another. Stars mark what is bold elsewhere, since a
+    terminal may not show bold.
+    """
+    judgement = judge(table)
+    parts: list[RenderableType] = [Text(table.title, style="bold")]
+    for columns in _packed(judgement):
+        parts += [_grid(judgement, columns), Text()]
+    parts.append(Text(f"{STARS}   !n disagreement n, below." if table.has_paper else STARS))
+    if table.has_paper:
+        entries = [f"{number}. {entry.text}" for number, entry in enumerate(judgement.disagreements, 1)]
+        parts += [Text(agreement(judgement)), Text("\nWhere we disagree with the paper", style="bold")]
+        parts += [_indented(text) for text in entries or [NONE_FOUND]]
+    if judgement.notes:
+        parts += [Text("\nNotes", style="bold"), *map(_indented, judgement.notes)]
+    return Group(*parts)
+
+
+def _indented(text: str) -> RenderableType:
+    return Padding(Text(text), (0, 0, 0, 2))
+
+
+def _packed(judgement: Judgement) -> Iterator[list[Column]]:
+    """The columns in as few bundles as fit, in their order, at least one a bundle."""
+    table, bundle = judgement.table, list[Column]()
+    fixed = sum(
+        max(map(len, some)) + 2 for some in ((table.group_name, *table.groups), (LINE, *table.rows), ("paper",))
+    )
+    used = fixed
+    for column in table.columns:
+        texts = [text for g in table.groups for line in table.rows for text in _texts(judgement, g, line, column)]
+        width = max(map(len, (column.heading, *texts))) + 2
+        if bundle and used + width > WIDTH:
+            yield bundle
+            bundle, used = [], fixed
+        bundle.append(column)
+        used += width
+    yield bundle
+
+
+def _grid(judgement: Judgement, columns: Sequence[Column]) -> RichTable:
+    table = judgement.table
+    drawn = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)  # two blanks between columns
+    for name in (table.group_name, LINE, "", *(column.heading for column in columns)):
+        drawn.add_column(Text(name), no_wrap=True)
+    for group in table.groups:
+        for line in table.rows:
+            ours, paper = zip(*(_texts(judgement, group, line, column) for column in columns), strict=True)
+            name = group if line == table.rows[0] else ""  # it stands once
+            drawn.add_row(Text(name), Text(line), "ours", *map(_styled, ours))
+            if table.has_paper:
+                drawn.add_row("", "", "paper", *map(_styled, paper), end_section=line == table.rows[-1])
+    return drawn
+
+
+def _texts(judgement: Judgement, group: str, line: str, column: Column) -> tuple[str, str]:
+    """Ours and the paper's, with a star for bold and the numbers of the disagreements."""
+    shown = judgement.shown(group, line, column)
+    marks = f" !{','.join(map(str, shown.marks))}" if shown.marks else ""
+    upper = f"{shown.ours}{'*' if shown.bold else ''}{marks}"
+    return upper.replace(" ± ", "±"), f"{shown.paper}{'*' if shown.paper_bold else ''}".replace(" ± ", "±")
+
+
+def _styled(text: str) -> Text:
+    return Text(text, style="bold" if "*" in text else "")

@@ -15,7 +15,9 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 
 from catnat_lab.errors import UserError
+from catnat_lab.experiment import settled
 from catnat_lab.heads import tail_head
+from catnat_lab.report import write
 
 TAILS = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.001, 0.0)
 GAINED = (0.5, 0.05, 0.0)  # tails that are tried with the other gains too
@@ -124,14 +126,9 @@ class Ledger:
         about = folder / "settings.json"
         before = json.loads(about.read_text()) if about.exists() else {}
         for task in tasks:
-            old, new = before.get(task.name, task.settings), task.settings
-            changed = [f"{key} was {old.get(key)}, now {new[key]}" for key in new if old.get(key) != new[key]]
-            if changed:
-                raise UserError(
-                    f"{task.name} was begun with other settings: {'; '.join(changed)}; give another --output"
-                )
+            settled(before.get(task.name, task.settings), task.settings, (), task.name)
         every = before | {task.name: task.settings for task in tasks}
-        replace_text(about, json.dumps(every, indent=1) + "\n")
+        write(about, json.dumps(every, indent=1) + "\n")
         self.outlines = [outline_of(settings) for settings in every.values()]  # of earlier tasks too
         self.results = read(self.path)
         if self.path.exists():  # half a line would spoil the next one
@@ -149,13 +146,6 @@ class Ledger:
         with self.path.open("a") as file:
             file.write("".join(lines))
         self.results |= dict(zip(jobs, results, strict=True))
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write a file so that it is whole or as before, however the process ends."""
-    partial = path.with_suffix(path.suffix + ".partial")
-    partial.write_text(text)
-    partial.replace(path)
 
 
 def read(path: Path) -> dict[Job, Result]:

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from catnat_lab.heads import activation_of
-from catnat_lab.stats import holm, summarize, welch, welch_interval
+from catnat_lab.stats import Comparison, compare_all, summarize
 from catnat_lab.tails.jobs import FAMILY, SOFTMAX, Job, Outline, Result
 
 POINTS = 1001  # of the tenfold range
@@ -102,10 +102,7 @@ class Finding:
     at_edge: bool  # whether the best rate is the first or the last of those tried
     values: tuple[float, ...]  # of the final seeds, in their order
     robustness: float
-    difference: float  # mean minus softmax's
-    interval: tuple[float, float]  # of Welch's test, 95%
-    effect: float  # Cohen's d
-    p: float  # of Welch's test against softmax, corrected by Holm over the task's heads
+    against: Comparison  # with softmax, corrected by Holm over the task's heads
     more: dict[str, tuple[float, ...]]  # what else the final runs tell, by its name
 
 
@@ -123,32 +120,14 @@ def findings(task: Outline, results: Results) -> list[Finding]:
             more[head] = {name: tuple(results[job].more[name] for job in jobs) for name in results[jobs[0]].more}
     if SOFTMAX not in values:
         return []
-    softmax = values[SOFTMAX]
-    others = [head for head in values if head != SOFTMAX]
-    ps = dict(zip(others, holm([welch(values[head], softmax) for head in others]), strict=True))
-    result = []
-    for head, own in values.items():
-        rate = best_rate(task, means[head])
-        interval = welch_interval(own, softmax) if head != SOFTMAX else (0.0, 0.0)
-        spread = math.sqrt((summarize(own).std ** 2 + summarize(softmax).std ** 2) / 2)
-        difference = summarize(own).mean - summarize(softmax).mean
-        edge = rate in (min(task.rates), max(task.rates))
-        effect = difference / spread if spread else 0.0 if difference == 0 else math.copysign(math.inf, difference)
-        result.append(
-            Finding(
-                head,
-                rate,
-                edge,
-                own,
-                robustness(task, means[head]),
-                difference,
-                interval,
-                effect,
-                ps.get(head, 1.0),
-                more[head],
-            )
-        )
-    return result
+    against = compare_all({head: (own, values[SOFTMAX]) for head, own in values.items() if head != SOFTMAX})
+    against[SOFTMAX] = Comparison(0.0, 0.0, 0.0, 0.0, 1.0)
+    rates = {head: best_rate(task, means[head]) for head in values}
+    ends = min(task.rates), max(task.rates)
+    return [
+        Finding(head, rates[head], rates[head] in ends, own, robustness(task, means[head]), against[head], more[head])
+        for head, own in values.items()
+    ]
 
 
 def qualifies(task: Outline, found: Finding, every: Sequence[Finding]) -> bool:

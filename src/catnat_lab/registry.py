@@ -1,0 +1,25 @@
+"""All experiments that keep a study: the note by which it is known, and the module that reports it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import cast
+
+from catnat_lab.errors import UserError
+from catnat_lab.experiment import Reporter
+from catnat_lab.studies import Study
+
+REPORTERS = {
+    "gsl settings": "catnat_lab.gsl.report",
+    "vae settings": "catnat_lab.vae.report",
+    "rl settings": "catnat_lab.rl.report",
+    "minatar settings": "catnat_lab.rl.report",
+}
+
+
+def reporter_of(study: Study) -> Reporter:
+    """The one that a study belongs to; imported when it is needed."""
+    for note, module in REPORTERS.items():
+        if study.note(note) is not None:
+            return cast(Reporter, import_module(module))
+    raise UserError(f"{study.name} holds no study of {', '.join(note.split()[0] for note in REPORTERS)}")

@@ -1,0 +1,306 @@
+"""What every figure shares: the look, panels, curves, pictures, differences from softmax, and the way into a page.
+
+In a page text stays text, ids stay unique, and ink follows the page's colour.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from html import escape
+from typing import Any, NamedTuple, ParamSpec
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike, NDArray
+
+from catnat_lab.report.table import Judgement
+
+Args = ParamSpec("Args")
+INK = "#1a1b1e"  # text and axes; becomes the page's own text colour, so that figures are legible in the dark too
+FAINT = "#8a8b8e"  # grid and hints: grey enough for both
+MAX_ACROSS = 3  # panels in a row
+WIDTH, PANEL_HEIGHT = 9.6, 2.45  # inches
+LEGEND_LENGTH = 125  # characters in a row, with the handles
+DASHED: Any = {"color": INK, "linewidth": 0.9, "linestyle": (0, (4, 3))}
+
+
+class Style(NamedTuple):
+    """How a line is drawn, everywhere. Markers differ too, for those who do not see the colours."""
+
+    colour: str
+    marker: str
+
+
+# Okabe and Ito's palette, which most colour-blind readers can tell apart.
+STYLES = {
+    "softmax": Style("#0072B2", "s"),
+    "sparsemax": Style("#CC79A7", "^"),
+    "catnat": Style(INK, "*"),
+    "catnat-sigmoid": Style("#009E73", "D"),
+    "catnat-natural": Style("#D55E00", "o"),
+    "catnat-natural-reflect": Style("#E69F00", "v"),
+    "catnat-natural-revive": Style("#56B4E9", "P"),
+}
+SPARE = Style(FAINT, "X")  # for a line that has no style of its own
+
+LOOK: Any = {  # matplotlib's own type lists every key
+    "font.family": ["sans-serif"],
+    "font.sans-serif": ["DejaVu Sans", "Arial", "Helvetica"],
+    "font.size": 9,
+    "text.color": INK,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 9.5,
+    "axes.titlelocation": "left",
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": FAINT,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.5,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 4.5,
+    "legend.frameon": False,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+    "svg.fonttype": "none",
+    "svg.hashsalt": "catnat",  # the same figure gives the same file
+}
+
+
+def style(name: str) -> Style:
+    """The fixed style of a parameterization."""
+    return STYLES.get(name, SPARE)
+
+
+# -- panels ----------------------------------------------------------------------------------------------------------
+
+
+def in_look(draw: Callable[Args, Figure]) -> Callable[Args, Figure]:
+    """Draw with our look and leave the global settings as they were."""
+
+    @wraps(draw)
+    def drawn(*args: Args.args, **kwargs: Args.kwargs) -> Figure:
+        with rc_context(LOOK):
+            return draw(*args, **kwargs)
+
+    return drawn
+
+
+def in_panels(count: int, height: float = PANEL_HEIGHT, across: int = MAX_ACROSS) -> tuple[Figure, list[Axes]]:
+    """A figure as wide as a page, with ``count`` panels of one size and at most ``across`` in a row."""
+    across = min(across, max(count, 1))
+    down = -(-count // across) or 1
+    room = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.07, hspace=0.04, wspace=0.02)  # no title touches a label above
+    figure = Figure(figsize=(WIDTH, height * down + 0.35), layout=room)
+    every: list[Axes] = list(figure.subplots(down, across, squeeze=False).flat)
+    for axes in every[count:]:
+        axes.remove()
+    return figure, every[:count]
+
+
+def label_left(every: Sequence[Axes], label: str) -> None:
+    """Name the vertical axis once a row."""
+    for axes in every:
+        place = axes.get_subplotspec()
+        if place is not None and place.is_first_col():
+            axes.set_ylabel(label)
+
+
+def legend(figure: Figure, names: Sequence[str], *others: Line2D) -> None:
+    """One legend of parameterizations above all panels, and what else there is, in as many rows as its words need."""
+    entries = [Line2D([], [], color=style(n).colour, marker=style(n).marker, label=n) for n in dict.fromkeys(names)]
+    entries += others
+    length = sum(len(str(entry.get_label())) + 6 for entry in entries)
+    columns = -(-len(entries) // -(-length // LEGEND_LENGTH)) if entries else 1
+    figure.legend(handles=entries, loc="outside upper left", ncols=columns, handlelength=1.8, columnspacing=1.4)
+
+
+# -- curves ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A measure against training steps: the mean over seeds and the edges of a band around it."""
+
+    steps: ArrayLike
+    mean: ArrayLike
+    low: ArrayLike
+    high: ArrayLike
+
+    @classmethod
+    def of_runs(cls, steps: Sequence[float] | NDArray[Any], values: Sequence[Sequence[float]] | NDArray[Any]) -> Curve:
+        """Mean ± one standard deviation over seeds, from values [seeds, steps]. A diverged run ends the curve.
+
+        Runs of unequal length, as of a study that is not finished, are cut to the shortest.
+        """
+        length = min(len(steps), *(len(run) for run in values))
+        runs = np.array([run[:length] for run in values], dtype=float)
+        mean = runs.mean(0)
+        spread = runs.std(0, ddof=1) if len(runs) > 1 else np.zeros_like(mean)
+        return cls(steps[:length], mean, mean - spread, mean + spread)
+
+
+@dataclass(frozen=True)
+class CurvePanel:
+    """The curves of one panel, by parameterization, and what the best possible model would reach."""
+
+    title: str
+    curves: Mapping[str, Curve]
+    optimal: float | None = None
+
+
+@in_look
+def draw_curves(panels: Sequence[CurvePanel], label: str, *, focus: bool = True) -> Figure:
+    """A measure against training steps; where asked, each panel fits the second half of training."""
+    figure, every = in_panels(len(panels))
+    for axes, panel in zip(every, panels, strict=True):
+        for name, curve in panel.curves.items():
+            look, steps = style(name), np.asarray(curve.steps, dtype=float)
+            axes.fill_between(steps, curve.low, curve.high, color=look.colour, alpha=0.18, linewidth=0)
+            often = max(1, len(steps) // 6)
+            shown: dict[str, Any] = {"marker": look.marker, "markevery": often, "markersize": 3.5, "label": name}
+            axes.plot(steps, curve.mean, color=look.colour, **shown)
+        if panel.optimal is not None:
+            axes.axhline(panel.optimal, label="optimal", **DASHED)
+        if focus:
+            _focus_on(axes, panel)
+        axes.set(title=panel.title, xlabel="training step")
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+    label_left(every, label)
+    known = [Line2D([], [], label="optimal", **DASHED)] if any(panel.optimal is not None for panel in panels) else []
+    legend(figure, [name for panel in panels for name in panel.curves], *known)
+    return figure
+
+
+def _focus_on(axes: Axes, panel: CurvePanel) -> None:
+    """What parts the curves is near the optimum, not at the start."""
+    edges = [np.asarray(edge, dtype=float) for curve in panel.curves.values() for edge in (curve.low, curve.high)]
+    late = [edge[len(edge) // 2 :] for edge in edges]
+    values = np.concatenate([*late, [np.nan if panel.optimal is None else panel.optimal]])
+    values = values[np.isfinite(values)]
+    if values.size and np.ptp(values) > 0:
+        axes.set_ylim(values.min() - 0.1 * np.ptp(values), values.max() + 0.5 * np.ptp(values))  # with some descent
+
+
+# -- pictures and differences ----------------------------------------------------------------------------------------
+
+
+@in_look
+def draw_pictures(pictures: Mapping[str, NDArray[Any]], colours: str, across: int = MAX_ACROSS) -> Figure:
+    """Matrices side by side, on one scale from 0 to the largest entry."""
+    height, width = next(iter(pictures.values())).shape
+    figure, every = in_panels(len(pictures), WIDTH / min(across, len(pictures)) * height / width + 0.2, across)
+    top = max((float(np.nanmax(picture)) for picture in pictures.values()), default=1.0)
+    for axes, (title, picture) in zip(every, pictures.items(), strict=True):
+        image = axes.imshow(picture, cmap=colours, vmin=0, vmax=top, interpolation="none")
+        axes.set(title=title, xticks=[], yticks=[])
+        axes.grid(visible=False)
+    bar = figure.colorbar(image, ax=every, shrink=0.85, aspect=14, pad=0.01)
+    bar.outline.set_visible(False)
+    return figure
+
+
+class Strip(NamedTuple):
+    """By parameterization, a difference from the baseline and the ends of its interval."""
+
+    label: str
+    differences: Mapping[str, tuple[float, float, float]]
+    lower_is_better: bool
+
+
+def strips_of(judgement: Judgement) -> list[Strip]:
+    """The contests that a table's verdict is about."""
+    table, strips = judgement.table, []
+    for group, column in table.contests:
+        keys = {line: (group, line, column.key) for line in table.lines}
+        found = {line: judgement.against[key] for line, key in keys.items() if key in judgement.against}
+        if found and (not table.headline or column.key in table.headline):
+            heading = f"\n{column.heading}" if len(table.headline or table.columns) > 1 else ""
+            differences = {line: (each.difference, each.low, each.high) for line, each in found.items()}
+            strips.append(Strip(f"{table.group_name} {group}{heading}", differences, column.lower_is_better))
+    return strips
+
+
+@in_look
+def draw_differences(strips: Sequence[Strip], base: str = "softmax") -> Figure:
+    """A strip a contest: how much better than the baseline every parameterization is, with its interval."""
+    names = list(dict.fromkeys(name for strip in strips for name in strip.differences))
+    figure, every = in_panels(len(strips), 0.5 + 0.14 * len(names), across=1)
+    for axes, strip in zip(every, strips, strict=True):
+        _draw_strip(axes, names, strip)
+    if every:
+        every[-1].set_xlabel(f"worse than {base}  |  better than {base} (each row in its own unit; 95% intervals)")
+    legend(figure, names)
+    return figure
+
+
+def _draw_strip(axes: Axes, names: Sequence[str], strip: Strip) -> None:
+    sign = -1 if strip.lower_is_better else 1
+    # one that is far off would make one point of all the others
+    most = sorted(max(map(abs, ends)) for ends in strip.differences.values())
+    reach = 1.15 * min(most[-1], 4 * most[(len(most) - 1) // 2]) or 1.0
+    for place, name in enumerate(names):
+        look = style(name)
+        if name not in strip.differences:
+            axes.text(0.0, -place, "not run", color=look.colour, fontsize=7, ha="center", va="center")
+            continue
+        better, *ends = (sign * number for number in strip.differences[name])
+        if abs(better) < reach:
+            axes.plot(np.clip(ends, -reach, reach), [-place] * 2, color=look.colour, linewidth=1.4)
+            axes.plot([better], [-place], look.marker, color=look.colour, markersize=6, label=name)
+        else:
+            side, edge = ("left", "<") if better < 0 else ("right", ">")
+            axes.plot([math.copysign(0.97 * reach, better)], [-place], edge, color=look.colour, label=name)
+            text = math.copysign(0.94 * reach, better)
+            axes.text(text, -place, f"{better:+.2g}", color=look.colour, fontsize=7, ha=side, va="center")
+    axes.axvline(0, color=FAINT, linewidth=1)
+    axes.grid(visible=False)
+    axes.set(xlim=(-reach, reach), ylim=(0.6 - len(names), 0.6))
+    axes.set_yticks([(1 - len(names)) / 2], [strip.label], fontsize=8)
+
+
+# -- into a page -----------------------------------------------------------------------------------------------------
+
+
+def serialize(figure: Figure) -> str:
+    """The figure as one ``<svg>`` element without a prologue."""
+    buffer = io.StringIO()
+    with rc_context(LOOK):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :].rstrip()
+    text = text.replace("xlink:href=", "href=").replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "")
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r'(<image\b[^>]*?)\sid="[^"]*"', r"\1", text)  # made from the pixels: equal images would share one
+    return text.replace(INK, "currentColor")
+
+
+def inlined(svg: str, label: str, prefix: str) -> str:
+    """The element as an image of a page, with a label for those who hear it and ids that no other figure has."""
+    svg = svg.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
+    svg = svg.replace(' xmlns="http://www.w3.org/2000/svg"', "", 1)  # HTML knows what an svg is
+    svg = re.sub(r'(\sid=")', rf"\g<1>{prefix}", svg)
+    return re.sub(r'(\shref="#|url\(#)', rf"\g<1>{prefix}", svg)

@@ -1,0 +1,150 @@
+"""A report as one HTML file that needs nothing beside itself, the same as Markdown, and numbers as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from catnat_lab.report import table as tables
+from catnat_lab.report.figures import draw_differences, inlined, serialize, strips_of
+from catnat_lab.report.table import Table, escaped, judge, listed, markdown, verdict
+
+PAPER_NAMES = {"sigmoid": "catnat-sigmoid", "natural": "catnat-natural"}  # where the paper's table has short ones
+
+
+@dataclass(frozen=True)
+class PageFigure:
+    """A figure of the page: its title, and a caption that says what to see."""
+
+    title: str
+    caption: str
+    figure: Figure
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that a page shows. It begins with the verdict on the first table and a figure of it.
+
+    Args:
+        title: the page's title.
+        summary: what was run, in a few sentences.
+        provenance: where it comes from: command, commit, machine, versions, date, time and the like.
+        tables: our numbers, beside the paper's where it has some.
+        remarks: what else the runs show; the computed disagreements come by themselves.
+        figures: the figures in their order.
+    """
+
+    title: str
+    summary: str
+    provenance: Mapping[str, str]
+    tables: tuple[Table, ...]
+    remarks: tuple[str, ...] = ()
+    figures: tuple[PageFigure, ...] = ()
+
+    @property
+    def every_figure(self) -> tuple[PageFigure, ...]:
+        """The verdict's own, where there is something to compare, and the others."""
+        first, base = judge(self.tables[0]), self.tables[0].baseline
+        if not first.against:
+            return self.figures
+        caption = (
+            f"How much better than {base}: {first.table.measure}, difference of means and its 95% interval by Welch's "
+            "test, not corrected for the number of comparisons. An arrow with a number lies beyond the scale."
+        )
+        return PageFigure(f"Against {base}", caption, draw_differences(strips_of(first), base)), *self.figures
+
+
+def page(report: Report) -> str:
+    """The report as a self-contained HTML page: no script, no font, no picture from elsewhere.
+
+    Every string of the report is escaped; figures go in as the SVG that we draw.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    judged = [judge(table) for table in report.tables]
+    figures = [
+        (each, Markup(inlined(serialize(each.figure), each.title, f"figure-{number}-")))
+        for number, each in enumerate(report.every_figure, 1)
+    ]
+    return environment.get_template("page.html.j2").render(
+        report=report, verdict=verdict(judged[0]), judged=judged, figures=figures, words=tables
+    )
+
+
+def text_of(report: Report) -> str:
+    """The report in Markdown, without its figures."""
+    parts = [f"# {escaped(report.title)}", escaped(verdict(judge(report.tables[0])))]
+    parts += [markdown(table).rstrip() for table in report.tables]
+    if report.remarks:
+        parts += ["## What else the runs show", listed(report.remarks)]
+    told = [f"{name} {report.provenance[name]}" for name in ("commit", "date", "GPU") if name in report.provenance]
+    parts += ["## How it was run", escaped(report.summary), f"    {report.provenance.get('command', '')}".rstrip()]
+    parts += (
+        [escaped(f"{', '.join(told)}; provenance.json and report.html, with the figures, have more.")] if told else []
+    )
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def write_pages(report: Report, folder: Path, numbers: Mapping[str, Iterable[Mapping[str, object]]]) -> Path:
+    """Write report.html, report.md and the numbers as CSV, by the names of their files; the path of the page."""
+    write(folder / "report.md", text_of(report))
+    for name, rows in numbers.items():
+        write(folder / name, as_csv(rows))
+    return write(folder / "report.html", page(report))
+
+
+def write(path: Path | str, text: str) -> Path:
+    """Write a file whole or not at all, and make missing folders: a killed run never leaves half a new file."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")  # beside it: a rename must not cross disks
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return target
+
+
+def as_csv(rows: Iterable[Mapping[str, object]]) -> str:
+    """Records as CSV, under all the names that they have; numbers with six digits."""
+    every = list(rows)
+    names = dict.fromkeys(name for row in every for name in row)
+    file = io.StringIO()
+    writer = csv.DictWriter(file, list(names), restval="", lineterminator="\n")
+    writer.writeheader()
+    for row in every:
+        writer.writerow({name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()})
+    return file.getvalue()
+
+
+def paper_rows(name: str) -> list[dict[str, str]]:
+    """One of the paper's tables; "head" is the name that its parameterization has here."""
+    rows = list(csv.DictReader(files("catnat_lab").joinpath("paper", name).read_text().splitlines()))
+    for row in rows:
+        given = (row.get("parameterization") or row["activation"]).replace("_", "-")
+        row["head"] = PAPER_NAMES.get(given, given)
+    return rows
+
+
+def printed(row: Mapping[str, str], measure: str = "") -> tuple[float, float, bool]:
+    """What a row of the paper's has of a measure: mean, deviation, and whether it is bold there."""
+    return float(row[f"{measure}mean"]), float(row[f"{measure}std"]), row[f"{measure}bold"] == "True"

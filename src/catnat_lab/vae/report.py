@@ -1,0 +1,346 @@
+"""The report of the categorical VAE, from what the study and the kept models hold and nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+from scipy import stats
+
+from catnat_lab import experiment, rates
+from catnat_lab.heads import is_natural
+from catnat_lab.report import Cell, Column, PageFigure, Report, Table, paper_rows, printed, write_pages
+from catnat_lab.report.figures import Curve, CurvePanel, draw_curves, draw_pictures
+from catnat_lab.stats import summarize
+from catnat_lab.studies import Study
+from catnat_lab.vae.networks import NETWORKS
+from catnat_lab.vae.objective import one_hot
+from catnat_lab.vae.presets import PAPER, sizes
+from catnat_lab.vae.search import NOTE, SHOWN, SOURCE, study_name
+from catnat_lab.vae.stack import Run, Stack
+
+PROVENANCE = "vae provenance"
+FAR = 30.0  # nats
+PAPER_FILES = {"adam": "vae_adam.csv", "sgd": "vae_sgd.csv", "mlp": "vae_mlp_elbo.csv"}
+PAPER_DATA = {"mnist": "grey", "binary_mnist": "binary", "bernoulli_mnist": "bernoulli"}
+PAPER_SEEDS = 5
+NAMES = {"adam": "convolutional VAE, Adam", "sgd": "convolutional VAE, SGD", "mlp": "dense VAE, score function"}
+METRICS = ("nll", "elbo", "elbo_paper", "bce", "kl", "validation")
+# by table: measures, their names, whether lower is better; the first is the paper's
+MEASURES = {
+    "adam": (("nll", "test negative log-likelihood", True),),
+    "sgd": (("nll", "test negative log-likelihood", True),),
+    "mlp": (
+        ("elbo_paper", "ELBO as the paper tabulates it, without −N log K", False),
+        ("elbo", "ELBO, with −N log K", False),
+    ),
+}
+LENGTH = (
+    "The paper does not say how long it trained, which rate of its refined grid (0.0045 to 0.02) each head took, nor "
+    "whether rates fell; ours stay constant for the steps in the title, and after fewer than 24,000 of them the "
+    "temperature has not yet come down to 0.5."
+)
+SPARSE = (
+    "Sparsemax gives codes probability 0, which importance samples never reach: its likelihood is a bound that more "
+    "samples do not close."
+)
+
+
+@dataclass(frozen=True)
+class Results(experiment.Results):
+    """All finished trials of a study, by data, cell and head."""
+
+    source: str  # of the digits
+
+
+def load(study: Study) -> Results:
+    """Read a study back."""
+    settings = study.note(NOTE)
+    cells = dict.fromkeys((*settings["cells"], *settings["searched"]))
+    places = [(data, cell, head) for data in settings["data"] for cell in cells for head in settings["heads"]]
+    trials: Any = {place: study.finished(study_name(settings["table"], *place)) for place in places}
+    return Results(settings, trials, study.note(PROVENANCE) or {}, study.note(SOURCE)["source"])
+
+
+def _measure(results: Results) -> tuple[str, int]:
+    """The paper's measure of a table, and the sign that makes lower better."""
+    name, _, lower = MEASURES[results.settings["table"]][0]
+    return name, 1 if lower else -1
+
+
+# -- tables ----------------------------------------------------------------------------------------------------------
+
+
+def tables_of(results: Results) -> list[Table]:
+    """Our final seeds beside the paper's, one table a measure."""
+    measures = enumerate(MEASURES[results.settings["table"]])
+    return [_table(results, *measure, with_paper=i == 0) for i, measure in measures]
+
+
+def _table(results: Results, measure: str, name: str, lower: bool, *, with_paper: bool) -> Table:
+    settings = results.settings
+    paper = {
+        (PAPER_DATA[row["dataset"]], f"{row['n_variables']}x{row['n_categories']}", row["head"]): printed(row)
+        for row in (paper_rows(PAPER_FILES[settings["table"]]) if with_paper else [])
+    }
+    placed, columns = _places(settings["data"], settings["cells"], lower)
+    cells = {
+        (group, head, column): Cell(results.final((*place, head), measure), *paper.get((*place, head), ()))
+        for place, (group, column) in placed.items()
+        for head in settings["heads"]
+    }
+    better = "lower is better" if lower else "higher is better"
+    return Table(
+        title=f"{NAMES[settings['table']]}, {settings['steps']:,} steps: {name}; {better}",
+        measure=name if lower else "ELBO",
+        group_name="N" if len(columns) > len(settings["data"]) else "N x K",
+        groups=tuple(dict.fromkeys(group for group, _ in placed.values())),
+        lines=tuple(settings["heads"]),
+        columns=columns,
+        cells=cells,
+        paper_count=PAPER_SEEDS,
+        compares_values=settings["table"] == "mlp" and settings["steps"] == PAPER["mlp"].steps,
+    )
+
+
+def _places(
+    kinds: list[str], cells: list[str], lower: bool
+) -> tuple[dict[tuple[str, str], tuple[str, str]], tuple[Column, ...]]:
+    """Where the numbers of a kind of data and a cell stand, as group and column.
+
+    As in the paper where the cells are a grid of N by K; else a group a cell, lest most places stay empty.
+    """
+    numbers = {cell: sizes(cell) for cell in cells}
+    classes = sorted({k for _, k in numbers.values()})
+    if len(classes) > 1 and len(cells) == len(classes) * len({n for n, _ in numbers.values()}):
+        columns = tuple(Column(f"{data}-{k}", f"{data}, K = {k}", 1, lower) for data in kinds for k in classes)
+        ordered = sorted((n, k, cell) for cell, (n, k) in numbers.items())
+        return {(data, cell): (str(n), f"{data}-{k}") for data in kinds for n, k, cell in ordered}, columns
+    columns = tuple(Column(data, data, 1, lower) for data in kinds)
+    return {(data, cell): (cell.replace("x", " x "), data) for data in kinds for cell in cells}, columns
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+def write_report(results: Results, folder: Path) -> Path:
+    """Write report.html, report.md, the values and the curves as CSV; the path of the page."""
+    report = Report(
+        title=f"Categorical VAE beside the paper: {NAMES[results.settings['table']]}",
+        summary=summary_of(results),
+        provenance=results.provenance,
+        tables=tuple(tables_of(results)),
+        remarks=tuple(remarks_of(results)),
+        figures=tuple(figures_of(results, folder)),
+    )
+    return write_pages(report, folder, {"values.csv": values_of(results), "curves.csv": curves_of(results)})
+
+
+def summary_of(results: Results) -> str:
+    """What was run, in a sentence or two."""
+    settings, count = results.settings, results.settings.get("search_seeds", 1)
+    if len(settings["rates"]) == 1 and not settings["refined"]:
+        found = f"All have the rate {settings['rates'][0]:g}, and {settings['seeds']} seeds."
+    else:
+        found = (
+            f"Rates are chosen by the bound on validation images after {settings['search_steps']:,} steps, the mean of "
+            f"{count} seed{'s' if count > 1 else ''}, on the cells {', '.join(settings['searched'])}; then "
+            f"{settings['seeds']} other seeds are trained at the chosen rate."
+        )
+    return (
+        f"Autoencoders of digits ({results.source}), with N categorical variables of K classes, trained for "
+        f"{settings['steps']:,} steps of {settings['batch']} images, by {', '.join(settings['heads'])}. {found} Test "
+        f"images are judged by {settings['samples']} samples of the posterior each. {results.finished()} trials are "
+        "finished."
+    )
+
+
+def values_of(results: Results) -> Iterator[dict[str, object]]:
+    """One record a finished trial."""
+    for (data, cell, head), trials in results.trials.items():
+        n, k = sizes(cell)
+        place = {"table": results.settings["table"], "data": data, "variables": n, "classes": k, "head": head}
+        for trial in trials:
+            tried = {key: trial.config[key] for key in ("stage", "rate", "seed")}
+            yield place | tried | {name: trial.metrics.get(name, "") for name in METRICS}
+
+
+def curves_of(results: Results) -> Iterator[dict[str, object]]:
+    """One record a point of a final run's curve: minus the bound, and the share of nodes outside the natural range."""
+    for place in results.trials:
+        data, cell, head = place
+        n, k = sizes(cell)
+        for trial in results.stage(place, "final"):
+            curve = trial.record.get("curve") or {"step": []}
+            for i, step in enumerate(curve["step"]):
+                yield {
+                    "data": data,
+                    "variables": n,
+                    "classes": k,
+                    "head": head,
+                    "rate": trial.config["rate"],
+                    "seed": trial.config["seed"],
+                    "step": round(step),
+                    "minus_elbo_train": curve["train"][i],
+                    "minus_elbo_validation": curve["validation"][i],
+                    "outside": curve["dead"][i] if is_natural(head) else "",
+                }
+
+
+# -- what the tables do not show -------------------------------------------------------------------------------------
+
+
+def remarks_of(results: Results) -> list[str]:
+    """Natural beside sigmoid, what went astray, rates, nodes outside their range, and what the paper leaves open."""
+    found = [_natural_by_sigmoid(results), _collapsed(results), _rates(results), _outside(results)]
+    if results.settings["table"] != "mlp":
+        found += [LENGTH, SPARSE if "sparsemax" in results.settings["heads"] else ""]
+    return [text for text in found if text]
+
+
+def _natural_by_sigmoid(results: Results) -> str:
+    """Cell by cell: seeds of a cell share first weights, and cells are what one would want to generalise to."""
+    settings, (measure, _), gaps = results.settings, _measure(results), []
+    for place in ((data, cell) for data in settings["data"] for cell in settings["cells"]):
+        values = [results.final((*place, head), measure) for head in ("catnat-natural", "catnat-sigmoid")]
+        if all(values) and all(map(math.isfinite, (*values[0], *values[1]))):
+            gaps.append(summarize(values[0]).mean - summarize(values[1]).mean)
+    if len(gaps) < 3:
+        return ""
+    p = float(stats.ttest_1samp(gaps, 0.0).pvalue)
+    return (
+        f"Natural less sigmoid, means of {len(gaps)} cells: {summarize(gaps).mean:+.2f} on average, "
+        f"{min(gaps):+.2f} to {max(gaps):+.2f} (t-test over the cells, p = {p:.2g})."
+    )
+
+
+def _collapsed(results: Results) -> str:
+    """Seeds far behind the best of their cell, which hide all differences in its deviation, and what became of them."""
+    (measure, sign), told = _measure(results), []
+    for data, cell, head in results.trials:
+        final = [t.metrics for t in results.stage((data, cell, head), "final") if math.isfinite(t.metrics[measure])]
+        worst = sorted(final, key=lambda found: sign * found[measure], reverse=True)
+        far = [found for found in worst if sign * (found[measure] - worst[-1][measure]) > FAR]
+        if far:
+            n, k = sizes(cell)
+            those = ", ".join(f"{found[measure]:.1f} with KL {found['kl']:.1f}" for found in far)
+            most, best = n * math.log(k), worst[-1][measure]
+            told.append(f"{head} {data} {cell} (KL at most {most:.1f}): {those}; the best is {best:.1f}")
+    if not told:
+        return ""
+    return (
+        f"Seeds more than {FAR:g} nats behind the best of their cell: {'. '.join(told)}. Where one is lost, the "
+        "deviation is so large that the test tells the line from no other: it is marked among the best for that alone."
+    )
+
+
+def _rates(results: Results) -> str:
+    settings, told = results.settings, []
+    for cell in settings["searched"]:
+        chosen = []
+        for head in settings["heads"]:
+            if tried := results.stage((settings["data"][0], cell, head), "coarse", "refined"):
+                means = rates.by_rate(tried)
+                best = rates.best_rate(tried)
+                edge = len(means) > 1 and best in (min(means), max(means))
+                chosen.append(f"{head} {best:g}{' (the end of its grid)' if edge else ''}")
+        told += [f"{cell}: {', '.join(chosen)}"] if chosen else []
+    return f"Chosen rates: {'; '.join(told)}. Other cells take those of the nearest searched one." if told else ""
+
+
+def _outside(results: Results) -> str:
+    told = []
+    for head in filter(is_natural, results.settings["heads"]):
+        final = [t for place in results.trials if place[2] == head for t in results.stage(place, "final")]
+        curves = [t.record.get("curve", {}).get("dead") for t in final]
+        shares = [curve[-1] for curve in curves if curve and math.isfinite(curve[-1])]
+        told += [f"{head} {100 * min(shares):.1f} to {100 * max(shares):.1f}%"] if shares else []
+    return f"Nodes outside the natural range at the end of training: {', '.join(told)}." if told else ""
+
+
+# -- figures ---------------------------------------------------------------------------------------------------------
+
+
+def figures_of(results: Results, folder: Path) -> Iterator[PageFigure]:
+    """Learning curves, nodes outside the natural range, and what the first models make of digits."""
+    if panels := curve_panels(results, "validation"):
+        caption = (
+            "Minus the bound on validation images, one sample each: mean over the final seeds, one deviation around "
+            "it. The scale fits the second half of training."
+        )
+        yield PageFigure("Learning curves", caption, draw_curves(panels, "minus ELBO (validation)"))
+    if panels := curve_panels(results, "dead"):
+        caption = (
+            "Share of nodes whose score lies outside the natural range. There catnat-natural has no slope, and catnat "
+            "that of the range's ends."
+        )
+        drawn = draw_curves(panels, "share of nodes outside", focus=False)
+        yield PageFigure("Nodes outside the range", caption, drawn)
+    if sheets := sheets_of(results, folder / "models"):
+        caption = (
+            "Of the first final seed, for every head: test images and below them their reconstructions; images of "
+            "uniformly drawn classes; and one image with one variable set to each of its classes in turn."
+        )
+        across = 2 if len(sheets) in (2, 4) else 3
+        yield PageFigure("Reconstructions, samples and a traversal", caption, draw_pictures(sheets, "gray_r", across))
+
+
+def curve_panels(results: Results, measure: str) -> list[CurvePanel]:
+    """One panel a cell and kind of data, one curve a head; of nodes outside the range only the heads' that have one."""
+    settings, panels = results.settings, []
+    for data, cell in ((data, cell) for data in settings["data"] for cell in settings["cells"]):
+        curves = {}
+        for head in settings["heads"]:
+            final = results.stage((data, cell, head), "final")
+            runs = [trial.record["curve"] for trial in final if trial.record.get("curve", {}).get("step")]
+            if runs and (measure != "dead" or is_natural(head)):
+                curves[head] = Curve.of_runs(runs[0]["step"], [run[measure] for run in runs])
+        if curves:
+            n, k = sizes(cell)
+            panels.append(CurvePanel(f"{data}, N = {n}, K = {k}", curves))
+    return panels
+
+
+def sheets_of(results: Results, folder: Path) -> dict[str, NDArray[Any]]:
+    """Pictures by the models of the first cell that has one of every head."""
+    settings = results.settings
+    for data, cell in ((data, cell) for data in settings["data"] for cell in settings["cells"]):
+        names = {head: study_name(settings["table"], data, cell, head).replace(" ", "-") for head in settings["heads"]}
+        paths = {head: folder / f"{name}.safetensors" for head, name in names.items()}
+        if all(path.exists() for path in paths.values()):
+            return {f"{h} ({data}, {cell})": sheet(path, settings["table"], cell, h) for h, path in paths.items()}
+    return {}
+
+
+@torch.no_grad()
+def sheet(path: Path, table: str, cell: str, head: str) -> NDArray[Any]:
+    """Five rows of pictures by one trained model: images, reconstructions, samples (two rows), a traversal."""
+    variables, classes = sizes(cell)
+    network = "dense" if table == "mlp" else "convolutional"
+    stack = Stack([Run("", head, 0.0, 0)], NETWORKS[network](variables, classes), "sgd", torch.device("cpu"))
+    held = load_file(path)
+    images = held.pop("images").float().unsqueeze(0) / 255  # [1, SHOWN, 784]
+    stack.put({name: value.unsqueeze(0) for name, value in held.items()})
+    views = stack.views()
+
+    def decoded(index: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(stack.decode(one_hot(index, classes), views, training=False))
+
+    coded = stack.log_probs(stack.scores(images, views, training=False)).argmax(-1)  # [1, B, N]
+    drawn = torch.randint(classes, (1, 2 * SHOWN, variables), generator=torch.Generator().manual_seed(0))
+    walks = []  # one variable of the first image, set to classes in turn
+    for variable in range(variables):
+        walk = coded[:, :1].repeat(1, SHOWN, 1)
+        walk[0, :, variable] = torch.linspace(0, classes - 1, SHOWN).round().long()
+        walks.append(decoded(walk))
+    best = max(walks, key=lambda pixels: float(pixels.var(1).mean()))  # the one that matters most
+    rows = torch.cat((images, decoded(coded), decoded(drawn), best), 1)
+    grid = rows.view(5, SHOWN, 28, 28).permute(0, 2, 1, 3).reshape(5 * 28, SHOWN * 28)
+    return np.asarray(grid.numpy(), dtype=float)

@@ -148,6 +148,13 @@ class Results:
         """How many jobs there are."""
         return sum(map(len, self.trials.values()))
 
+    def records(self, *metrics: str) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+        """Every job with the words of its cell: its stage, rate and seed, and what was measured."""
+        for place, trials in self.trials.items():
+            for trial in trials:
+                tried = {name: trial.config.get(name, "") for name in ("stage", "rate", "seed")}
+                yield place, tried | {name: trial.metrics.get(name, "") for name in metrics}
+
 
 class Reporter(Protocol):
     """What an experiment's module `report` has."""

@@ -10,10 +10,10 @@ import pytest
 from scipy import stats
 
 from catnat_lab.experiment import Finished
-from catnat_lab.report import as_csv, judge, paper_rows, printed, verdict
+from catnat_lab.report import as_csv, judge, verdict
 from catnat_lab.report.table import agreement
 from catnat_lab.vae.presets import preset, sizes
-from catnat_lab.vae.report import PAPER_DATA, Results, curve_panels, curves_of, remarks_of, tables_of
+from catnat_lab.vae.report import Results, curve_panels, curves_of, paper_of, remarks_of, tables_of
 
 HEADS = ("softmax", "catnat-natural")
 SIGMOID = ("catnat-sigmoid", "catnat-natural")
@@ -62,10 +62,7 @@ def test_every_number_stands_in_its_place(cells: tuple[str, ...], grid: bool) ->
     (table,) = tables_of(found)
     assert (table.group_name == "N") == grid
     assert len(table.groups) * len(table.columns) == 2 * len(cells)  # no place stays empty
-    paper = {
-        (PAPER_DATA[row["dataset"]], row["n_variables"], row["n_categories"], row["head"]): printed(row)
-        for row in paper_rows("vae_adam.csv")
-    }
+    paper = paper_of("adam")
     for data in ("grey", "binary"):
         for cell in cells:
             n, k = map(str, sizes(cell))
@@ -73,7 +70,7 @@ def test_every_number_stands_in_its_place(cells: tuple[str, ...], grid: bool) ->
             for head in HEADS:
                 shown = table.cell(n if grid else f"{n} x {k}", head, column)
                 assert shown.values == tuple(place(data, cell, head, seed) for seed in (1, 2, 3))
-                assert (shown.paper_mean, shown.paper_std, shown.paper_bold) == paper[data, n, k, head]
+                assert (shown.paper_mean, shown.paper_std, shown.paper_bold) == paper[data, cell, head]
 
 
 def test_groups_and_columns_of_a_grid_are_in_order() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import struct
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,11 @@ import torch
 from catnat_lab.cli import main
 from catnat_lab.errors import UserError
 from catnat_lab.heads import PAPER_HEADS
-from catnat_lab.report import vae_results
 from catnat_lab.studies import Study
+from catnat_lab.vae import report as vae_results
 from catnat_lab.vae.data import Images, images_of
 from catnat_lab.vae.digits import Digits
-from catnat_lab.vae.presets import preset, sizes
+from catnat_lab.vae.presets import preset
 from catnat_lab.vae.stack import Run
 from catnat_lab.vae.train import Outcome, Plan, checkpoint_of, train
 from tests.lab.vae_cases import Kill
@@ -152,7 +153,7 @@ def test_a_study_runs_reports_goes_on_and_grows(table: str, tmp_path: Path, caps
         now = vae_results.load(study)
     for place, trials in first.trials.items():
         assert all(trial in now.trials[place] for trial in trials)
-        final = now.stage(*place, "final")
+        final = now.stage(place, "final")
         assert [t.config["seed"] for t in final] == [1, 2, 3] and len({t.config["rate"] for t in final}) == 1
     assert {place[:2] for place, found in now.trials.items() if found} == {(d, c) for d in data for c in ("4x4", "2x4")}
     capsys.readouterr()
@@ -184,7 +185,7 @@ def test_a_study_stopped_among_its_final_runs_goes_on_at_their_length(
     def final(name: str) -> dict[str, list[dict[str, float]]]:
         with Study(tmp_path / name / "study.db") as study:
             found = vae_results.load(study)
-        return {place[2]: [trial.metrics for trial in found.stage(*place, "final")] for place in found.trials}
+        return {place[2]: [trial.metrics for trial in found.stage(place, "final")] for place in found.trials}
 
     with monkeypatch.context() as patch:
         counted = Kill(patch, at=10**9)
@@ -201,12 +202,9 @@ def test_a_study_stopped_among_its_final_runs_goes_on_at_their_length(
 def test_the_papers_tables_are_all_there() -> None:
     counts = {"adam": 72, "sgd": 72, "mlp": 27}
     for table, count in counts.items():
-        paper = vae_results.paper_table(table)
+        paper = vae_results.paper_of(table)
         settings = preset("paper", table)
         assert len(paper) == count
-        for data in settings.data:
-            for cell in settings.cells:
-                n, k = sizes(cell)
-                theirs = [head for head in settings.heads if head != "catnat"]  # the default is not theirs
-                assert all((str(n), head, f"{data}-{k}") in paper for head in theirs)
-    assert vae_results.paper_table("adam")["10", "softmax", "grey-8"] == (100.9, 0.5, False)
+        theirs = [head for head in settings.heads if head != "catnat"]  # the default is not theirs
+        assert all(place in paper for place in product(settings.data, settings.cells, theirs))
+    assert vae_results.paper_of("adam")["grey", "10x8", "softmax"] == (100.9, 0.5, False)

@@ -42,18 +42,8 @@ class Settings:
             check_head(name)
         if not self.heads or len(set(self.heads)) < len(self.heads):
             raise UserError(f"heads must name parameterizations, each once; got {', '.join(self.heads) or 'none'}")
-        least = {
-            "refined": 0,
-            "widen": 0,
-            "search_seeds": 1,
-            "seeds": 2,
-            "communities": 1,
-            "pairs": 20,
-            "epochs": 1,
-            "batch": 1,
-            "graphs": 3,
-        }
-        for name, low in {**least, "choice_graphs": 3}.items():
+        least = {"refined": 0, "widen": 0, "search_seeds": 1, "seeds": 2, "communities": 1, "pairs": 20, "epochs": 1}
+        for name, low in (least | {"batch": 1, "graphs": 3, "choice_graphs": 3}).items():
             if getattr(self, name) < low:
                 raise UserError(f"{name} must be at least {low}; got {getattr(self, name)}")
         if not 1 < self.ratio < math.inf:
@@ -83,36 +73,16 @@ def _check_all(name: str, values: tuple[float, ...], good: Any, expected: str) -
 
 
 PAPER = Settings()
-PRESETS = {
-    "smoke": Settings(
-        thetas=(0.5,),
-        rates=(0.02, 0.1),
-        refined=2,
-        search_seeds=1,
-        widen=1,
-        seeds=2,
-        communities=1,
-        pairs=200,
-        epochs=2,
-        batch=32,
-        graphs=8,
-        choice_graphs=8,
-    ),
-    "quick": Settings(
-        thetas=(0.5,),
-        heads=("softmax", "catnat-sigmoid", "catnat-natural", "catnat"),  # as many as the paper has
-        rates=(0.005, 0.01, 0.02, 0.05),
-        refined=0,
-        search_seeds=1,
-        widen=2,
-        seeds=4,
-        pairs=4000,
-        epochs=25,
-        graphs=16,
-        choice_graphs=64,
-    ),
-    "paper": PAPER,
-}
+SMOKE = Settings(
+    thetas=(0.5,), rates=(0.02, 0.1), refined=2, search_seeds=1, widen=1, seeds=2,
+    communities=1, pairs=200, epochs=2, batch=32, graphs=8, choice_graphs=8,
+)  # fmt: skip
+QUICK = Settings(
+    heads=("softmax", "catnat-sigmoid", "catnat-natural", "catnat"),  # as many as the paper has
+    thetas=(0.5,), rates=(0.005, 0.01, 0.02, 0.05), refined=0, search_seeds=1, widen=2, seeds=4,
+    pairs=4000, epochs=25, graphs=16, choice_graphs=64,
+)  # fmt: skip
+PRESETS = {"smoke": SMOKE, "quick": QUICK, "paper": PAPER}
 
 
 def preset(name: str) -> Settings:

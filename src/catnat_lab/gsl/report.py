@@ -21,8 +21,8 @@ from catnat_lab.gsl.search import NOTE, OPTIMAL, SEARCHING, study_name
 from catnat_lab.report import Cell, Column, PageFigure, Report, Table, paper_rows, printed, write_pages
 from catnat_lab.report.figures import (
     FAINT,
-    Curve,
     CurvePanel,
+    curve_of,
     draw_curves,
     draw_pictures,
     in_look,
@@ -143,11 +143,8 @@ def summary_of(results: Results) -> str:
 
 def values_of(results: Results) -> Iterator[dict[str, object]]:
     """One record a finished trial."""
-    for (theta, head), trials in results.trials.items():
-        for trial in trials:
-            place = {"theta_star": theta, "head": head, "stage": trial.config["stage"]}
-            tried = {"rate": trial.config.get("rate", ""), "seed": trial.config["seed"]}
-            yield place | tried | {name: trial.metrics.get(name, "") for name in METRICS}
+    for (theta, head), found in results.records(*METRICS):
+        yield {"theta_star": theta, "head": head} | found
 
 
 # -- what the table does not show ------------------------------------------------------------------------------------
@@ -225,26 +222,20 @@ def figures_of(results: Results) -> Iterator[PageFigure]:
         )
         yield PageFigure("Energy score and error of θ, over all rates", caption, draw_trades(trades))
     shown = min(_thetas(results), key=lambda theta: abs(float(theta) - 0.5))
-    graphs = {
-        h: _graph(final[0].record) for h in results.settings["heads"] if (final := results.stage((shown, h), "final"))
-    }
+    finals = {head: results.stage((shown, head), "final") for head in results.settings["heads"]}
+    graphs = {head: _graph(final[0].record) for head, final in finals.items() if final}
     if graphs:
-        true = true_edges(results.settings["communities"]).numpy() * float(shown)
+        true = {"true": true_edges(results.settings["communities"]).numpy() * float(shown)}
         caption = f"Edge probabilities at θ* = {shown}: the true ones, and those that the first final seed learned."
-        yield PageFigure(
-            "The true graph and the learned ones", caption, draw_pictures({"true": true} | graphs, "YlGnBu")
-        )
+        drawn = draw_pictures(true | graphs, "YlGnBu", scale="edge probability")
+        yield PageFigure("The true graph and the learned ones", caption, drawn)
 
 
 def _curves(results: Results, theta: str) -> CurvePanel:
-    curves = {}
-    for head in results.settings["heads"]:
-        runs = [t.record["curve"] for t in results.stage((theta, head), "final") if "curve" in t.record]
-        if runs:
-            curves[head] = Curve.of_runs(runs[0]["step"], [run["validation_es"] for run in runs])
-    known = results.stage((theta, OPTIMAL), OPTIMAL)
-    best = [trial.metrics["validation_es"] for trial in known if "validation_es" in trial.metrics]
-    return CurvePanel(f"θ* = {theta}", curves, float(np.mean(best)) if best else None)
+    finals = {head: results.stage((theta, head), "final") for head in results.settings["heads"]}
+    curves = {head: curve for head, final in finals.items() if (curve := curve_of(final, "validation_es"))}
+    known = [trial.metrics.get("validation_es", math.nan) for trial in results.stage((theta, OPTIMAL), OPTIMAL)]
+    return CurvePanel(f"θ* = {theta}", curves, float(np.mean(known)) if known else None)
 
 
 def _graph(record: dict[str, Any]) -> NDArray[Any]:

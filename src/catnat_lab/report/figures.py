@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from html import escape
@@ -23,6 +23,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
+from catnat_lab.experiment import Finished
 from catnat_lab.report.table import Judgement
 
 Args = ParamSpec("Args")
@@ -163,6 +164,12 @@ class Curve:
         return cls(steps[:length], mean, mean - spread, mean + spread)
 
 
+def curve_of(final: Iterable[Finished], measure: str) -> Curve | None:
+    """Of what finished jobs recorded over training; None where there is nothing."""
+    runs = [curve for trial in final if (curve := trial.record.get("curve") or {}).get("step")]
+    return Curve.of_runs(runs[0]["step"], [run[measure] for run in runs]) if runs else None
+
+
 @dataclass(frozen=True)
 class CurvePanel:
     """The curves of one panel, by parameterization, and what the best possible model would reach."""
@@ -209,8 +216,10 @@ def _focus_on(axes: Axes, panel: CurvePanel) -> None:
 
 
 @in_look
-def draw_pictures(pictures: Mapping[str, NDArray[Any]], colours: str, across: int = MAX_ACROSS) -> Figure:
-    """Matrices side by side, on one scale from 0 to the largest entry."""
+def draw_pictures(
+    pictures: Mapping[str, NDArray[Any]], colours: str, across: int = MAX_ACROSS, scale: str = ""
+) -> Figure:
+    """Matrices side by side, on one scale from 0 to the largest entry, which is shown where it has a name."""
     height, width = next(iter(pictures.values())).shape
     figure, every = in_panels(len(pictures), WIDTH / min(across, len(pictures)) * height / width + 0.2, across)
     top = max((float(np.nanmax(picture)) for picture in pictures.values()), default=1.0)
@@ -218,8 +227,8 @@ def draw_pictures(pictures: Mapping[str, NDArray[Any]], colours: str, across: in
         image = axes.imshow(picture, cmap=colours, vmin=0, vmax=top, interpolation="none")
         axes.set(title=title, xticks=[], yticks=[])
         axes.grid(visible=False)
-    bar = figure.colorbar(image, ax=every, shrink=0.85, aspect=14, pad=0.01)
-    bar.outline.set_visible(False)
+    if scale:
+        figure.colorbar(image, ax=every, shrink=0.85, aspect=14, pad=0.01, label=scale)
     return figure
 
 

@@ -68,13 +68,9 @@ def page(report: Report) -> str:
 
     Every string of the report is escaped; figures go in as the SVG that we draw.
     """
+    folder = FileSystemLoader(Path(__file__).parent)
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
+        loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     judged = [judge(table) for table in report.tables]
     figures = [
@@ -93,11 +89,9 @@ def text_of(report: Report) -> str:
     if report.remarks:
         parts += ["## What else the runs show", listed(report.remarks)]
     told = [f"{name} {report.provenance[name]}" for name in ("commit", "date", "GPU") if name in report.provenance]
+    more = f"{', '.join(told)}; provenance.json and report.html, with the figures, have more."
     parts += ["## How it was run", escaped(report.summary), f"    {report.provenance.get('command', '')}".rstrip()]
-    parts += (
-        [escaped(f"{', '.join(told)}; provenance.json and report.html, with the figures, have more.")] if told else []
-    )
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return "\n\n".join(part for part in (*parts, escaped(more) if told else "") if part) + "\n"
 
 
 def write_pages(report: Report, folder: Path, numbers: Mapping[str, Iterable[Mapping[str, object]]]) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from scipy import stats
 from catnat_lab import experiment, rates
 from catnat_lab.heads import is_natural
 from catnat_lab.report import Cell, Column, PageFigure, Report, Table, paper_rows, printed, write_pages
-from catnat_lab.report.figures import Curve, CurvePanel, draw_curves, draw_pictures
+from catnat_lab.report.figures import CurvePanel, curve_of, draw_curves, draw_pictures
 from catnat_lab.stats import summarize
 from catnat_lab.studies import Study
 from catnat_lab.vae.networks import NETWORKS
@@ -86,10 +87,7 @@ def tables_of(results: Results) -> list[Table]:
 
 def _table(results: Results, measure: str, name: str, lower: bool, *, with_paper: bool) -> Table:
     settings = results.settings
-    paper = {
-        (PAPER_DATA[row["dataset"]], f"{row['n_variables']}x{row['n_categories']}", row["head"]): printed(row)
-        for row in (paper_rows(PAPER_FILES[settings["table"]]) if with_paper else [])
-    }
+    paper = paper_of(settings["table"]) if with_paper else {}
     placed, columns = _places(settings["data"], settings["cells"], lower)
     cells = {
         (group, head, column): Cell(results.final((*place, head), measure), *paper.get((*place, head), ()))
@@ -108,6 +106,15 @@ def _table(results: Results, measure: str, name: str, lower: bool, *, with_paper
         paper_count=PAPER_SEEDS,
         compares_values=settings["table"] == "mlp" and settings["steps"] == PAPER["mlp"].steps,
     )
+
+
+def paper_of(table: str) -> dict[tuple[str, str, str], tuple[float, float, bool]]:
+    """The paper's numbers by data, cell and head."""
+    rows = paper_rows(PAPER_FILES[table])
+    cells = [f"{row['n_variables']}x{row['n_categories']}" for row in rows]
+    return {
+        (PAPER_DATA[row["dataset"]], cell, row["head"]): printed(row) for row, cell in zip(rows, cells, strict=True)
+    }
 
 
 def _places(
@@ -164,12 +171,10 @@ def summary_of(results: Results) -> str:
 
 def values_of(results: Results) -> Iterator[dict[str, object]]:
     """One record a finished trial."""
-    for (data, cell, head), trials in results.trials.items():
+    for (data, cell, head), found in results.records(*METRICS):
         n, k = sizes(cell)
         place = {"table": results.settings["table"], "data": data, "variables": n, "classes": k, "head": head}
-        for trial in trials:
-            tried = {key: trial.config[key] for key in ("stage", "rate", "seed")}
-            yield place | tried | {name: trial.metrics.get(name, "") for name in METRICS}
+        yield place | found
 
 
 def curves_of(results: Results) -> Iterator[dict[str, object]]:
@@ -208,7 +213,7 @@ def remarks_of(results: Results) -> list[str]:
 def _natural_by_sigmoid(results: Results) -> str:
     """Cell by cell: seeds of a cell share first weights, and cells are what one would want to generalise to."""
     settings, (measure, _), gaps = results.settings, _measure(results), []
-    for place in ((data, cell) for data in settings["data"] for cell in settings["cells"]):
+    for place in product(settings["data"], settings["cells"]):
         values = [results.final((*place, head), measure) for head in ("catnat-natural", "catnat-sigmoid")]
         if all(values) and all(map(math.isfinite, (*values[0], *values[1]))):
             gaps.append(summarize(values[0]).mean - summarize(values[1]).mean)
@@ -295,23 +300,19 @@ def figures_of(results: Results, folder: Path) -> Iterator[PageFigure]:
 def curve_panels(results: Results, measure: str) -> list[CurvePanel]:
     """One panel a cell and kind of data, one curve a head; of nodes outside the range only the heads' that have one."""
     settings, panels = results.settings, []
-    for data, cell in ((data, cell) for data in settings["data"] for cell in settings["cells"]):
-        curves = {}
-        for head in settings["heads"]:
-            final = results.stage((data, cell, head), "final")
-            runs = [trial.record["curve"] for trial in final if trial.record.get("curve", {}).get("step")]
-            if runs and (measure != "dead" or is_natural(head)):
-                curves[head] = Curve.of_runs(runs[0]["step"], [run[measure] for run in runs])
-        if curves:
-            n, k = sizes(cell)
-            panels.append(CurvePanel(f"{data}, N = {n}, K = {k}", curves))
+    heads = [head for head in settings["heads"] if measure != "dead" or is_natural(head)]
+    for data, cell in product(settings["data"], settings["cells"]):
+        finals = {head: results.stage((data, cell, head), "final") for head in heads}
+        curves = {head: curve for head, final in finals.items() if (curve := curve_of(final, measure))}
+        n, k = sizes(cell)
+        panels += [CurvePanel(f"{data}, N = {n}, K = {k}", curves)] if curves else []
     return panels
 
 
 def sheets_of(results: Results, folder: Path) -> dict[str, NDArray[Any]]:
     """Pictures by the models of the first cell that has one of every head."""
     settings = results.settings
-    for data, cell in ((data, cell) for data in settings["data"] for cell in settings["cells"]):
+    for data, cell in product(settings["data"], settings["cells"]):
         names = {head: study_name(settings["table"], data, cell, head).replace(" ", "-") for head in settings["heads"]}
         paths = {head: folder / f"{name}.safetensors" for head, name in names.items()}
         if all(path.exists() for path in paths.values()):

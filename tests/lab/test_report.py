@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from catnat_lab.report import Cell, Column, Table, judge, markdown, page, verdict
+from catnat_lab.report import Cell, Column, Table, judge, markdown, page, text_of, verdict
 from catnat_lab.stats import compare, holm, welch
 from tests.lab.report_cases import HOSTILE, LINES, cell, found, large, report, shown, table, values
 
@@ -211,7 +211,7 @@ def test_nothing_finished_and_no_paper_number_still_gives_a_report() -> None:
     mine = Table("Empty", "ES", "θ*", ("0.1",), ("a", "b"), (Column("es", "ES", 3),), {}, reference_line="optimal")
     assert judge(mine).disagreements == () and "no value yet" in markdown(mine)
     assert "Too few runs" in verdict(judge(mine))
-    assert shown(mine) and page(report(mine))
+    assert shown(mine) and page(report(mine, provenance={})) and text_of(report(mine, provenance={}))
 
 
 def test_without_a_paper_to_compare_with_nothing_is_said_of_it() -> None:

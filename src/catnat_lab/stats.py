@@ -76,10 +76,14 @@ def welch_from_summaries(a: Summary, b: Summary) -> float:
 
 
 def welch_interval(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> tuple[float, float]:
-    """The interval of Welch's test for the mean of ``a`` less that of ``b``."""
-    found = stats.ttest_ind(_finite(a, least=2), _finite(b, least=2), equal_var=False)
-    low, high = found.confidence_interval(level)
-    return float(low), float(high)
+    """The interval of Welch's test for the mean of ``a`` less that of ``b``; one point without any spread."""
+    first, second = summarize(_finite(a, least=2)), summarize(_finite(b, least=2))
+    difference, parts = first.mean - second.mean, [x.std**2 / x.count for x in (first, second)]
+    if not sum(parts):
+        return difference, difference
+    freedom = sum(parts) ** 2 / (parts[0] ** 2 / (first.count - 1) + parts[1] ** 2 / (second.count - 1))
+    reach = float(stats.t.ppf((1 + level) / 2, freedom)) * math.sqrt(sum(parts))
+    return difference - reach, difference + reach
 
 
 def by_ranks(a: Sequence[float], b: Sequence[float]) -> float:
@@ -118,7 +122,7 @@ def compare(a: Sequence[float], b: Sequence[float]) -> Comparison:
     """The mean of ``a`` less that of ``b``, at least two values each. The effect is infinite without any spread."""
     first, second = summarize(_finite(a, least=2)), summarize(_finite(b, least=2))
     difference, spread = first.mean - second.mean, math.sqrt((first.std**2 + second.std**2) / 2)
-    low, high = welch_interval(a, b) if spread else (difference, difference)
+    low, high = welch_interval(a, b)
     effect = difference / spread if spread else math.copysign(math.inf, difference) if difference else 0.0
     return Comparison(difference, low, high, effect, welch_from_summaries(first, second))
 

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import torch
 
 from catnat_lab.commands.options import Rl, RlMinatar, RlSweep, RlWatch
-from catnat_lab.commands.parts import DATABASE, Bars, command_line, continued, device_of, run_study, say, show
+from catnat_lab.commands.parts import (
+    DATABASE,
+    Bars,
+    chosen,
+    command_line,
+    continued,
+    device_of,
+    report_on,
+    run_study,
+    say,
+    show,
+)
 from catnat_lab.errors import UserError
 from catnat_lab.executors import begin
-from catnat_lab.experiment import Finished, with_tuples
+from catnat_lab.experiment import with_tuples
 from catnat_lab.provenance import provenance
 from catnat_lab.report import Report, write, write_pages
 from catnat_lab.rl import minatar_study
@@ -28,18 +38,14 @@ from catnat_lab.rl.train import result_in
 from catnat_lab.rl.watch import play, write_gif
 from catnat_lab.studies import Study
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 PROVENANCE = "provenance.json"
-Chosen = TypeVar("Chosen", bound="DataclassInstance")
 
 
 def train(options: Rl) -> None:
     """Train to the end, and say what it came to."""
     if options.threads < 0:
         raise UserError(f"threads must not be negative; got {options.threads}")
-    settings = changed(preset(options.preset, options.game), options)
+    settings = chosen(preset(options.preset, options.game), options)
     device = device_of(options.device)
     folder = options.output or Path(f"runs/rl/{settings.game.replace('/', '-')}-{settings.head}-{settings.seed}")
     facts = provenance(command_line(), device) | {"settings": settings.as_dict()}
@@ -64,24 +70,17 @@ def train(options: Rl) -> None:
     print(f"curves: {folder}")
 
 
-def changed(preset: Chosen, options: object) -> Chosen:
-    """The preset with what was given instead of it."""
-    names = [field.name for field in fields(preset) if getattr(options, field.name, None) is not None]
-    return replace(preset, **{name: getattr(options, name) for name in names})
-
-
 def sweep(options: RlSweep) -> None:
     """Train what is not trained yet, then say what there is."""
     if options.minutes is not None and not options.minutes > 0:
         raise UserError(f"minutes must be positive; got {options.minutes}")
-    plan, device = changed(studied.plan_of(options.preset), options), device_of(options.device)
+    plan, device = chosen(studied.plan_of(options.preset), options), device_of(options.device)
     with Study(options.storage or options.output / DATABASE, conduct=True, tell=say) as study:
         both = begin(studied.PolicySweep(plan), study)  # they may be more than is asked for now
         experiment = studied.PolicySweep(studied.Plan(**with_tuples(both)), options.threads)
         note, on, minutes = studied.PROVENANCE, (options.on, options.job_gpus), options.minutes
         run_study(experiment, study, options.output, device, batch=1, note=note, on=on, minutes=minutes)
-        results = rl_report.load(study)
-    show(rl_report.write_report, [rl_report.table_of(results)], results, options.output)
+        report_on(study, options.output)
 
 
 def minatar(options: RlMinatar) -> None:
@@ -91,15 +90,14 @@ def minatar(options: RlMinatar) -> None:
         import jax
     except ImportError as missing:
         raise UserError(f'this needs the extra minatar, pip install "catnat[minatar]" ({missing})') from None
-    experiment = minatar_study.MinAtar(changed(minatar_study.plan_of(options.preset), options))
+    experiment = minatar_study.MinAtar(chosen(minatar_study.plan_of(options.preset), options))
     with Study(options.storage or options.output / DATABASE, conduct=True, tell=say) as study:
         jax.config.update("jax_compilation_cache_dir", str(options.output / "compiled"))  # for the next start
         begin(experiment, study)
         facts = {"jax": jax.__version__, "jax on": str(jax.devices()[0])}
         note = minatar_study.PROVENANCE
         run_study(experiment, study, options.output, torch.device("cpu"), batch=1, note=note, facts=facts)
-        results = minatar_report.load(study)
-    show(minatar_report.write_report, [minatar_report.table_of(results)], results, options.output)
+        report_on(study, options.output)
 
 
 def watch(options: RlWatch) -> None:
@@ -118,16 +116,16 @@ def report_run(folder: Path, output: Path) -> None:
     """What one run has come to so far: its score, its curve, and a page."""
     settings, result = result_in(folder)
     told, curve = {"score": result.score, "episodes": float(len(result.episodes))}, curve_of(result)
-    run = Finished(0, {"stage": "final", "rank": 0, "seed": settings.seed}, -result.score, told, {"curve": curve})
+    run = rl_report.Run("final", settings.seed, result.score, {}, told, curve)
     plan = {"games": [settings.game], "heads": [settings.head], "steps": result.steps, "trials": 0, "seeds": 1}
-    final, known = {(settings.game, settings.head): [run]}, noted_in(folder)
-    results = rl_report.Results(plan, final, {cell: [] for cell in final}, known)
+    known = noted_in(folder)
+    results = rl_report.Results("rl", plan, {(settings.game, settings.head): [run]}, known)
     table, figures = rl_report.table_of(results), tuple(rl_report.figures_of(results))
     every = range(0, len(curve["step"]), max(1, len(curve["step"]) // 10))
     points = ", ".join(f"{curve['score'][i]:.1f} ({curve['step'][i]:,.0f})" for i in every)
     words = f"Score {result.score:.1f}, of the last 100 of {len(result.episodes):,} episodes in {result.steps:,} steps."
     page = Report(f"PPO on {settings.game} by {settings.head}", words, known, (table,), figures=figures)
-    numbers = {"curves.csv": rl_report.curves_csv(results)}
+    numbers = {"curves.csv": rl_report.curves_of(results)}
     show(lambda _, place: write_pages(page, place, numbers), [table], results, output)
     print(f"{words}\nOver training (steps): {points or 'no episode has ended'}")
 

@@ -14,13 +14,14 @@ from catnat_lab.experiment import Finished
 from catnat_lab.heads import is_natural
 from catnat_lab.report import Cell, Column, PageFigure, Report, Table, paper_rows, printed, write_pages
 from catnat_lab.report.figures import Curve, CurvePanel, draw_curves
+from catnat_lab.rl.minatar_study import FIRST_SEARCH_SEED
+from catnat_lab.rl.minatar_study import NOTE as MINATAR_NOTE
 from catnat_lab.rl.settings import PAPER_STEPS
-from catnat_lab.rl.sweep import MINATAR_NOTE, NOTE, SPACE
+from catnat_lab.rl.sweep import NOTE, SPACE
 from catnat_lab.stats import bootstrap, bootstrap_difference, by_ranks, holm, interquartile_mean
 from catnat_lab.studies import Study
 
 PAPER_SEEDS, PAPER_TRIALS = 10, 160
-FIRST_SEARCH_SEED = 10_000  # of MinAtar, whose own module needs JAX to be read
 GRID = 100  # points of a drawn curve
 FEW = 5  # seeds, below which a test says little
 SCORES = {

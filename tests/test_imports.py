@@ -17,7 +17,7 @@ import catnat.jax
 import catnat.torch
 
 MODULES = [info.name for info in pkgutil.walk_packages(catnat.__path__, "catnat.")]
-FRAMEWORKS = ("torch", "jax", "triton")
+FRAMEWORKS = ("torch", "jax", "triton", "matplotlib")
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -28,6 +28,7 @@ def loaded_by(statement: str) -> set[str]:
 
 def test_importing_catnat_loads_no_framework() -> None:
     assert loaded_by("import catnat; catnat.Parameterization(5).centers; import catnat.core.reference") == set()
+    assert loaded_by("import catnat.plot") == set()  # matplotlib comes with the first picture
 
 
 def test_a_backend_loads_its_own_framework_and_no_other() -> None:

@@ -1,0 +1,321 @@
+"""Pictures of a catnat as matplotlib axes: its tree, its activation, its Fisher matrix, its descent on the simplex.
+
+The numbers come from the float64 oracle, so no framework is needed. matplotlib is the extra `plot`; the first picture
+imports it. Every function draws into ``ax``, or into a new figure, and returns the axes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from catnat.core import reference
+from catnat.core.errors import check_choice, check_classes, check_index_range, check_positive
+from catnat.core.parameterization import ACTIVATIONS, Activation, Natural, Parameterization, resolve
+from catnat.core.tree import Floats, Tree
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["tree", "activation", "fisher", "simplex"]
+
+LIT, FAINT, BAR = "#c8553d", "#b0b0b0", "#1b6ca8"
+MOST_LABELLED = 16  # classes; beyond, words would cover each other
+QUANTITIES = ("probability", "log-odds", "information")
+CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, 3**0.5 / 2]])  # where each of three classes is certain
+STARTS = tuple(itertools.permutations((0.90, 0.08, 0.02)))  # all orders, so that no class is favoured
+
+
+def tree(
+    parameterization: Parameterization | Tree | Activation | str,
+    probs: npt.ArrayLike | None = None,
+    ax: Axes | None = None,
+    *,
+    lit: int | None = None,
+) -> Axes:
+    """The tree, with a score on every node; with ``probs``, the numbers on nodes and branches and a bar per class.
+
+    Args:
+        parameterization: a `catnat.Parameterization` or `catnat.Tree`, or with ``probs`` an activation or its name.
+        probs: [K] probabilities. A bar is as high as its class is probable, and the highest as a level of the tree.
+        ax: where to draw; None makes a new figure.
+        lit: a class whose path is drawn in colour.
+    """
+    if isinstance(parameterization, Tree):
+        parameterization = Parameterization(parameterization.num_classes, tree=parameterization)
+    if probs is None and not isinstance(parameterization, Parameterization):
+        raise TypeError(
+            f"without probs, parameterization must be a Parameterization or a Tree; got {parameterization!r}"
+        )
+    p = None if probs is None else _probabilities(probs)
+    pi = resolve(parameterization, 0 if p is None else len(p))
+    if p is not None:
+        check_classes("probs", pi.num_classes, len(p), p.shape)
+    assert pi.tree is not None
+    shape, count = pi.tree, pi.num_classes
+    if lit is not None:
+        check_index_range(count, lit, lit, "lit")
+    way = set() if lit is None else {1, *(2 * node + bit for node, bit in shape.path(lit))}  # places that are lit
+    level = 1.0 if p is None else float(p.max())
+    x, y = _layout(shape, level)
+    mass, scores = (None, None) if p is None else (_masses(p, shape), reference.scores_from_probs(p, pi))
+    axes, labelled = _axes(ax), count <= MOST_LABELLED
+    for place in range(2, 2 * count):
+        node, (above, bit) = place >> 1, (shape.parents[place], place & 1)
+        color, width = (LIT, 2.4) if place in way else (FAINT, 1.2)
+        axes.plot([x[above], x[place]], [y[above], y[place]], color=color, linewidth=width, zorder=1)
+        if labelled:
+            named = f"a(s{node})" if bit else f"1 − a(s{node})"
+            word = named if mass is None else f"{mass[place] / mass[above]:.2g}" if mass[above] > 0 else ""
+            down = 0.6 if bit else 0.4  # apart, where siblings are close
+            at = x[above] + down * (x[place] - x[above]), y[above] - down * level
+            _write(axes, at, word, size=8, color=LIT if place in way else "0.4", edge="none")
+    for node, place in enumerate(shape.node_places[1:].tolist() if labelled else [], start=1):
+        word = f"s{node}" if scores is None else f"s{node}\n{_short(scores[node - 1])}"
+        _write(axes, (x[place], y[place]), word, edge=LIT if place in way else FAINT, shape="circle")
+    for k, place in enumerate(shape.class_places.tolist() if labelled else []):
+        _write(axes, (x[place], y[place]), str(k), edge=LIT if k == lit else FAINT)
+    floor = -level * shape.depth
+    if p is not None:
+        floor -= 1.4 * level
+        below = x[shape.class_places]
+        axes.bar(below, p, width=0.6, bottom=floor, color=[LIT if k == lit else BAR for k in range(count)])
+        axes.vlines(below, floor + p, y[shape.class_places], color=FAINT, linewidth=0.8, linestyle=":", zorder=0)
+        for k in range(count if labelled else 0):
+            _write(axes, (below[k], floor - 0.15 * level), f"{p[k]:.2g}", size=8)
+    axes.set(xlim=(-0.7, count - 0.3), ylim=(floor - 0.3 * level, 0.4 * level))
+    axes.axis("off")
+    return axes
+
+
+def activation(
+    activation: Activation | str,
+    ax: Axes | None = None,
+    *,
+    quantity: str = "probability",
+    scores: npt.ArrayLike | None = None,
+    color: str | None = None,
+    label: str | None = None,
+) -> Axes:
+    """What one node makes of its score, as a line. Dots show where the tails of a `catnat.Natural` begin.
+
+    Args:
+        activation: a `catnat.Activation`, or the name of one.
+        ax: where to draw; None makes a new figure. Several activations may share one.
+        quantity: ``"probability"`` of the right branch, its ``"log-odds"``, or the Fisher ``"information"``.
+        scores: where to draw it; None goes a little beyond the probabilities 1% and 99%.
+        color: of the line; None takes matplotlib's next.
+        label: for a legend.
+    """
+    if isinstance(activation, str):
+        check_choice("activation", activation, tuple(ACTIVATIONS))
+        activation = ACTIVATIONS[activation]
+    if not isinstance(activation, Activation):
+        raise TypeError(f"activation must be a catnat.Activation or the name of one; got {activation!r}")
+    check_choice("quantity", quantity, QUANTITIES)
+    if scores is None:
+        end = 1.25 * float(activation.inverse(np.array(np.log(99.0)), np))
+        scores = np.linspace(-end, end, 1001)
+    x = _vector("scores", scores)
+    axes = _axes(ax)
+    (line,) = axes.plot(x, _of_node(x, activation, quantity), color=color, label=label)
+    if isinstance(activation, Natural):
+        joints = np.array([-1.0, 1.0]) * activation.joint / activation.gain
+        joints = joints[(joints >= x.min()) & (joints <= x.max())]
+        axes.plot(joints, _of_node(joints, activation, quantity), ".", color=line.get_color())
+    axes.set(xlabel="score", ylabel={"information": "Fisher information"}.get(quantity, quantity))
+    return axes
+
+
+def fisher(
+    parameterization: Parameterization | Activation | str,
+    probs: npt.ArrayLike,
+    ax: Axes | None = None,
+    *,
+    limit: float | None = None,
+) -> Axes:
+    """The Fisher matrix at ``probs`` as a heat map: of a catnat's K-1 scores, or of softmax's K logits.
+
+    Args:
+        parameterization: a `catnat.Parameterization` of K classes, an activation or its name, or ``"softmax"``.
+        probs: [K] probabilities above 0.
+        ax: where to draw; None makes a new figure.
+        limit: the entry that gets the strongest colour; None takes the largest. Give maps to compare the same.
+    """
+    p = _probabilities(probs)
+    if not (p > 0).all():
+        raise ValueError(f"probs must be above 0: a class that never comes has no finite score; got {p.tolist()}")
+    if isinstance(parameterization, str) and parameterization == "softmax":
+        matrix = reference.softmax_fisher(np.log(p))
+    else:
+        pi = resolve(parameterization, len(p))
+        check_classes("probs", pi.num_classes, len(p), p.shape)
+        matrix = reference.fisher_matrix(reference.scores_from_probs(p, pi), pi)
+    most = max(float(np.abs(matrix).max(initial=0.0)), 1e-300) if limit is None else check_positive("limit", limit)
+    axes = _axes(ax)
+    axes.imshow(matrix, cmap="RdBu_r", vmin=-most, vmax=most)
+    for i, j in itertools.product(range(len(matrix)), repeat=2) if len(matrix) <= MOST_LABELLED else ():
+        _write(axes, (j, i), _short(matrix[i, j]), color="white" if abs(matrix[i, j]) > 0.6 * most else "black")
+    axes.set(xticks=[], yticks=[])
+    return axes
+
+
+def simplex(
+    parameterization: Parameterization | Activation | str,
+    starts: npt.ArrayLike = STARTS,
+    target: npt.ArrayLike = (1 / 3, 1 / 3, 1 / 3),
+    ax: Axes | None = None,
+    *,
+    rate: float = 0.5,
+    steps: int = 200,
+    color: str = LIT,
+    label: str | None = None,
+) -> Axes:
+    """Plain gradient descent on the cross-entropy of three classes, seen as paths of probabilities.
+
+    Args:
+        parameterization: a `catnat.Parameterization` of 3 classes, an activation or its name, or ``"softmax"``.
+        starts: [N, 3] distributions to start from, all above 0.
+        target: [3] the distribution that has the least loss.
+        ax: where to draw; None makes a new figure. Several parameterizations may share one.
+        rate: the learning rate, in the scores.
+        steps: how many.
+        color: of the paths.
+        label: of the paths, for a legend.
+    """
+    goal = _probabilities(target, "target", num_classes=3)
+    first = np.stack([_probabilities(row, "starts", num_classes=3) for row in np.atleast_2d(np.asarray(starts))])
+    if not (first > 0).all():
+        raise ValueError(f"starts must be above 0: a class that never comes has no finite score; got {first.tolist()}")
+    rate = check_positive("rate", rate)
+    if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 0:
+        raise ValueError(f"steps must be a whole number of at least 0; got {steps!r}")
+    path = _descent(parameterization, first, goal, rate, steps)
+    axes = _axes(ax)
+    axes.fill(*CORNERS.T, fill=False, color=FAINT, linewidth=1)
+    for k, corner in enumerate(CORNERS):
+        outside = CORNERS.mean(0) + 1.1 * (corner - CORNERS.mean(0))
+        _write(axes, (outside[0], outside[1]), str(k))
+    for i, line in enumerate((path @ CORNERS).swapaxes(0, 1)):
+        axes.plot(*line.T, ".-", color=color, linewidth=1, markersize=3, label=label if i == 0 else None)
+    axes.plot(*(first @ CORNERS).T, "o", color="white", markeredgecolor=color, markersize=6, zorder=3)
+    axes.plot(*(goal @ CORNERS), "*", color="black", markersize=11, zorder=4)
+    axes.set_aspect("equal")
+    axes.axis("off")
+    return axes
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------
+
+
+def _layout(shape: Tree, level: float) -> tuple[Floats, Floats]:
+    """[2K] x and y of every place: classes side by side, a node midway above its children, by one level."""
+    size = 2 * shape.num_classes
+    x, y, ends = np.zeros(size), np.zeros(size), np.zeros(size)  # ends: the first class below a place, from the left
+    for place in range(2, size):
+        above = shape.parents[place]
+        y[place] = y[above] - level
+        ends[place] = ends[above] + (shape.leaf_counts[place - 1] if place & 1 else 0)
+    x[shape.class_places] = ends[shape.class_places]
+    for node, place in reversed(list(enumerate(shape.node_places.tolist()))[1:]):
+        x[place] = (x[2 * node] + x[2 * node + 1]) / 2
+    return x, y
+
+
+def _masses(p: Floats, shape: Tree) -> Floats:
+    """[2K] the probability of passing every place."""
+    mass = np.zeros(2 * shape.num_classes)
+    mass[shape.class_places] = p
+    for node, place in reversed(list(enumerate(shape.node_places.tolist()))[1:]):
+        mass[place] = mass[2 * node] + mass[2 * node + 1]
+    return mass
+
+
+def _of_node(x: Floats, of: Activation, quantity: str) -> Floats:
+    """A quantity of one node whose centre is 0."""
+    pi = Parameterization(2, of, center=0.0)
+    if quantity == "information":
+        return reference.fisher_of_node(x[:, None], pi)[:, 0]
+    log_left, log_right, _, _ = reference.activation(x[:, None], pi)
+    return (np.exp(log_right) if quantity == "probability" else log_right - log_left)[:, 0]
+
+
+def _descent(
+    parameterization: Parameterization | Activation | str, first: Floats, goal: Floats, rate: float, steps: int
+) -> Floats:
+    """[steps+1, N, 3] the probabilities on the way from ``first`` to ``goal``."""
+    path, upstream = [first], np.broadcast_to(goal, first.shape)
+    if isinstance(parameterization, str) and parameterization == "softmax":
+        scores = np.log(first)
+        for _ in range(steps):
+            scores = scores + rate * (goal - path[-1])
+            e = np.exp(scores - scores.max(-1, keepdims=True))
+            path.append(e / e.sum(-1, keepdims=True))
+        return np.stack(path)
+    pi = resolve(parameterization, 3)
+    if pi.num_classes != 3:
+        raise ValueError(f"parameterization must have 3 classes, the corners of the simplex; it has {pi.num_classes}")
+    scores = reference.scores_from_probs(first, pi)
+    for _ in range(steps):
+        scores = scores + rate * reference.log_catnat_gradient(scores, upstream, pi)
+        path.append(reference.catnat(scores, pi))
+    return np.stack(path)
+
+
+def _short(value: float) -> str:
+    """Two digits, and none of a rounding."""
+    return f"{round(float(value), 3) + 0.0:.2g}"  # + 0: no "-0"
+
+
+def _write(
+    axes: Axes,
+    at: tuple[float, float],
+    word: str,
+    *,
+    size: float = 9,
+    color: str = "black",
+    edge: str | None = None,
+    shape: str = "round",
+) -> None:
+    """A word, in a white box where ``edge`` is its colour."""
+    box = None if edge is None else {"boxstyle": f"{shape},pad=0.25", "facecolor": "white", "edgecolor": edge}
+    axes.text(*at, word, ha="center", va="center", fontsize=size, color=color, bbox=box, zorder=2)
+
+
+# -- arguments ---------------------------------------------------------------------------------------------------
+
+
+def _axes(ax: Axes | None) -> Axes:
+    """``ax``, or the axes of a new figure."""
+    try:
+        from matplotlib import pyplot
+        from matplotlib.axes import Axes
+    except ImportError as error:
+        raise ImportError("catnat.plot needs matplotlib: pip install 'catnat[plot]'") from error
+    if ax is not None and not isinstance(ax, Axes):
+        raise TypeError(f"ax must be a matplotlib Axes or None; got {ax!r}")
+    return pyplot.subplots(layout="constrained")[1] if ax is None else ax
+
+
+def _vector(argument: str, given: npt.ArrayLike) -> Floats:
+    """``given`` as a row of finite numbers, or raise."""
+    try:
+        values = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{argument} must be a sequence of numbers; got a {type(given).__name__}: {error}") from None
+    if values.ndim != 1 or values.size == 0 or not np.isfinite(values).all():
+        raise ValueError(f"{argument} must be a row of finite numbers; got shape {values.shape}: {given!r}")
+    return values
+
+
+def _probabilities(given: npt.ArrayLike, argument: str = "probs", num_classes: int | None = None) -> Floats:
+    """``given`` as probabilities that sum to 1, or raise."""
+    p = _vector(argument, given)
+    if num_classes not in (None, len(p)):
+        raise ValueError(f"{argument} must hold {num_classes} probabilities; got {len(p)}")
+    if (p < 0).any() or abs(p.sum() - 1) > 1e-5:  # as near as float32 has it
+        raise ValueError(f"{argument} must be at least 0 and sum to 1; got {p.tolist()}, which sum to {p.sum():g}")
+    return p / p.sum()

@@ -108,6 +108,6 @@ def test_settings_are_static():
 
 def test_a_repr_tells_shapes_and_settings():
     assert repr(cj.CatnatCategorical(jnp.zeros((2, 3)))) == (
-        "CatnatCategorical(scores=[2, 3], parameterization='natural', mask_mode='renormalize')"
+        "CatnatCategorical(scores=[2, 3], activation=Natural(tail=0.1), tree=balanced)"
     )
     assert "nvec=(3, 2)" in repr(cj.MultiCatnat(jnp.zeros(3), [3, 2]))

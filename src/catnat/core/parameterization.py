@@ -125,6 +125,11 @@ class Natural(Activation):
         if self.floor >= 0.5:  # type: ignore[operator]
             raise ValueError(f"floor must lie in [0, 0.5): it is the least probability of a branch; got {self.floor!r}")
 
+    def __repr__(self) -> str:
+        given = {"amplitude": 2 * math.pi, "tail": None, "saturation": "clip", "floor": DEFAULT_FLOOR}
+        shown = [(name, getattr(self, name)) for name, default in given.items() if getattr(self, name) != default]
+        return f"Natural({', '.join(f'{name}={value!r}' for name, value in shown if value is not None)})"
+
     def logit(self, offset: Any, xp: Any) -> Any:
         """2 asinh(tan(y/2)), and straight lines beyond the joints. Of the ends for ``tail=0`` backends know more."""
         y = offset * self.gain
@@ -226,6 +231,9 @@ class Parameterization:
     def __hash__(self) -> int:
         return self._hash
 
+    def __repr__(self) -> str:
+        return f"Parameterization({listed(self)})"
+
     def __reduce__(self) -> tuple[object, ...]:
         # made anew: hashes differ between processes, and copied arrays could be written to
         return (Parameterization, (self.num_classes, self.activation, self.tree, self.center))
@@ -267,6 +275,31 @@ class Parameterization:
             raise ValueError(f"center must be finite; got {self.center!r}")
         centers.flags.writeable = False
         return centers
+
+
+def listed(parameterization: object, arrays: dict[str, Any] | None = None, **settings: Any) -> str:
+    """What a `repr` lists: arrays by their shapes, then the parameterization, then settings; None is left out."""
+    shapes = {name: list(a.shape) if hasattr(a, "shape") else a for name, a in (arrays or {}).items()}
+    shown = shapes | _parts(parameterization) | {n: v if v is None else repr(v) for n, v in settings.items()}
+    return ", ".join(f"{name}={value}" for name, value in shown.items() if value is not None)
+
+
+def _parts(parameterization: object) -> dict[str, Any]:
+    """What a parameterization is, by name; of a name or an activation, what it stands for."""
+    if isinstance(parameterization, Parameterization):
+        size, tree, center = parameterization.num_classes, parameterization.tree, parameterization.center
+        known = {Tree.balanced(size): "balanced", Tree.chain(size): "chain"}
+        if isinstance(center, tuple) and size > 9:
+            center = f"<{size - 1} numbers>"
+        return {
+            "num_classes": size,
+            "activation": parameterization.activation,
+            "tree": known.get(tree, tree),  # type: ignore[arg-type]
+            "center": None if center == "uniform" else center,
+        }
+    if isinstance(parameterization, (str, Activation)):
+        return {"activation": resolve(parameterization, 1).activation, "tree": "balanced"}
+    return {"parameterization": parameterization}  # one per part, or what JAX has put in its place
 
 
 def two_sum(a: Floats, b: Floats) -> tuple[Floats, Floats]:

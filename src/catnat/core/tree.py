@@ -226,8 +226,10 @@ class Tree:
         return self
 
     def __repr__(self) -> str:
-        kind = "balanced" if self.is_heap else "tree"
-        return f"<{kind} of {self.num_classes} classes, depth {self.depth}>"
+        for build in (Tree.balanced, Tree.chain):
+            if self == build(self.num_classes):
+                return f"Tree.{build.__name__}({self.num_classes})"
+        return f"<Tree of {self.num_classes} classes, depth {self.depth}>"
 
     def _check(self) -> None:
         places, size = self.class_places, self.num_classes

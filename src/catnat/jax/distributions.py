@@ -16,6 +16,7 @@ from jax import Array, lax
 from jax.tree_util import GetAttrKey, register_pytree_with_keys_class
 
 from catnat.core.errors import check_classes, check_num_classes, check_width
+from catnat.core.parameterization import listed
 from catnat.jax import functional, sampling
 from catnat.jax._dispatch import p_log_ratio
 from catnat.jax._inputs import (
@@ -78,9 +79,11 @@ class Distribution:
         return new
 
     def __repr__(self) -> str:
-        leaves = [f"{name}={_shape(getattr(self, name))}" for name in self._leaves if getattr(self, name) is not None]
-        settings = [f"{name}={getattr(self, name)!r}" for name in self._settings]
-        return f"{type(self).__name__}({', '.join(leaves + settings)})"
+        arrays = {name.replace("allowed", "mask"): getattr(self, name) for name in self._leaves}
+        settings = {name: getattr(self, name) for name in self._settings}
+        if arrays.get("mask") is None:
+            settings.pop("mask_mode", None)
+        return f"{type(self).__name__}({listed(settings.pop('parameterization'), arrays, **settings)})"
 
 
 class OverClasses(Distribution):
@@ -412,8 +415,3 @@ def _scores(
     if probs is not None:
         return functional.scores_from_probs(probs, parameterization)
     return check_floating(scores, "scores")  # type: ignore[arg-type]
-
-
-def _shape(leaf: Any) -> str:
-    """[2, 3] for an array, and whatever else JAX may have put in its place as it is."""
-    return str(list(leaf.shape)) if hasattr(leaf, "shape") else repr(leaf)

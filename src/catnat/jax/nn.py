@@ -16,7 +16,7 @@ from jax import Array
 from jax.tree_util import register_dataclass, register_static
 
 from catnat.core.errors import MASK_MODES, REDUCTIONS, check_choice, check_num_classes, check_share
-from catnat.core.parameterization import resolve
+from catnat.core.parameterization import listed, resolve
 from catnat.jax import functional, sampling
 from catnat.jax._compat import is_readable
 from catnat.jax._inputs import ParameterizationLike, check_key
@@ -51,13 +51,17 @@ class Catnat:
         check_choice("mask_mode", self.mask_mode, MASK_MODES)
         resolve(self.parameterization, 1)  # a wrong one is refused here, not at the first call
 
+    def __repr__(self) -> str:
+        mask_mode = None if self.mask_mode == "renormalize" else self.mask_mode
+        return f"{type(self).__name__}({listed(self.parameterization, axis=self.axis, mask_mode=mask_mode)})"
+
     def __call__(self, scores: Array, mask: Array | None = None) -> Array:
         """[..., K-1] scores to [..., K] probabilities."""
         return functional.catnat(scores, self.parameterization, mask=mask, mask_mode=self.mask_mode, axis=self.axis)
 
 
 @register_static
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LogCatnat(Catnat):
     """Log-probabilities of K classes from K-1 scores; in place of `jax.nn.log_softmax` where a module is wanted."""
 
@@ -99,6 +103,10 @@ class CatnatCrossEntropyLoss:
         check_share("label_smoothing", self.label_smoothing)
         resolve(self.parameterization, 1)
 
+    def __repr__(self) -> str:
+        settings = {"reduction": self.reduction, "axis": self.axis}
+        return f"{type(self).__name__}({listed(self.parameterization, {'weight': self.weight}, **settings)})"
+
     def __call__(self, scores: Array, labels: Array, where: Array | None = None) -> Array:
         """Loss of [..., K-1] scores against class ids or probabilities; ``where`` as in `catnat.jax.cross_entropy`."""
         return functional.cross_entropy(
@@ -137,6 +145,10 @@ class CatnatLinear:
     weight: Array
     bias: Array | None = None
     parameterization: ParameterizationLike = field(default="natural", metadata=STATIC)
+
+    def __repr__(self) -> str:
+        arrays = {"weight": self.weight, "bias": self.bias}
+        return f"{type(self).__name__}({listed(self.parameterization, arrays)})"
 
     @classmethod
     def init(

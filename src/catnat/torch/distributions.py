@@ -22,6 +22,7 @@ from torch.distributions.kl import kl_divergence, register_kl
 from torch.distributions.relaxed_categorical import ExpRelaxedCategorical
 
 from catnat.core.errors import check_num_classes, check_width
+from catnat.core.parameterization import listed
 from catnat.torch import functional, sampling
 from catnat.torch._compat import is_plain
 from catnat.torch._dispatch import classes_are_cheap
@@ -82,6 +83,12 @@ def _given_scores(
     return functional.scores_from_probs(probs, parameterization)
 
 
+def _listed(of: CatnatCategorical) -> str:
+    """What the `repr` of a distribution over K classes lists."""
+    mask_mode = None if of.allowed is None else of.mask_mode
+    return listed(of.parameterization, {"scores": of.scores, "mask": of.allowed}, mask_mode=mask_mode)
+
+
 class CatnatCategorical(Categorical):
     """A categorical distribution over 0..K-1 given by K-1 scores; in place of `torch.distributions.Categorical`.
 
@@ -137,6 +144,9 @@ class CatnatCategorical(Categorical):
         self._num_events = plan.num_classes
         self._logits: Tensor | None = None
         Distribution.__init__(self, batch, validate_args=validate_args)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({_listed(self)})"
 
     @property
     def _masking(self) -> dict[str, Any]:
@@ -290,6 +300,9 @@ class OneHotCatnat(OneHotCategorical):
         event = self._categorical.param_shape[-1:]
         Distribution.__init__(self, self._categorical.batch_shape, event, validate_args=validate_args)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({_listed(self._categorical)})"
+
     @property
     def scores(self) -> Tensor:
         """[..., K-1]."""
@@ -372,6 +385,10 @@ class RelaxedOneHotCatnat(RelaxedOneHotCategorical):
         base = ExpRelaxedCategorical(value, logits=row, validate_args=False).expand(logits.shape[:-1])
         TransformedDistribution.__init__(self, base, ExpTransform(), validate_args=validate_args)
 
+    def __repr__(self) -> str:
+        arrays = {"temperature": self.temperature, "scores": self.scores}
+        return f"{type(self).__name__}({listed(self.parameterization, arrays)})"
+
     def expand(self, batch_shape: Shape, _instance: Any = None) -> RelaxedOneHotCatnat:
         """The same distribution over a larger batch."""
         new = self._get_checked_instance(RelaxedOneHotCatnat, _instance)
@@ -441,6 +458,13 @@ class MultiCatnat(Distribution):
         ]
         self.scores = scores
         super().__init__(self.parts[0].batch_shape, torch.Size([len(self.nvec)]), validate_args=validate_args)
+
+    def __repr__(self) -> str:
+        first, kinds = self.parts[0], [part.parameterization for part in self.parts]
+        kind = kinds[0] if all(k == kinds[0] for k in kinds) else kinds
+        masked = first.allowed is not None
+        arrays = {"scores": self.scores, "mask": [*self.batch_shape, sum(self.nvec)] if masked else None}
+        return f"MultiCatnat({listed(kind, arrays, mask_mode=first.mask_mode if masked else None, nvec=self.nvec)})"
 
     @property
     def support(self) -> constraints.Constraint:

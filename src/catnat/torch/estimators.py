@@ -43,6 +43,10 @@ class MovingAverage(torch.nn.Module):
         self.seen.fill_(True)
         return before.to(cost)
 
+    def extra_repr(self) -> str:
+        """Settings for print()."""
+        return f"decay={self.decay}"
+
 
 class LeaveOneOut:
     """A baseline for several samples a row: for each sample, the mean cost of the others. Unbiased, no state.
@@ -53,6 +57,9 @@ class LeaveOneOut:
 
     def __init__(self, dim: int = 0) -> None:
         self.dim = dim
+
+    def __repr__(self) -> str:
+        return f"LeaveOneOut(dim={self.dim})"
 
     def __call__(self, cost: Tensor) -> Tensor:
         """The baseline of every sample."""

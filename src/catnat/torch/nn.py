@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from catnat.core.errors import MASK_MODES, REDUCTIONS, CatnatWarning, check_choice, check_num_classes, check_share
-from catnat.core.parameterization import resolve
+from catnat.core.parameterization import listed, resolve
 from catnat.torch import functional, sampling
 from catnat.torch._compat import is_plain
 from catnat.torch._inputs import ParameterizationLike
@@ -82,7 +82,8 @@ class Catnat(_Watching):
 
     def extra_repr(self) -> str:
         """Settings for print()."""
-        return f"{self.parameterization!r}, dim={self.dim}"
+        mask_mode = None if self.mask_mode == "renormalize" else self.mask_mode
+        return listed(self.parameterization, dim=self.dim, mask_mode=mask_mode)
 
 
 class LogCatnat(Catnat):
@@ -144,7 +145,7 @@ class CatnatCrossEntropyLoss(_Watching):
 
     def extra_repr(self) -> str:
         """Settings for print()."""
-        return f"{self.parameterization!r}, reduction={self.reduction!r}"
+        return listed(self.parameterization, {"weight": self.weight}, reduction=self.reduction, dim=self.dim)
 
 
 class CatnatLinear(_Watching):
@@ -242,4 +243,8 @@ class CatnatLinear(_Watching):
 
     def extra_repr(self) -> str:
         """Settings for print()."""
-        return f"num_classes={self.num_classes}, {self.parameterization!r}"
+        bias = None if self.linear.bias is not None else False
+        return listed(self.parameterization, {"in_features": self.linear.in_features}, bias=bias)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.extra_repr()})"  # of its one part the width says all

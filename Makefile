@@ -46,26 +46,29 @@ bench: $(READY) ## Run the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)
 
 docs: $(DOCS) ## Build the documentation into docs/_build/html
-	$(BIN)/sphinx-build -W docs docs/_build/html
+	$(BIN)/python -m sphinx -W docs docs/_build/html
 
 clean: ## Remove everything that make has made, .venv too
 	rm -rf $(VENV) demo-output build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests benchmarks docs -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 # Some systems ship Python without ensurepip; there the interpreter's own pip fills the environment.
-$(READY): pyproject.toml constraints.txt
+$(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "error: catnat needs Python >= 3.11, and '$(PYTHON)' is $$(command -v $(PYTHON) >/dev/null && $(PYTHON) -V 2>&1 || echo 'not found'); try: make PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@echo "Setting up $(VENV) (some minutes the first time) ..."
 	@if $(PYTHON) -c 'import ensurepip' 2>/dev/null; then \
 	  $(PYTHON) -m venv $(VENV); \
 	else \
 	  $(PYTHON) -m venv --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install -qq pip; \
 	fi
+
+$(READY): pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "Setting up $(VENV) (some minutes the first time) ..."
 	@$(INSTALL) -e '.[torch,jax,lab,dev]'
 	@touch $@
 
-$(DOCS): $(READY)
+# The API pages import both backends; of the rest the documentation needs nothing.
+$(DOCS): pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "Installing the documentation tools ..."
 	@$(INSTALL) -e '.[torch,jax,docs]'
 	@touch $@

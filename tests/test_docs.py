@@ -1,10 +1,12 @@
-"""Every Python example in README.md and docs/ runs, and prints what it says; the API page misses no public name."""
+"""Every Python example in README.md and docs/ runs, and prints what it says; the API pages miss no public name."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,11 @@ import torch
 
 import catnat
 import catnat.jax
+import catnat.plot
 import catnat.torch
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts)]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # A line that prints; what it prints stands behind two spaces and a hash.
 PRINTS = re.compile(r"^print\(.*\)  # (.+)$", re.MULTILINE)
@@ -37,26 +40,60 @@ def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         with contextlib.redirect_stdout(printed):
             # blank lines in front: a traceback then names the line of the page
             exec(compile("\n" * line + code, str(page), "exec"), namespace)
-        if page.parent.name == "docs":
+        if page.name != "README.md":
             where = f"{page.name}, the example at line {line + 1}"
             assert printed.getvalue().splitlines() == PRINTS.findall(code), where
 
 
 def test_there_are_examples() -> None:
     # a change of the fences must not leave us with nothing to run
-    assert {"index.md", "quickstart.md", "jax.md", "math.md", "numerics.md", "trees.md", "distributions.md"} <= {
-        page.name for page in PAGES if blocks(page)
-    }
+    assert {
+        "index.md",
+        "pictures.md",
+        "graphs.md",
+        "quickstart.md",
+        "jax.md",
+        "math.md",
+        "numerics.md",
+        "trees.md",
+        "distributions.md",
+    } <= {page.name for page in PAGES if blocks(page)}
     assert sum(len(blocks(page)) for page in PAGES) > 20
     for page in PAGES:
         assert len(blocks(page)) == page.read_text(encoding="utf-8").count("```python"), page.name
 
 
-@pytest.mark.parametrize("module", [catnat, catnat.torch, catnat.jax], ids=lambda module: module.__name__)
-def test_api_page_lists_every_public_name(module) -> None:
-    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-    missing = [name for name in module.__all__ if not re.search(rf"\b{re.escape(f'{module.__name__}.{name}')}\b", text)]
-    assert not missing
+@pytest.mark.parametrize("module", [catnat, catnat.plot, catnat.torch, catnat.jax], ids=lambda m: m.__name__)
+def test_api_pages_list_every_public_name_once(module) -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md"))
+    entries = re.findall(r"^\.\. auto\w+:: (\S+)$", text, re.MULTILINE)
+    expected = [f"{module.__name__}.{name}" for name in module.__all__ if name != "__version__"]
+    assert sorted(e for e in entries if e.rpartition(".")[0] == module.__name__) == sorted(expected)
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_warnings_and_needs_no_network(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-q",
+        "-W",
+        "-d",
+        str(tmp_path / "trees"),
+        "docs",
+        str(tmp_path / "html"),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    pages = {page.name: page.read_text(encoding="utf-8") for page in (tmp_path / "html").rglob("*.html")}
+    assert {"index.html", "math.html", "torch-nn.html", "search.html"} <= set(pages)
+    for name, text in pages.items():
+        loads = re.findall(r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=\"((?:https?:)?//[^\"]*)", text)
+        assert not loads, f"{name} loads {loads}"
+    for sheet in (tmp_path / "html").rglob("*.css"):
+        assert not re.search(r"(url\(|@import)\s*[\"']?(https?:)?//", sheet.read_text(encoding="utf-8")), sheet.name
+    assert pages["math.html"].count("<math") > 100 and "mathjax" not in pages["math.html"].lower()
 
 
 QUOTE = re.compile(r"<!-- from (\S+) -->\n(.*?)<!-- /from -->", re.DOTALL)

@@ -90,7 +90,7 @@ class Tree:
         Every node must tell one union of classes from another, which is easier where the classes of a union are alike.
         So the set S of classes below a node is cut across its first principal direction,
 
-        .. math:: u = \arg\max_{|u|=1} \sum_{k \in S} (u \cdot (v_k - \bar v_S))^2,
+        .. math:: u = \operatorname{argmax}_{|u|=1} \sum_{k \in S} (u \cdot (v_k - \bar v_S))^2,
 
         with the classes of the least :math:`u \cdot v_k` on the left, as many as the heap has there; then each part in
         turn. The depth stays ceil(log2 K), and where all vectors are equal the tree is the heap. u comes from a fixed

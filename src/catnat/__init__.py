@@ -7,5 +7,5 @@ from catnat.core.errors import CatnatWarning
 from catnat.core.parameterization import Activation, Natural, Parameterization, Sigmoid
 from catnat.core.tree import Tree
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Activation", "CatnatWarning", "Natural", "Parameterization", "Sigmoid", "Tree", "__version__"]

@@ -203,7 +203,7 @@ def simplex(
         axes.plot(*line.T, ".-", color=color, linewidth=1, markersize=3, label=label if i == 0 else None)
     axes.plot(*(first @ CORNERS).T, "o", color="white", markeredgecolor=color, markersize=6, zorder=3)
     axes.plot(*(goal @ CORNERS), "*", color="black", markersize=11, zorder=4)
-    axes.set_aspect("equal")
+    axes.set(xlim=(-0.12, 1.12), ylim=(-0.12, 0.99), aspect="equal")
     axes.axis("off")
     return axes
 

@@ -155,7 +155,7 @@ class CatnatLinear(_Watching):
 
     Args:
         in_features: size of the last axis of the inputs.
-        num_classes: K.
+        num_classes: K, how many.
         parameterization: a `catnat.Parameterization` of K classes, or the name (or value) of an activation.
         class_frequencies: [K] what the classes' probabilities are at the start, for a zero input; None is uniform.
         bias: whether the scores have one.

@@ -24,6 +24,10 @@ PLANTED = {
         "catnat/jax/nn.py",
         FOR_TYPES + "from catnat.torch.nn import Catnat",
     ),
+    "The integrations use the library's public modules alone": (
+        "catnat/integrations/pyro.py",
+        "from catnat.torch import nn",
+    ),
     "The front door brings no framework in": ("catnat/__init__.py", "def later():\n    import catnat.jax.nn"),
     "Inside the core": ("catnat/core/errors.py", FOR_TYPES + "from catnat.core.tree import Tree"),
     "Inside a backend": ("catnat/torch/_eager.py", "def later():\n    from catnat.torch import functional"),

@@ -29,6 +29,7 @@ def loaded_by(statement: str) -> set[str]:
 def test_importing_catnat_loads_no_framework() -> None:
     assert loaded_by("import catnat; catnat.Parameterization(5).centers; import catnat.core.reference") == set()
     assert loaded_by("import catnat.plot") == set()  # matplotlib comes with the first picture
+    assert loaded_by("import catnat.integrations") == set()
 
 
 def test_a_backend_loads_its_own_framework_and_no_other() -> None:
@@ -65,8 +66,21 @@ def test_public_names_are_all_offered() -> None:
 
 @pytest.mark.parametrize("name", ["catnat", *(m for m in MODULES if not m.startswith("catnat.jax"))])
 def test_examples_in_docstrings_are_true(name: str) -> None:
-    outcome = doctest.testmod(importlib.import_module(name))
+    try:
+        outcome = doctest.testmod(importlib.import_module(name))
+    except ModuleNotFoundError as missing:
+        if not name.startswith("catnat.integrations."):
+            raise
+        pytest.skip(str(missing))
     assert outcome.failed == 0
+
+
+@pytest.mark.parametrize("library", ["pyro", "numpyro", "distrax"])
+def test_an_integration_says_what_it_needs(library: str) -> None:
+    # None in sys.modules is a library that is not installed
+    code = f"import sys; sys.modules[{library!r}] = None; import catnat.integrations.{library}"
+    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert f"it comes with catnat's extra '{library}'" in outcome.stderr, outcome.stderr
 
 
 @pytest.mark.slow  # docs/jax.md has most of them

@@ -27,7 +27,7 @@ class CatnatCategorical(dist.CategoricalLogits):
     Args:
         scores: [..., K-1].
         parameterization: a `catnat.Parameterization`, or the name (or value) of an activation on the balanced tree.
-        mask: [..., K] boolean, True where a class is allowed. (The method ``.mask(...)`` is NumPyro's: rows that count.)
+        mask: [..., K] boolean, True where a class is allowed. (The method ``.mask(...)`` is NumPyro's own.)
         mask_mode: ``"renormalize"`` or ``"prune"``, as in `catnat.jax.log_catnat`.
         validate_args: as in NumPyro.
 

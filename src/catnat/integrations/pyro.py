@@ -1,6 +1,6 @@
 """catnat in Pyro: the distributions of `catnat.torch` that `pyro.sample` takes.
 
-They enumerate, mask, expand and sit in plates as Pyro's own do. ``mask=`` in the constructor forbids classes; the method
+They enumerate, expand and sit in plates as Pyro's own do. ``mask=`` in the constructor forbids classes; the method
 ``.mask(...)`` is Pyro's, and says which rows count.
 """
 

@@ -20,7 +20,9 @@ __all__ = ["CatnatHead", "CatnatRouters"]
 class _Catnat(torch.nn.Module):
     """What the two mixins share: the configuration says which parameterization."""
 
-    config: Any
+    config: Any  # this and the next two are the model's
+    base_model: Any
+    get_output_embeddings: Any
 
     def catnat_parameterization(self) -> catnat.Parameterization | catnat.Activation | str:
         """Which tree and activation; the name in the configuration unless overridden."""
@@ -32,9 +34,9 @@ class _Catnat(torch.nn.Module):
 class CatnatHead(_Catnat):
     """Put in front of a model for classification or language modelling: K-1 scores and a catnat in place of K logits.
 
-    The model's ``logits`` are normalised log-probabilities: its loss, `generate` and `Trainer` work as they are. The head
-    is a `catnat.torch.CatnatLinear`. A checkpoint with a softmax head gives its body; the head starts anew, as
-    transformers' warning says.
+    The model's ``logits`` are normalised log-probabilities: its loss, `generate` and `Trainer` work as they are. The
+    head is a `catnat.torch.CatnatLinear`. A checkpoint with a softmax head gives its body alone; the head starts anew,
+    and transformers says so.
 
     Example:
         >>> from transformers import BertConfig, BertForSequenceClassification
@@ -47,7 +49,7 @@ class CatnatHead(_Catnat):
     """
 
     def post_init(self) -> None:
-        """Replace the last layer: transformers calls this when all modules stand, before it initialises their weights."""
+        """Replace the last layer: transformers calls this when all modules stand, before it draws their weights."""
         name, old = self._head()
         parent = self.get_submodule(name.rpartition(".")[0])
         bias = old.bias is not None
@@ -62,14 +64,17 @@ class CatnatHead(_Catnat):
         if words is not None:
             if self.config.tie_word_embeddings:
                 raise ValueError(
-                    "a catnat head cannot share the embedding's weights: it has a row per node of the tree, not per word; "
+                    "a catnat head cannot share the embedding's weights, for its rows are nodes and not words: "
                     "set tie_word_embeddings=False in the configuration"
                 )
             found = [(name, module) for name, module in linear if module is words]
         else:
             kind = getattr(self.config, "problem_type", None) or "single_label_classification"
-            if kind != "single_label_classification":
-                raise ValueError(f"a catnat head needs problem_type='single_label_classification'; got {kind!r}")
+            if kind != "single_label_classification" or self.config.num_labels < 2:
+                raise ValueError(
+                    "a catnat head needs problem_type='single_label_classification' and num_labels of at least 2; "
+                    f"got {kind!r} and {self.config.num_labels}"
+                )
             self.config.problem_type = kind
             body = {id(module) for module in self.base_model.modules()}
             found = [(n, m) for n, m in linear if id(m) not in body and m.out_features == self.config.num_labels]
@@ -105,18 +110,16 @@ class CatnatRouters(_Catnat):
     """
 
     def post_init(self) -> None:
-        """Turn every router: transformers calls this when all modules stand, before it initialises their weights."""
-        routers = [module for module in self.modules() if type(module).__name__.endswith("TopKRouter")]
+        """Turn every router: transformers calls this when all modules stand, before it draws their weights."""
+        routers: list[Any] = [module for module in self.modules() if type(module).__name__.endswith("TopKRouter")]
         if not routers:
             raise ValueError(f"no router was found in {type(self).__name__}")
         for router in routers:
             if [name for name, _ in router.named_parameters()] != ["weight"] or any(True for _ in router.buffers()):
                 raise ValueError(f"{type(router).__name__} is more than a softmax of a linear layer")
-            # a subclass of what it was: transformers records the outputs of routers, and initialises them, by their class
+            # a subclass of what it was: by that class transformers draws a router's weights and records its outputs
             router.__class__ = type(f"Catnat{type(router).__name__}", (_Router, type(router)), {})
-            router.weight = torch.nn.Parameter(
-                router.weight.new_empty(router.weight.shape[0] - 1, router.weight.shape[1])
-            )
+            router.weight = torch.nn.Parameter(router.weight[1:].clone())
             router.parameterization = self.catnat_parameterization()
         super().post_init()  # type: ignore[misc]
 

@@ -20,8 +20,9 @@ __all__ = ["CatnatHead", "CatnatRouters"]
 class _Catnat(torch.nn.Module):
     """What the two mixins share: the configuration says which parameterization."""
 
-    config: Any  # this and the next two are the model's
+    config: Any  # this and the next three are the model's
     base_model: Any
+    get_input_embeddings: Any
     get_output_embeddings: Any
 
     def catnat_parameterization(self) -> catnat.Parameterization | catnat.Activation | str:
@@ -82,14 +83,18 @@ class CatnatHead(_Catnat):
             raise ValueError(f"no linear layer over the classes was found in {type(self).__name__}")
         return found[-1]
 
-    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **settings: Any) -> Any:
-        """As in transformers, but for a language model's head: a tree has a fixed number of leaves."""
-        if new_num_tokens not in (None, self.config.vocab_size) and self.get_output_embeddings() is not None:
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, **settings: Any
+    ) -> Any:
+        """As in transformers for a classifier; refused for a language model, whose tree has its number of leaves."""
+        if self.get_output_embeddings() is None:
+            return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, **settings)  # type: ignore[misc]
+        if new_num_tokens not in (None, self.config.vocab_size) or pad_to_multiple_of is not None:
             raise ValueError(
-                f"the tree of a catnat head has vocab_size = {self.config.vocab_size} leaves; got {new_num_tokens}: "
-                "set vocab_size in the configuration before the model is made"
+                f"the tree of a catnat head has vocab_size = {self.config.vocab_size} leaves, which cannot become "
+                f"{new_num_tokens or 'more'}: set vocab_size in the configuration before the model is made"
             )
-        return super().resize_token_embeddings(new_num_tokens, *args, **settings)  # type: ignore[misc]
+        return self.get_input_embeddings()
 
 
 class CatnatRouters(_Catnat):

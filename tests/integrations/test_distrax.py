@@ -1,0 +1,113 @@
+"""catnat in distrax against the float64 reference: values, shapes and transformations."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy import stats
+
+from catnat.core import reference
+from tests.integrations import oracle
+from tests.integrations.oracle import ALLOWED, DATA, MASKS, PARAMETERIZATIONS, SPREAD, K
+
+distrax = pytest.importorskip("distrax", reason="distrax is not installed")
+
+from catnat.integrations.distrax import CatnatCategorical  # noqa: E402
+
+EACH = pytest.mark.parametrize("pi", PARAMETERIZATIONS.values(), ids=PARAMETERIZATIONS)
+MASKED = pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+CLASSES = np.array([0, 2, 3, 5])
+
+
+@pytest.fixture(autouse=True)
+def doubles():
+    with jax.enable_x64(True):
+        yield
+
+
+@EACH
+@MASKED
+def test_values_and_gradients_are_the_references(pi, mask):
+    x = oracle.draw_scores(4)
+    ours = CatnatCategorical(jnp.asarray(x), pi, mask=mask)
+    log_p = reference.log_catnat(x, pi, mask)
+    assert_allclose(ours.log_prob(jnp.arange(K)[:, None]).T, log_p, atol=1e-12)
+    assert_allclose(ours.logits, log_p, atol=1e-12)
+    assert_allclose(ours.probs, np.exp(log_p), atol=1e-12)
+    assert_allclose(ours.entropy(), reference.entropy(x, pi, mask), atol=1e-12)
+    assert_allclose(ours.mode(), log_p.argmax(-1))
+    assert_allclose(ours.cdf(2), np.exp(log_p)[:, :3].sum(-1), atol=1e-12)
+    assert (ours.log_prob(jnp.array([-1, K, -2, 99])) == -jnp.inf).all()  # as in distrax
+    found = jax.grad(lambda s: CatnatCategorical(s, pi, mask=mask).log_prob(CLASSES).sum())(jnp.asarray(x))
+    assert_allclose(found, oracle.gradient(lambda s: reference.log_prob(s, CLASSES, pi, mask), x), atol=1e-8)
+    found = jax.grad(lambda s: CatnatCategorical(s, pi, mask=mask).entropy().sum())(jnp.asarray(x))
+    assert_allclose(found, oracle.gradient(lambda s: reference.entropy(s, pi, mask), x), atol=1e-8)
+
+
+@EACH
+@MASKED
+def test_kl_to_catnats_and_to_plain_ones(pi, mask):
+    x, y = oracle.draw_scores(4), oracle.draw_scores(4, seed=1)
+    p, q = CatnatCategorical(jnp.asarray(x), pi, mask=mask), CatnatCategorical(jnp.asarray(y), mask=mask)
+    log_p = reference.log_catnat(x, pi, mask)
+    log_q = reference.log_catnat(y, PARAMETERIZATIONS["natural"], mask)
+    for other in (q, distrax.Categorical(logits=log_q)):
+        assert_allclose(p.kl_divergence(other), oracle.kl(log_p, log_q), atol=1e-9)
+        assert_allclose(other.kl_divergence(p), oracle.kl(log_q, log_p), atol=1e-9)
+        assert_allclose(p.cross_entropy(other), reference.entropy(x, pi, mask) + oracle.kl(log_p, log_q), atol=1e-9)
+    found = jax.grad(lambda s: CatnatCategorical(s, pi, mask=mask).kl_divergence(q).sum())(jnp.asarray(x))
+    exact = oracle.gradient(lambda s: oracle.kl(reference.log_catnat(s, pi, mask), log_q), x)
+    assert_allclose(found, exact, atol=1e-8)
+
+
+@MASKED
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)], ids=str)
+def test_shapes_and_indexing(batch, mask):
+    ours = CatnatCategorical(jnp.asarray(oracle.draw_scores(*batch)), "sigmoid", mask=mask)
+    assert (ours.batch_shape, ours.event_shape, ours.num_categories) == (batch, (), K)
+    for shape in ((), (5,), (4, 5)):
+        drawn, log_p = ours.sample_and_log_prob(seed=1, sample_shape=shape)
+        assert drawn.shape == log_p.shape == (*shape, *batch)
+        assert_allclose(log_p, ours.log_prob(drawn))
+    for index in (0, -1, slice(1, 3), (..., 1), (Ellipsis, None, 0)) if batch else ((), ...):
+        part = ours[index]
+        assert type(part) is CatnatCategorical and part.catnat.parameterization == "sigmoid"
+        assert_allclose(part.log_prob(2), ours.log_prob(2)[index])
+        assert_allclose(part.entropy(), ours.entropy()[index])
+    with pytest.raises(IndexError):
+        ours[(0,) * (len(batch) + 1)]
+
+
+@MASKED
+def test_it_goes_through_jit_and_vmap(mask):
+    x = jnp.asarray(oracle.draw_scores(4))
+    ours = CatnatCategorical(x, "sigmoid", mask=mask)
+    expected = ours.log_prob(CLASSES)
+    make = lambda s: CatnatCategorical(s, "sigmoid", mask=mask)  # noqa: E731
+    assert_allclose(jax.jit(lambda d, k: d.log_prob(k))(ours, CLASSES), expected)
+    assert_allclose(jax.vmap(lambda d, k: d.log_prob(k))(ours, CLASSES), expected)
+    assert_allclose(jax.jit(make)(x).entropy(), ours.entropy())
+    made = jax.vmap(make)(x)
+    assert isinstance(made, CatnatCategorical)
+    assert_allclose(made.log_prob(CLASSES), expected)
+
+
+def test_inside_distraxs_own():
+    x = oracle.draw_scores(5)
+    parts = distrax.Normal(jnp.broadcast_to(jnp.arange(float(K)), (5, K)), SPREAD)
+    mixture = distrax.MixtureSameFamily(CatnatCategorical(jnp.asarray(x)), parts)
+    exact = oracle.mixture(reference.log_catnat(x, PARAMETERIZATIONS["natural"]))
+    assert_allclose(mixture.log_prob(DATA), exact, atol=1e-10)
+    ours = CatnatCategorical(jnp.asarray(x))
+    together = distrax.Independent(ours, 1)
+    assert_allclose(together.entropy(), ours.entropy().sum())
+
+
+def test_draws_fit_the_probabilities_and_avoid_what_is_forbidden():
+    ours = CatnatCategorical(jnp.asarray(oracle.draw_scores()), mask=ALLOWED)
+    counts = np.bincount(ours.sample(seed=0, sample_shape=100_000), minlength=K)
+    assert counts[~ALLOWED].sum() == 0
+    assert stats.chisquare(counts[ALLOWED], 1e5 * np.asarray(ours.probs)[ALLOWED]).pvalue > 1e-6

@@ -1,0 +1,180 @@
+"""catnat in NumPyro against the float64 reference: values, shapes, transformations, enumeration and inference."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy import stats
+
+import catnat.jax as cj
+from catnat.core import reference
+from tests.integrations import oracle
+from tests.integrations.oracle import ALLOWED, DATA, MASKS, PARAMETERIZATIONS, SPREAD, K
+
+numpyro = pytest.importorskip("numpyro", reason="NumPyro is not installed")
+
+import numpyro.distributions as dist  # noqa: E402
+from numpyro.distributions.batch_util import promote_batch_shape, vmap_over  # noqa: E402
+from numpyro.infer import SVI, Trace_ELBO, TraceEnum_ELBO  # noqa: E402
+
+from catnat.integrations.numpyro import CatnatCategorical  # noqa: E402
+
+KEY = jax.random.key(0)
+EACH = pytest.mark.parametrize("pi", PARAMETERIZATIONS.values(), ids=PARAMETERIZATIONS)
+MASKED = pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+
+
+@pytest.fixture(autouse=True)
+def doubles():
+    with jax.enable_x64(True), numpyro.validation_enabled():
+        yield
+
+
+@EACH
+@MASKED
+def test_values_and_gradients_are_the_references(pi, mask):
+    x = oracle.draw_scores(4)
+    ours = CatnatCategorical(jnp.asarray(x), pi, mask=mask)
+    log_p, classes = reference.log_catnat(x, pi, mask), np.arange(K)
+    assert_allclose(ours.log_prob(classes[:, None]).T, log_p, atol=1e-12)
+    assert_allclose(ours.logits, log_p, atol=1e-12)
+    assert_allclose(ours.probs, np.exp(log_p), atol=1e-12)
+    assert_allclose(ours.entropy(), reference.entropy(x, pi, mask), atol=1e-12)
+    found = jax.grad(lambda s: CatnatCategorical(s, pi, mask=mask).entropy().sum())(jnp.asarray(x))
+    assert_allclose(found, oracle.gradient(lambda s: reference.entropy(s, pi, mask), x), atol=1e-8)
+    found = jax.grad(lambda s: CatnatCategorical(s, pi, mask=mask).log_prob(jnp.array([0, 2, 3, 5])).sum())(x)
+    assert_allclose(found, oracle.gradient(lambda s: reference.log_prob(s, [0, 2, 3, 5], pi, mask), x), atol=1e-8)
+
+
+@EACH
+@MASKED
+def test_kl_is_registered_for_every_pair(pi, mask):
+    x, y = oracle.draw_scores(4), oracle.draw_scores(4, seed=1)
+    p, q = CatnatCategorical(jnp.asarray(x), pi, mask=mask), CatnatCategorical(jnp.asarray(y), mask=mask)
+    log_p = reference.log_catnat(x, pi, mask)
+    log_q = reference.log_catnat(y, PARAMETERIZATIONS["natural"], mask)
+    # validated, NumPyro's own takes no infinite logits
+    plain = [dist.Categorical(logits=log_q + 3, validate_args=False), dist.Categorical(probs=np.exp(log_q))]
+    # at probability 0 NumPyro's own distributions from probabilities allow the smallest number
+    for other in (q, plain[0], *([] if mask is not None else plain[1:])):
+        assert_allclose(dist.kl_divergence(p, other), oracle.kl(log_p, log_q), atol=1e-9)
+        assert_allclose(dist.kl_divergence(other, p), oracle.kl(log_q, log_p), atol=1e-9)
+    slope = jax.grad(lambda s: dist.kl_divergence(CatnatCategorical(s, pi, mask=mask), q).sum())(jnp.asarray(x))
+    exact = oracle.gradient(lambda s: oracle.kl(reference.log_catnat(s, pi, mask), log_q), x)
+    assert_allclose(slope, exact, atol=1e-8)
+    if mask is not None:
+        assert jnp.isinf(dist.kl_divergence(CatnatCategorical(jnp.asarray(x), pi), q)).all()
+
+
+@MASKED
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)], ids=str)
+def test_shapes(batch, mask):
+    ours = CatnatCategorical(jnp.asarray(oracle.draw_scores(*batch)), "sigmoid", mask=mask)
+    assert (ours.batch_shape, ours.event_shape) == (batch, ())
+    for shape in ((), (5,), (4, 5)):
+        drawn = ours.sample(KEY, shape)
+        assert drawn.shape == ours.log_prob(drawn).shape == (*shape, *batch)
+    wide = ours.expand((7, *batch))
+    drawn = wide.sample(KEY)
+    assert drawn.shape == wide.log_prob(drawn).shape == (7, *batch)
+    assert_allclose(wide.log_prob(drawn), ours.log_prob(drawn))
+    assert ours.enumerate_support().shape == (K, *batch)
+    assert ours.enumerate_support(expand=False).shape == (K, *[1] * len(batch))
+    assert ours.support(ours.enumerate_support()).all() and not ours.support(K)
+
+
+@MASKED
+def test_it_is_a_pytree(mask):
+    x = jnp.asarray(oracle.draw_scores(3))
+    ours = CatnatCategorical(x, "sigmoid", mask=mask)
+    log_p = ours.log_prob(jnp.array([0, 2, 5]))
+    leaves, structure = jax.tree.flatten(ours)
+    assert len(leaves) == 1 + (mask is not None)
+    assert_allclose(jax.tree.unflatten(structure, leaves).log_prob(jnp.array([0, 2, 5])), log_p)
+    assert_allclose(jax.jit(lambda d, k: d.log_prob(k))(ours, jnp.array([0, 2, 5])), log_p)
+    made = jax.jit(lambda s: CatnatCategorical(s, "sigmoid", mask=mask))(x)
+    assert isinstance(made, CatnatCategorical)
+    assert_allclose(made.entropy(), ours.entropy())
+
+
+def test_vmap_over_the_scores():
+    x = jnp.asarray(oracle.draw_scores(3))
+    ours = CatnatCategorical(x, "sigmoid")
+    single = CatnatCategorical(x[0], "sigmoid")
+    made = jax.vmap(lambda s: CatnatCategorical(s, "sigmoid"), out_axes=vmap_over(single, scores=0))(x)
+    made = promote_batch_shape(made)
+    assert made.batch_shape == (3,)
+    assert_allclose(made.log_prob(jnp.array([0, 2, 5])), ours.log_prob(jnp.array([0, 2, 5])))
+
+
+@EACH
+@MASKED
+@pytest.mark.parametrize("batch", [(), (5,)], ids=["shared", "one each"])
+def test_the_mixture_of_numpyro_is_the_exact_marginal(pi, mask, batch):
+    x = oracle.draw_scores(*batch)
+
+    def log_marginal(scores):
+        parts = dist.Normal(jnp.arange(float(K)), SPREAD)
+        mixing = CatnatCategorical(scores, pi, mask=mask)
+        if batch:
+            parts = parts.expand((*batch, K))
+        return dist.MixtureSameFamily(mixing, parts).log_prob(DATA)
+
+    marginal = lambda s: oracle.mixture(reference.log_catnat(s, pi, mask))  # noqa: E731
+    assert_allclose(log_marginal(jnp.asarray(x)), marginal(x), atol=1e-10)
+    found = jax.grad(lambda s: log_marginal(s).sum())(jnp.asarray(x))
+    assert_allclose(found, oracle.gradient(marginal, x), atol=1e-7)
+
+
+@EACH
+@MASKED
+@pytest.mark.parametrize("batch", [(), (5,)], ids=["shared", "one each"])
+def test_enumeration_is_the_exact_marginal(pi, mask, batch):
+    pytest.importorskip("funsor", reason="NumPyro enumerates with funsor, which is not installed")
+    x = oracle.draw_scores(*batch)
+
+    def model(scores):
+        with numpyro.plate("data", len(DATA)):
+            k = numpyro.sample("k", CatnatCategorical(scores, pi, mask=mask), infer={"enumerate": "parallel"})
+            numpyro.sample("x", dist.Normal(k.astype(float), SPREAD), obs=DATA)
+
+    def log_marginal(scores):
+        return -TraceEnum_ELBO(max_plate_nesting=1).loss(KEY, {}, model, lambda scores: None, scores)
+
+    marginal = lambda s: oracle.mixture(reference.log_catnat(s, pi, mask))  # noqa: E731
+    assert_allclose(log_marginal(jnp.asarray(x)), marginal(x).sum(), atol=1e-10)
+    assert_allclose(jax.grad(log_marginal)(jnp.asarray(x)), oracle.gradient(marginal, x), atol=1e-7)
+
+
+@pytest.mark.parametrize("first", oracle.draw_scores(3)[:, :2])
+def test_draws_fit_the_probabilities(first):
+    # a goodness-of-fit test as NumPyro's own: chi-squared over the classes
+    x = np.concatenate([first, np.zeros(K - 3)])
+    ours = CatnatCategorical(jnp.asarray(x), mask=ALLOWED)
+    drawn = np.asarray(ours.sample(KEY, (100_000,)))
+    counts = np.bincount(drawn, minlength=K)
+    assert counts[~ALLOWED].sum() == 0
+    assert stats.chisquare(counts[ALLOWED], 1e5 * np.asarray(ours.probs)[ALLOWED]).pvalue > 1e-6
+
+
+def test_svi_finds_the_frequencies():
+    data = np.random.default_rng(0).choice(K, size=500, p=[0.05, 0.1, 0.15, 0.2, 0.2, 0.3])
+
+    def model():
+        scores = numpyro.param("scores", jnp.zeros(K - 1))
+        with numpyro.plate("data", 500):
+            numpyro.sample("k", CatnatCategorical(scores), obs=data)
+
+    svi = SVI(model, lambda: None, numpyro.optim.Adam(0.05), Trace_ELBO())
+    fitted = svi.run(KEY, 300, progress_bar=False).params["scores"]
+    assert_allclose(cj.catnat(fitted), np.bincount(data, minlength=K) / 500, atol=1e-3)
+
+
+def test_nan_scores_are_refused_and_a_wide_mask_too():
+    with pytest.raises(ValueError, match="invalid scores parameter"):
+        CatnatCategorical(jnp.array([0.0, jnp.nan]))
+    with pytest.raises(ValueError, match="mask"):
+        CatnatCategorical(jnp.zeros(K - 1), mask=jnp.ones(K - 1, bool))

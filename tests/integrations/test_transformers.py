@@ -1,0 +1,284 @@
+"""catnat in Hugging Face's transformers, on tiny models with random weights: values, training, saving and loading."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import catnat
+import catnat.torch as ct
+from catnat.core import reference
+from catnat.integrations.transformers import CatnatHead, CatnatRouters
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+hf = pytest.importorskip("transformers", reason="transformers is not installed")
+hf.logging.set_verbosity_error()
+hf.logging.disable_progress_bar()
+
+WORDS, LABELS = 30, 5
+SIZES = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, vocab_size=WORDS)
+IDS = torch.randint(2, WORDS, (3, 7), generator=torch.Generator().manual_seed(0))
+
+
+class Bert(CatnatHead, hf.BertForSequenceClassification):
+    pass
+
+
+class Roberta(CatnatHead, hf.RobertaForSequenceClassification):
+    pass  # its last layer is not called classifier
+
+
+class Tagger(CatnatHead, hf.BertForTokenClassification):
+    pass
+
+
+class Vit(CatnatHead, hf.ViTForImageClassification):
+    pass
+
+
+class Masked(CatnatHead, hf.BertForMaskedLM):
+    pass
+
+
+class Llama(CatnatHead, hf.LlamaForCausalLM):
+    pass
+
+
+class Gpt2(CatnatHead, hf.GPT2LMHeadModel):
+    pass
+
+
+class Mixtral(CatnatRouters, hf.MixtralForCausalLM):
+    pass
+
+
+class Both(CatnatHead, CatnatRouters, hf.MixtralForCausalLM):
+    pass
+
+
+class Olmoe(CatnatRouters, hf.OlmoeForCausalLM):
+    pass  # it does not normalise the chosen experts' weights
+
+
+def bert(**settings):
+    return hf.BertConfig(**SIZES, **{"num_labels": LABELS, **settings})
+
+
+def gpt2(**settings):
+    return hf.GPT2Config(n_embd=16, n_head=2, n_layer=1, vocab_size=WORDS, **settings)
+
+
+def llama(**settings):
+    return hf.LlamaConfig(**SIZES, num_key_value_heads=1, pad_token_id=0, **settings)
+
+
+def mixtral(**settings):
+    return hf.MixtralConfig(**SIZES, num_key_value_heads=1, num_local_experts=4, **settings)
+
+
+def olmoe(**settings):
+    return hf.OlmoeConfig(**SIZES, num_key_value_heads=1, num_experts=4, num_experts_per_tok=2, **settings)
+
+
+PIXELS = {"pixel_values": torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))}
+TEXT = {"input_ids": IDS}
+# class, configuration, input, name of the head, number of classes
+HEADS = {
+    "classifier": (Bert, bert, TEXT, "classifier", LABELS),
+    "inner layer": (
+        Roberta,
+        lambda **s: hf.RobertaConfig(**SIZES, num_labels=16, max_position_embeddings=40, **s),
+        TEXT,
+        "classifier.out_proj",
+        16,  # as many labels as there are hidden units: the last such layer is the head
+    ),
+    "tagger": (Tagger, bert, TEXT, "classifier", LABELS),
+    "images": (
+        Vit,
+        lambda **s: hf.ViTConfig(
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=32,
+            image_size=8,
+            patch_size=4,
+            num_labels=LABELS,
+            **s,
+        ),
+        PIXELS,
+        "classifier",
+        LABELS,
+    ),
+    "masked words": (Masked, lambda **s: bert(tie_word_embeddings=False, **s), TEXT, "cls.predictions.decoder", WORDS),
+    "next word": (Llama, llama, TEXT, "lm_head", WORDS),
+    "untied": (Gpt2, lambda **s: gpt2(tie_word_embeddings=False, **s), TEXT, "lm_head", WORDS),
+}
+
+
+def make(kind, config):
+    torch.manual_seed(0)
+    return kind(config).eval()
+
+
+@pytest.mark.parametrize("activation", ["natural", "sigmoid"])
+@pytest.mark.parametrize("name", HEADS)
+def test_a_head_gives_the_references_log_probabilities_and_survives_a_round_trip(name, activation, tmp_path):
+    kind, config, given, where, classes = HEADS[name]
+    model = make(kind, config(catnat=activation))
+    head, seen = model.get_submodule(where), []
+    assert isinstance(head, ct.CatnatLinear) and head.linear.out_features == classes - 1
+    assert 0.01 < head.linear.weight.std() < 0.03  # as transformers draws its own: deviation 0.02, not Linear's 0.25
+    head.linear.weight.data *= 50  # away from uniform
+    head.linear.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    with torch.no_grad():
+        logits = model(**given).logits
+    pi = catnat.Parameterization(classes, activation)
+    exact = reference.log_catnat(seen[0].double().numpy(), pi)
+    assert_close(logits.double(), torch.tensor(exact).reshape(logits.shape), rtol=1e-6, atol=1e-6)
+    assert logits.exp().std() > 1e-3
+
+    model.save_pretrained(tmp_path)
+    again, problems = kind.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(problems.values()), problems
+    assert again.config.catnat == activation
+    with torch.no_grad():
+        assert_close(again.eval()(**given).logits, logits, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["classifier", "next word"])
+def test_the_models_loss_is_the_cross_entropy_of_the_scores(name):
+    kind, config, given, where, _ = HEADS[name]
+    model = make(kind, config())
+    head, inputs = model.get_submodule(where), []
+    head.register_forward_pre_hook(lambda module, args: inputs.append(args[0]))
+    words = name == "next word"
+    labels = IDS if words else torch.tensor([0, 4, 2])
+    loss = model(**given, labels=labels).loss
+    features, target = (inputs[0][:, :-1], IDS[:, 1:]) if words else (inputs[0], labels)
+    ours = head.loss(features.reshape(-1, 16), target.reshape(-1))
+    assert_close(loss, ours)
+    weight = head.linear.weight
+    assert_close(torch.autograd.grad(loss, weight, retain_graph=True), torch.autograd.grad(ours, weight))
+
+
+def test_the_names_in_the_configuration_are_checked_and_a_tree_may_be_given():
+    with pytest.raises(ValueError, match="tanh"):
+        Bert(bert(catnat="tanh"))
+
+    class Chain(Bert):
+        def catnat_parameterization(self):
+            return catnat.Parameterization(LABELS, "sigmoid", catnat.Tree.chain(LABELS))
+
+    assert Chain(bert()).classifier.parameterization.tree == catnat.Tree.chain(LABELS)
+    assert Bert(bert()).config.catnat == "natural"
+
+
+def test_tied_embeddings_are_refused():
+    with pytest.raises(ValueError, match="set tie_word_embeddings=False"):
+        Gpt2(gpt2())
+
+
+@pytest.mark.parametrize("settings", [{"num_labels": 1}, {"problem_type": "multi_label_classification"}])
+def test_what_is_no_choice_of_one_class_is_refused(settings):
+    with pytest.raises(ValueError, match="single_label_classification"):
+        Bert(bert(**settings))
+
+
+def test_a_vocabulary_cannot_grow_under_a_tree():
+    model = make(Llama, llama())
+    with pytest.raises(ValueError, match="30 leaves, which cannot become 33"):
+        model.resize_token_embeddings(33)
+    with pytest.raises(ValueError, match="cannot become more"):
+        model.resize_token_embeddings(pad_to_multiple_of=8)
+    assert model.resize_token_embeddings().num_embeddings == WORDS
+    assert make(Bert, bert()).resize_token_embeddings(33).num_embeddings == 33  # a classifier's may
+
+
+def test_a_softmax_checkpoint_gives_its_body(tmp_path):
+    plain = hf.BertForSequenceClassification(bert()).eval()
+    plain.save_pretrained(tmp_path)
+    ours, problems = Bert.from_pretrained(tmp_path, output_loading_info=True)
+    assert set(problems["missing_keys"]) == {"classifier.linear.weight", "classifier.linear.bias"}
+    assert set(problems["unexpected_keys"]) == {"classifier.weight", "classifier.bias"}
+    assert_close(ours.bert.embeddings.word_embeddings.weight, plain.bert.embeddings.word_embeddings.weight)
+    assert 0.005 < ours.classifier.linear.weight.std() < 0.04
+
+
+def test_generation_takes_the_likeliest_word_and_draws_words():
+    model = make(Llama, llama())
+    drawn = model.generate(IDS, max_new_tokens=4, do_sample=True, pad_token_id=0, eos_token_id=WORDS)
+    assert drawn.shape == (3, 11)
+    greedy = model.generate(IDS, max_new_tokens=1, do_sample=False, pad_token_id=0)[:, -1]
+    features = model.model(IDS).last_hidden_state[:, -1]
+    assert greedy.equal(model.lm_head.mode(features))
+
+
+def test_half_precision():
+    model = make(Llama, llama()).to(torch.bfloat16)
+    logits = model(IDS).logits
+    assert logits.dtype == torch.bfloat16
+    assert_close(logits.float().exp().sum(-1), torch.ones(3, 7), atol=0.05, rtol=0)
+
+
+@pytest.mark.parametrize("kind, config", [(Mixtral, mixtral), (Both, mixtral), (Olmoe, olmoe)])
+def test_routers_route_by_catnat_and_survive_a_round_trip(kind, config, tmp_path):
+    model = make(kind, config(output_router_logits=True))
+    gate = model.model.layers[0].mlp.gate
+    assert gate.weight.shape == (3, 16) and 0.005 < gate.weight.std() < 0.04
+    gate.weight.data *= 100
+    x = torch.randn(11, 16, generator=torch.Generator().manual_seed(1))
+    log_p, weights, experts = gate(x)
+    exact = torch.tensor(
+        reference.log_catnat((x @ gate.weight.T).double().detach().numpy(), catnat.Parameterization(4))
+    )
+    assert_close(log_p.double(), exact, rtol=0, atol=1e-5)
+    top, which = exact.exp().topk(2)
+    assert experts.equal(which)
+    if kind is not Olmoe:
+        top = top / top.sum(-1, keepdim=True)
+    assert_close(weights.double(), top, rtol=0, atol=1e-5)
+
+    out = model(IDS, labels=IDS)
+    assert len(out.router_logits) == 2  # transformers has recorded them, and the load-balancing loss is made of them
+    assert_close(out.router_logits[0].exp().sum(-1), torch.ones(21))
+    out.loss.backward()
+    assert gate.weight.grad.norm() > 0
+    model.save_pretrained(tmp_path)
+    again, problems = kind.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(problems.values()), problems
+    assert_close(again.eval()(IDS).logits, out.logits, rtol=0, atol=1e-6)
+
+
+def test_models_without_routers_or_with_others_are_refused():
+    class Dense(CatnatRouters, hf.LlamaForCausalLM):
+        pass
+
+    with pytest.raises(ValueError, match="no router"):
+        Dense(llama())
+
+    class Sigmoid(CatnatRouters, hf.Glm4MoeForCausalLM):
+        pass
+
+    with pytest.raises(ValueError, match="no router"):  # DeepSeek's kind has another name
+        Sigmoid(hf.Glm4MoeConfig(**SIZES, num_key_value_heads=1, n_routed_experts=4, moe_intermediate_size=8))
+
+
+def test_softmax_and_catnat_learn_with_the_same_settings():
+    # the label is the first word's remainder: both heads learn it with the same settings
+    generator = torch.Generator().manual_seed(0)
+    words = torch.randint(2, WORDS, (256, 4), generator=generator)
+    labels = words[:, 0] % LABELS
+    reached = {}
+    for kind in (hf.BertForSequenceClassification, Bert):
+        torch.manual_seed(0)
+        model = kind(bert(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
+        optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+        for _ in range(80):
+            optimizer.zero_grad()
+            model(words, labels=labels).loss.backward()
+            optimizer.step()
+        reached[kind] = (model(words).logits.argmax(-1) == labels).float().mean().item()
+    assert min(reached.values()) > 0.95, reached

@@ -6,6 +6,7 @@ changed. The activation is ``config.catnat``, a name: "natural" (the default), "
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -20,7 +21,8 @@ __all__ = ["CatnatHead", "CatnatRouters"]
 class _Catnat(torch.nn.Module):
     """What the two mixins share: the configuration says which parameterization."""
 
-    config: Any  # this and the next three are the model's
+    config: Any  # this and the next four are the model's
+    loss_type: str | None
     base_model: Any
     get_input_embeddings: Any
     get_output_embeddings: Any
@@ -30,6 +32,13 @@ class _Catnat(torch.nn.Module):
         if getattr(self.config, "catnat", None) is None:
             self.config.catnat = "natural"  # so that it is saved, whatever the default becomes
         return self.config.catnat
+
+    def post_init(self) -> None:
+        """Keep the loss of the model's class: transformers finds it by the class's name, which is now another."""
+        names = [kind.__name__ for kind in type(self).__mro__ if kind.__module__.startswith("transformers.")]
+        found = [re.search(r"For[A-Z]\w*", name) for name in names]
+        self.loss_type = self.loss_type or next((match.group() for match in found if match), None)
+        super().post_init()  # type: ignore[misc]
 
 
 class CatnatHead(_Catnat):
@@ -56,7 +65,7 @@ class CatnatHead(_Catnat):
         bias = old.bias is not None
         head = ct.CatnatLinear(old.in_features, old.out_features, self.catnat_parameterization(), bias=bias)
         setattr(parent, name.rpartition(".")[2], head)
-        super().post_init()  # type: ignore[misc]
+        super().post_init()
 
     def _head(self) -> tuple[str, torch.nn.Linear]:
         """The name of the last layer, and the layer."""
@@ -126,7 +135,7 @@ class CatnatRouters(_Catnat):
             router.__class__ = type(f"Catnat{type(router).__name__}", (_Router, type(router)), {})
             router.weight = torch.nn.Parameter(router.weight[1:].clone())
             router.parameterization = self.catnat_parameterization()
-        super().post_init()  # type: ignore[misc]
+        super().post_init()
 
 
 class _Router(torch.nn.Module):

@@ -1,7 +1,7 @@
 """A policy in distrax: REINFORCE on a board where eight moves lead to a goal, and walls forbid some of them.
 
 Both policies mask the moves that leave the board; a masked move is never taken.
-    pip install ".[distrax]" optax
+Needs: pip install ".[distrax]" optax
 """
 
 import distrax

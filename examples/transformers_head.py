@@ -1,6 +1,6 @@
 """Digits with a small vision transformer of Hugging Face's: one mixin changes the head, saving and loading keep it.
 
-    pip install ".[transformers]" mlxtend
+Needs: pip install ".[transformers]" mlxtend
 """
 
 import tempfile

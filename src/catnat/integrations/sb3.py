@@ -1,0 +1,127 @@
+"""Stable-Baselines3: policies for PPO, A2C and their relatives whose last layer gives K-1 scores.
+
+Example:
+    >>> from stable_baselines3 import PPO
+    >>> from catnat.integrations.sb3 import CatnatPolicy
+    >>> model = PPO(CatnatPolicy, "CartPole-v1", policy_kwargs={"parameterization": "sigmoid"}, device="cpu")
+    >>> model.policy.action_net
+    Linear(in_features=64, out_features=1, bias=True)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stable_baselines3.common.distributions import CategoricalDistribution, Distribution, MultiCategoricalDistribution
+from stable_baselines3.common.policies import (
+    ActorCriticCnnPolicy,
+    ActorCriticPolicy,
+    BasePolicy,
+    MultiInputActorCriticPolicy,
+)
+from stable_baselines3.common.type_aliases import Schedule
+from torch import Tensor, nn
+
+from catnat.integrations._actions import Actions, ParameterizationLike, classes_of
+
+__all__ = [
+    "CatnatCnnPolicy",
+    "CatnatDistribution",
+    "CatnatMultiInputPolicy",
+    "CatnatPolicy",
+    "CatnatPolicyMixin",
+    "MultiCatnatDistribution",
+]
+
+
+class CatnatDistribution(CategoricalDistribution):
+    """SB3's distribution of a Discrete action, on catnat.
+
+    Args:
+        action_dim: number of actions.
+        parameterization: as in `catnat.torch.CatnatCategorical`.
+    """
+
+    def __init__(self, action_dim: int, parameterization: ParameterizationLike = "natural") -> None:
+        super().__init__(action_dim)
+        self.actions = Actions([action_dim], parameterization)
+
+    def proba_distribution_net(self, latent_dim: int) -> nn.Module:
+        """The last layer: one output fewer than actions."""
+        return nn.Linear(latent_dim, self.actions.num_scores)
+
+    def proba_distribution(self, action_logits: Tensor) -> CatnatDistribution:
+        """Take the scores, under SB3's name for them."""
+        [self.distribution] = self.actions.policy(action_logits).parts
+        return self
+
+
+class MultiCatnatDistribution(MultiCategoricalDistribution):
+    """SB3's distribution of a MultiDiscrete action, on catnat.
+
+    Args:
+        action_dims: number of classes of every part.
+        parameterization: as in `catnat.torch.MultiCatnat`.
+    """
+
+    def __init__(
+        self,
+        action_dims: Sequence[int],
+        parameterization: ParameterizationLike | Sequence[ParameterizationLike] = "natural",
+    ) -> None:
+        super().__init__(list(action_dims))
+        self.actions = Actions(action_dims, parameterization)
+
+    def proba_distribution_net(self, latent_dim: int) -> nn.Module:
+        """The last layer: for every part one output fewer than classes."""
+        return nn.Linear(latent_dim, self.actions.num_scores)
+
+    def proba_distribution(self, action_logits: Tensor) -> MultiCatnatDistribution:
+        """Take the scores, under SB3's name for them."""
+        self.distribution = list(self.actions.policy(action_logits).parts)
+        return self
+
+
+class CatnatPolicyMixin(BasePolicy):
+    """Puts catnat into an actor-critic policy of SB3 or sb3-contrib: ``class Mine(CatnatPolicyMixin, TheirPolicy)``.
+
+    Args:
+        parameterization: as in `catnat.torch.CatnatCategorical`; in `policy_kwargs`. All else goes to the policy.
+    """
+
+    discrete: type[Distribution] = CatnatDistribution
+    multi_discrete: type[Distribution] = MultiCatnatDistribution
+
+    def __init__(
+        self,
+        *args: Any,
+        parameterization: ParameterizationLike | Sequence[ParameterizationLike] = "natural",
+        **kwargs: Any,
+    ) -> None:
+        self.parameterization = parameterization
+        super().__init__(*args, **kwargs)
+
+    def _build(self, lr_schedule: Schedule) -> None:
+        # SB3's own moment to make the last layer; a distribution that came later would find a layer of K outputs
+        classes = classes_of(self.action_space)
+        if self.action_space.shape == ():
+            self.action_dist = self.discrete(*classes, self.parameterization)
+        else:
+            self.action_dist = self.multi_discrete(classes, self.parameterization)
+        super()._build(lr_schedule)
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return {**super()._get_constructor_parameters(), "parameterization": self.parameterization}
+
+
+class CatnatPolicy(CatnatPolicyMixin, ActorCriticPolicy):
+    """In place of "MlpPolicy"; TRPO of sb3-contrib takes it too."""
+
+
+class CatnatCnnPolicy(CatnatPolicyMixin, ActorCriticCnnPolicy):
+    """In place of "CnnPolicy"."""
+
+
+class CatnatMultiInputPolicy(CatnatPolicyMixin, MultiInputActorCriticPolicy):
+    """In place of "MultiInputPolicy"."""

@@ -50,7 +50,7 @@ docs: $(DOCS) ## Build the documentation into docs/_build/html
 
 clean: ## Remove everything that make has made, .venv too
 	rm -rf $(VENV) demo-output build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests benchmarks docs -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	find src tests benchmarks docs examples -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 # Some systems ship Python without ensurepip; there the interpreter's own pip fills the environment.
 $(BIN)/pip:

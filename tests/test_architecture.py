@@ -25,9 +25,10 @@ PLANTED = {
         FOR_TYPES + "from catnat.torch.nn import Catnat",
     ),
     "The integrations use the library's public modules alone": (
-        "catnat/integrations/pyro.py",
-        "from catnat.torch import nn",
+        "catnat/integrations/sb3.py",
+        "def later():\n    from catnat.torch import _eager",
     ),
+    "An integration knows no other": ("catnat/integrations/torchrl.py", "import catnat.integrations.rllib"),
     "The front door brings no framework in": ("catnat/__init__.py", "def later():\n    import catnat.jax.nn"),
     "Inside the core": ("catnat/core/errors.py", FOR_TYPES + "from catnat.core.tree import Tree"),
     "Inside a backend": ("catnat/torch/_eager.py", "def later():\n    from catnat.torch import functional"),

@@ -17,7 +17,7 @@ import catnat.jax
 import catnat.torch
 
 MODULES = [info.name for info in pkgutil.walk_packages(catnat.__path__, "catnat.")]
-FRAMEWORKS = ("torch", "jax", "triton", "matplotlib")
+FRAMEWORKS = ("torch", "jax", "triton", "matplotlib", "gymnasium", "stable_baselines3", "sb3_contrib", "torchrl", "ray")
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -67,11 +67,12 @@ def test_public_names_are_all_offered() -> None:
 @pytest.mark.parametrize("name", ["catnat", *(m for m in MODULES if not m.startswith("catnat.jax"))])
 def test_examples_in_docstrings_are_true(name: str) -> None:
     try:
-        outcome = doctest.testmod(importlib.import_module(name))
+        module = importlib.import_module(name)
     except ModuleNotFoundError as missing:
         if not name.startswith("catnat.integrations."):
             raise
-        pytest.skip(str(missing))
+        pytest.skip(f"needs the extra for {name}: {missing.name} is not installed")
+    outcome = doctest.testmod(module)
     assert outcome.failed == 0
 
 

@@ -76,7 +76,7 @@ def test_what_does_not_fit_is_refused() -> None:
         module(gym.spaces.Box(-1, 1, (2,)))
     with pytest.raises(ValueError, match=r"\(3,\) classes; it has \(5,\)"):
         module(gym.spaces.Discrete(3), {"parameterization": HUFFMAN})
-    with pytest.raises(ValueError, match="4 outputs.*got 5"):
+    with pytest.raises(ValueError, match=r"4 outputs.*got 5"):
         CatnatDistribution.from_logits(torch.zeros(2, 5), space=SPACES["discrete"])
 
 

@@ -13,13 +13,13 @@ from tests.integrations.action_oracle import HUFFMAN, allowed, entropy, log_prob
 
 pytest.importorskip("torchrl", reason="needs the extra torchrl: TorchRL is not installed")
 
-from tensordict import TensorDict  # noqa: E402
-from tensordict.nn import InteractionType, TensorDictModule, set_interaction_type  # noqa: E402
-from torchrl.data import Binary, Bounded, Categorical, MultiCategorical, MultiOneHot, OneHot  # noqa: E402
-from torchrl.modules import ProbabilisticActor, ValueOperator  # noqa: E402
-from torchrl.objectives import A2CLoss, ClipPPOLoss, KLPENPPOLoss, PPOLoss, ReinforceLoss  # noqa: E402
+from tensordict import TensorDict
+from tensordict.nn import InteractionType, TensorDictModule, set_interaction_type
+from torchrl.data import Binary, Bounded, Categorical, MultiCategorical, MultiOneHot, OneHot
+from torchrl.modules import ProbabilisticActor, ValueOperator
+from torchrl.objectives import A2CLoss, ClipPPOLoss, KLPENPPOLoss, PPOLoss, ReinforceLoss
 
-from catnat.integrations.torchrl import OneHotActions, catnat_actor  # noqa: E402
+from catnat.integrations.torchrl import OneHotActions, catnat_actor
 
 SPECS = {"ids": Categorical(5), "one-hot": OneHot(5), "several parts": MultiCategorical([3, 5, 2])}
 RANDOM, SURE = InteractionType.RANDOM, InteractionType.DETERMINISTIC

@@ -1,9 +1,7 @@
 """Ray RLlib: PPO on CartPole with catnat and with softmax, one line apart.
 
-pip install "catnat[torch,rllib]" && python examples/rllib_cartpole.py
+pip install "catnat[torch,rllib]" && python examples/rllib_cartpole.py [iterations]
 """
-
-from __future__ import annotations
 
 import logging
 import sys
@@ -32,13 +30,9 @@ def train(spec: RLModuleSpec, iterations: int) -> float:
     return result["env_runners"]["episode_return_mean"]
 
 
-def main() -> None:
-    iterations = int(sys.argv[1]) if len(sys.argv) > 1 else 8
+if __name__ == "__main__":
+    iterations = int((sys.argv + [8])[1])
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     for name, spec in {"catnat": RLModuleSpec(CatnatPPOModule), "softmax": RLModuleSpec()}.items():
         print(f"{name}: mean return {train(spec, iterations):.0f} of 500 after {2000 * iterations} steps")
     ray.shutdown()
-
-
-if __name__ == "__main__":
-    main()

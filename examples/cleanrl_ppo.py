@@ -1,6 +1,6 @@
 """PPO in one file, in the manner of CleanRL, on CartPole: catnat and softmax differ in two words.
 
-pip install "catnat[torch]" gymnasium && python examples/cleanrl_ppo.py [steps]
+pip install ".[torch]" gymnasium && python examples/cleanrl_ppo.py [steps]
 """
 
 import sys

@@ -3,7 +3,7 @@
 A card game of patience: each turn shows a number, the player discards one of twelve cards and is paid for a near match.
 A card is gone once it is played, and the mask says so.
 
-pip install "catnat[torch,sb3]" && python examples/maskable_ppo.py [steps]
+pip install ".[sb3]" && python examples/maskable_ppo.py [steps]
 """
 
 import sys

@@ -2,7 +2,7 @@
 
 The policy sees where it is and where it has been, and chooses the next city; a city that was visited is forbidden.
 
-pip install "catnat[torch]" && python examples/reinforce_masks.py [steps]
+pip install ".[torch]" && python examples/reinforce_masks.py [steps]
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Ray RLlib: PPO on CartPole with catnat and with softmax, one line apart.
 
-pip install "catnat[torch,rllib]" && python examples/rllib_cartpole.py [iterations]
+pip install ".[rllib]" && python examples/rllib_cartpole.py [iterations]
 """
 
 import logging

@@ -1,6 +1,6 @@
 """Stable-Baselines3: PPO on CartPole with catnat and with softmax, all settings SB3's own.
 
-pip install "catnat[torch,sb3]" && python examples/sb3_cartpole.py [steps]
+pip install ".[sb3]" && python examples/sb3_cartpole.py [steps]
 """
 
 import sys

@@ -1,6 +1,6 @@
 """TorchRL: an actor of a contextual bandit with forbidden arms, trained by REINFORCE, with catnat and with softmax.
 
-pip install "catnat[torch,torchrl]" && python examples/torchrl_actor.py [steps]
+pip install ".[torchrl]" && python examples/torchrl_actor.py [steps]
 """
 
 import sys

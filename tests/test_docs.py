@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import re
 import subprocess
@@ -108,3 +109,15 @@ def test_what_a_page_quotes_from_a_report_stands_there(page: Path) -> None:
     assert len(quotes) == text.count("<!-- from")
     for report, quoted in quotes:
         assert quoted in (ROOT / report).read_text(encoding="utf-8"), f"{page.name} and {report} differ"
+
+
+def test_tables_are_those_of_the_results() -> None:
+    spec = importlib.util.spec_from_file_location("tables", ROOT / "docs" / "tables.py")
+    assert spec is not None and spec.loader is not None
+    tables = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tables)
+    marked = {page: page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md")}
+    used = [name for text in marked.values() for name in re.findall(r"<!-- table (\S+) -->", text)]
+    assert sorted(used) == sorted(tables.TABLES)
+    for page, text in marked.items():
+        assert tables.renewed(text) == text, f"{page.name} is not as the results are: run python docs/tables.py"

@@ -48,14 +48,16 @@ def test_a_study_that_is_not_finished_or_diverged_is_not_compared():
         assert not any("seed by seed" in text for text in texts)
 
 
-def test_the_least_error_is_over_all_rates_that_did_not_diverge():
+def test_the_least_error_is_the_least_mean_over_rates_that_did_not_diverge():
     tried = [
-        trial(0, "coarse", 0, 0.3),
-        trial(1, "refined", 0, 0.2),
-        trial(2, "coarse", 0, math.nan),
-        trial(3, "final", 1, 0.1),
+        trial(0, "coarse", 0, 0.1, rate=0.1),
+        trial(1, "coarse", 1001, 0.5, rate=0.1),  # with its like 0.3
+        trial(2, "refined", 0, 0.2, rate=0.2),
+        trial(3, "refined", 1001, 0.3, rate=0.2),
+        trial(4, "coarse", 0, math.nan, rate=0.3),
+        trial(5, "final", 1, 0.1),
     ]
-    assert any("a 0.2000" in text for text in remarks_of(results(a=tried)))
+    assert any("a 0.2500" in text for text in remarks_of(results(a=tried)))
 
 
 @pytest.mark.parametrize(("least", "lost"), [(0.2, 0), (0.12, 2)])

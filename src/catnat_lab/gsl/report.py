@@ -183,12 +183,13 @@ def _least_errors(results: Results) -> str:
     least = {}
     for head in results.settings["heads"]:
         tried = [results.stage((theta, head), *SEARCHING) for theta in _thetas(results)]
-        errors = [[t.metrics["theta_mae"] for t in some if math.isfinite(t.metrics["theta_mae"])] for some in tried]
+        errors = [[e for e in rates.by_rate(some, "theta_mae").values() if math.isfinite(e)] for some in tried]
         if all(errors):
             least[head] = ", ".join(f"{min(some):.4f}" for some in errors)
     lines = "; ".join(f"{head} {errors}" for head, errors in least.items())
     thetas = ", ".join(_thetas(results))
-    return f"The least error of θ over all rates tried, one seed each, at θ* = {thetas}: {lines}." if least else ""
+    means = "The least error of θ over all rates tried, means over the search seeds,"
+    return f"{means} at θ* = {thetas}: {lines}." if least else ""
 
 
 def _lost_edges(results: Results) -> str:
@@ -197,9 +198,10 @@ def _lost_edges(results: Results) -> str:
     for head in results.settings["heads"]:
         final = [(float(theta), t) for theta in _thetas(results) for t in results.stage((theta, head), "final")]
         learned = [(theta, np.array(trial.record["theta"])) for theta, trial in final if trial.record]
-        lost = sum(bool((found[true] < theta / 4).any()) for theta, found in learned)
-        counts += [f"{head} {lost} of {len(learned)}"] if learned else []
-    return f"Final runs that lost a true edge (θ < θ*/4): {', '.join(counts)}." if counts else ""
+        lost = [theta for theta, found in learned if (found[true] < theta / 4).any()]
+        where = ", ".join(f"{lost.count(theta)} at {theta:g}" for theta in dict.fromkeys(lost))
+        counts += [f"{head} {len(lost)} of {len(learned)}{f' ({where})' if where else ''}"] if learned else []
+    return f"Final runs that lost a true edge (θ < θ*/4), by θ*: {'; '.join(counts)}." if counts else ""
 
 
 # -- figures ---------------------------------------------------------------------------------------------------------

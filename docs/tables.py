@@ -1,0 +1,131 @@
+"""The tables in these pages, from results/: `python docs/tables.py` writes them anew, and a test sees that they are.
+
+A table stands between `<!-- table NAME -->` and `<!-- /table -->`.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+
+DOCS = Path(__file__).parent
+RESULTS = DOCS.parent / "results"
+PAPER = DOCS.parent / "src" / "catnat_lab" / "paper"
+HEADS = ("sparsemax", "softmax", "catnat-sigmoid", "catnat-natural", "catnat")
+Row = dict[str, str]
+
+
+def rows_of(path: Path) -> list[Row]:
+    with path.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def grid(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    lines = [list(head), ["---"] + ["---:"] * (len(head) - 1), *map(list, body)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def least_bold(table: dict[str, list[tuple[float, str]]]) -> list[list[str]]:
+    """Numbers with their texts, by line; the least of each column is bold."""
+    least = [min(number for number, _ in column) for column in zip(*table.values(), strict=True)]
+    return [
+        [name, *(f"**{text}**" if number == best else text for (number, text), best in zip(cells, least, strict=True))]
+        for name, cells in table.items()
+    ]
+
+
+def graphs() -> str:
+    """The error of θ, ours and the paper's."""
+    ours = [row for row in rows_of(RESULTS / "gsl" / "values.csv") if row["stage"] == "final"]
+    names = {"sigmoid": "catnat-sigmoid", "natural": "catnat-natural"}
+    paper = {
+        (f"{float(row['theta_star']):g}", names.get(row["activation"], row["activation"])): float(row["theta_mae_mean"])
+        for row in rows_of(PAPER / "gsl.csv")
+    }
+    thetas = list(dict.fromkeys(row["theta_star"] for row in ours))
+    table: dict[str, list[tuple[float, str]]] = {}
+    for head in HEADS:
+        for theta in thetas:
+            mean = fmean(float(r["theta_mae"]) for r in ours if (r["theta_star"], r["head"]) == (theta, head))
+            theirs = f" ({paper[theta, head]:.4f})" if (theta, head) in paper else ""
+            table.setdefault(head, []).append((mean, f"{mean:.4f}{theirs}"))
+    return grid(["θ*", *thetas], least_bold(table))
+
+
+def autoencoders(data: str) -> str:
+    """The test negative log-likelihood of the cells that are trained, ours and the paper's."""
+    ours = [r for r in rows_of(RESULTS / "vae" / "adam" / "values.csv") if (r["stage"], r["data"]) == ("final", data)]
+    name = {"grey": "mnist", "binary": "binary_mnist"}[data]
+    paper = {
+        (row["n_variables"], row["n_categories"], row["parameterization"].replace("_", "-")): float(row["mean"])
+        for row in rows_of(PAPER / "vae_adam.csv")
+        if row["dataset"] == name
+    }
+    sizes = list(dict.fromkeys((row["variables"], row["classes"]) for row in ours))
+    table: dict[str, list[tuple[float, str]]] = {}
+    for head in HEADS:
+        for n, k in sizes:
+            found = [float(r["nll"]) for r in ours if (r["variables"], r["classes"], r["head"]) == (n, k, head)]
+            theirs = f" ({paper[n, k, head]:.1f})" if (n, k, head) in paper else ""
+            table.setdefault(head, []).append((fmean(found), f"{fmean(found):.1f} ± {stdev(found):.1f}{theirs}"))
+    return grid(["N × K", *(f"{n}×{k}" for n, k in sizes)], least_bold(table))
+
+
+def ratios(paths: Sequence[str], line: Callable[[Row], str], keep: Callable[[Row], bool], by_rows: bool = False) -> str:
+    """Times divided by a rival's."""
+    rows = [row for path in paths for row in rows_of(RESULTS / path) if keep(row)]
+    columns = list(dict.fromkeys(f"{row['rows']}×{row['classes']}" if by_rows else row["classes"] for row in rows))
+    found = {
+        (line(row), f"{row['rows']}×{row['classes']}" if by_rows else row["classes"]): f"{float(row['ratio']):.2f}"
+        for row in rows
+    }
+    body = [[name, *(found.get((name, at), "") for at in columns)] for name in dict.fromkeys(map(line, rows))]
+    return grid(["rows × classes" if by_rows else "classes", *columns], body)
+
+
+def on_gpu(row: Row) -> str:
+    way, kind = row["operation"].removeprefix("log_catnat ").split(", ")
+    return f"{way}, {kind}, {row['contender']}"
+
+
+def against(row: Row) -> str:
+    what, rival = row["operation"].rpartition(" forward+backward")[0] or row["operation"], row["rival"]
+    what = what.removesuffix(" value_and_grad").removeprefix("sample + log_prob + entropy").strip()
+    return f"{what} {row['contender']} / {rival}".strip()
+
+
+def is_shown(row: Row) -> bool:
+    """Of the GPU's tables: the powers of two, and no other contenders."""
+    return row["contender"] in ("sigmoid", "natural") and row["classes"] in ("8", "32", "128", "1024", "8192", "131072")
+
+
+def of_heads(row: Row) -> bool:
+    return row["operation"].startswith("log_catnat ") and row["contender"] in ("sigmoid", "natural")
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "graphs": graphs,
+    "autoencoders-grey": lambda: autoencoders("grey"),
+    "autoencoders-binary": lambda: autoencoders("binary"),
+    "gpu": lambda: ratios(["gpu/gpu.csv"], on_gpu, of_heads),
+    "cpu": lambda: ratios(["cpu/cpu.csv"], against, lambda row: True, by_rows=True),
+    "jax-cpu": lambda: ratios(["jax/jax-cpu.csv"], against, lambda row: True, by_rows=True),
+    "jax-gpu": lambda: ratios(["jax/jax-gpu.csv", "jax/jax-gpu-waited.csv"], against, is_shown),
+}
+MARKED = re.compile(r"(<!-- table (\S+) -->\n\n?)(.*?)(\n?<!-- /table -->)", re.DOTALL)
+
+
+def renewed(text: str) -> str:
+    """A page with its tables as the results have them."""
+    return MARKED.sub(lambda found: f"<!-- table {found[2]} -->\n\n{TABLES[found[2]]()}\n<!-- /table -->", text)
+
+
+if __name__ == "__main__":
+    for page in sorted(DOCS.glob("*.md")):
+        before = page.read_text(encoding="utf-8")
+        if (after := renewed(before)) != before:
+            page.write_text(after, encoding="utf-8")
+            print(f"renewed {page.name}")

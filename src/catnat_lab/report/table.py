@@ -399,7 +399,7 @@ def verdict(judgement: Judgement) -> str:
     best = Counter(table.best(group, c, table.lines) for group, c in judged)
     nearest = Counter(table.best(group, c, [n for n in table.lines if n != table.baseline]) for group, c in judged)
     (first, count), (line, _) = best.most_common(1)[0], nearest.most_common(1)[0]
-    text = f"{first} has the best {table.measure}" + (f" in {count} of {len(cells)} cells" if len(cells) > 1 else "")
+    text = f"{first} has the best {table.measure}" + (f" in {count} of {len(judged)} cells" if len(judged) > 1 else "")
     line = str(line if first == table.baseline else first)
     told = {(g, c): judgement.against[g, line, c.key] for g, c in judged if (g, line, c.key) in judgement.against}
     if not told:

@@ -71,7 +71,7 @@ def test_examples_in_docstrings_are_true(name: str) -> None:
     except ModuleNotFoundError as missing:
         if not name.startswith("catnat.integrations."):
             raise
-        pytest.skip(f"needs the extra for {name}: {missing.name} is not installed")
+        pytest.skip(str(missing))
     outcome = doctest.testmod(module)
     assert outcome.failed == 0
 

@@ -82,7 +82,7 @@ def test_scores_that_are_none(call: Callable[..., object], wrong: object, error:
         (7, TypeError, r"parameterization must be .*Parameterization; got 7"),
         (None, TypeError, r"parameterization must be .*Parameterization; got None"),
         ([PI], TypeError, r"parameterization must be .*Parameterization; got \["),
-        (Tree.chain(K), TypeError, r"parameterization must be .*Parameterization; got <tree of 6 classes"),
+        (Tree.chain(K), TypeError, r"parameterization must be .*Parameterization; got Tree.chain\(6\)"),
     ],
 )
 def test_unknown_parameterization(call: Callable[..., object], wrong: object, error: type, message: str) -> None:

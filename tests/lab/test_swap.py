@@ -211,7 +211,7 @@ def test_labels_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"a label per image, 12; train-labels-idx1-ubyte has 11"):
         swap.mnist(tmp_path)
     (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(b"no labels at all"))
-    with pytest.raises(UserError, match="expected IDX labels"):
+    with pytest.raises(UserError, match="expected IDX, magic number 0x00000801"):
         swap.mnist(tmp_path)
     (tmp_path / "train-labels-idx1-ubyte.gz").unlink()
     with pytest.raises(UserError, match="expected train-labels-idx1-ubyte"):

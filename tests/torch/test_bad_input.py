@@ -89,7 +89,7 @@ def test_scores_that_are_no_tensor(call: Callable[..., object]) -> None:
         ("softmax", ValueError, r"parameterization must be one of 'natural', 'sigmoid', 'paper'; got 'softmax'"),
         (7, TypeError, r"parameterization must be .*Parameterization; got 7"),
         (None, TypeError, r"parameterization must be .*Parameterization; got None"),
-        (Tree.chain(K), TypeError, r"parameterization must be .*Parameterization; got <tree of 6 classes"),
+        (Tree.chain(K), TypeError, r"parameterization must be .*Parameterization; got Tree.chain\(6\)"),
     ],
 )
 def test_unknown_parameterization(

@@ -13,9 +13,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from ray.rllib.algorithms.ppo.ppo_catalog import PPOCatalog
-from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
-from ray.rllib.core.distribution.torch.torch_distribution import TorchDeterministic, TorchDistribution
+try:
+    from ray.rllib.algorithms.ppo.ppo_catalog import PPOCatalog
+    from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
+    from ray.rllib.core.distribution.torch.torch_distribution import TorchDeterministic, TorchDistribution
+except ImportError as missing:  # ray without rllib's own needs raises this, and no ModuleNotFoundError
+    raise ModuleNotFoundError(
+        "catnat.integrations.rllib needs Ray RLlib 2.60 or newer; it comes with catnat's extra 'rllib'"
+    ) from missing
+
 from torch import Tensor
 from torch.distributions import Distribution
 

@@ -13,14 +13,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stable_baselines3.common.distributions import CategoricalDistribution, Distribution, MultiCategoricalDistribution
-from stable_baselines3.common.policies import (
-    ActorCriticCnnPolicy,
-    ActorCriticPolicy,
-    BasePolicy,
-    MultiInputActorCriticPolicy,
-)
-from stable_baselines3.common.type_aliases import Schedule
+try:
+    from stable_baselines3.common.distributions import (
+        CategoricalDistribution,
+        Distribution,
+        MultiCategoricalDistribution,
+    )
+    from stable_baselines3.common.policies import (
+        ActorCriticCnnPolicy,
+        ActorCriticPolicy,
+        BasePolicy,
+        MultiInputActorCriticPolicy,
+    )
+    from stable_baselines3.common.type_aliases import Schedule
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        "catnat.integrations.sb3 needs Stable-Baselines3 2.9 or newer; it comes with catnat's extra 'sb3'"
+    ) from missing
+
 from torch import Tensor, nn
 
 from catnat.integrations._actions import Actions, ParameterizationLike, classes_of

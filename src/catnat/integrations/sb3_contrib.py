@@ -13,17 +13,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+try:
+    from sb3_contrib.common.maskable.distributions import (
+        MaskableCategoricalDistribution,
+        MaskableMultiCategoricalDistribution,
+        MaybeMasks,
+    )
+    from sb3_contrib.common.maskable.policies import (
+        MaskableActorCriticCnnPolicy,
+        MaskableActorCriticPolicy,
+        MaskableMultiInputActorCriticPolicy,
+    )
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        "catnat.integrations.sb3_contrib needs sb3-contrib 2.9 or newer; it comes with catnat's extra 'sb3'"
+    ) from missing
+
 import torch
-from sb3_contrib.common.maskable.distributions import (
-    MaskableCategoricalDistribution,
-    MaskableMultiCategoricalDistribution,
-    MaybeMasks,
-)
-from sb3_contrib.common.maskable.policies import (
-    MaskableActorCriticCnnPolicy,
-    MaskableActorCriticPolicy,
-    MaskableMultiInputActorCriticPolicy,
-)
 from torch import Tensor, nn
 
 from catnat.integrations._actions import Actions, ParameterizationLike

@@ -20,11 +20,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+try:
+    from tensordict.nn import TensorDictModuleBase
+    from torchrl.data import Categorical, MultiCategorical, OneHot, TensorSpec
+    from torchrl.modules import ProbabilisticActor
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        "catnat.integrations.torchrl needs TorchRL 0.14 or newer; it comes with catnat's extra 'torchrl'"
+    ) from missing
+
 import torch
-from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
-from torchrl.data import Categorical, MultiCategorical, OneHot, TensorSpec
-from torchrl.modules import ProbabilisticActor
 
 from catnat.integrations._actions import Actions, ParameterizationLike
 from catnat.torch import CatnatCategorical, MultiCatnat, OneHotCatnat

@@ -6,7 +6,6 @@ import io
 from typing import Any
 
 import numpy as np
-from matplotlib import rcParams
 from rich.console import Console
 
 from catnat_lab.report import Cell, Column, PageFigure, Report, Table, judge, terminal
@@ -14,7 +13,6 @@ from catnat_lab.report.figures import Curve, CurvePanel, draw_curves, draw_diffe
 
 LINES = ("softmax", "sparsemax", "catnat-sigmoid", "catnat-natural")
 SPREAD = np.linspace(-1, 1, 10) / np.std(np.linspace(-1, 1, 10), ddof=1)  # deviation 1, mean 0
-SETTINGS = dict(rcParams)  # before the first figure
 HOSTILE = "<b>&\"'| *x*"
 
 

@@ -20,7 +20,7 @@ from catnat_lab.report.figures import (
     serialize,
     strips_of,
 )
-from tests.lab.report_cases import LINES, SETTINGS, cell, curve_panels, drawn, large, table
+from tests.lab.report_cases import LINES, cell, curve_panels, drawn, large, table
 
 
 def test_curves_have_a_panel_a_group_and_a_line_a_parameterization() -> None:

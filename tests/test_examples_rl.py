@@ -39,9 +39,8 @@ def run(name: str, folder: Path, *arguments: str) -> dict[str, float]:
     return said
 
 
-@pytest.mark.parametrize(
-    "name", [n if n != "rllib_cartpole" else pytest.param(n, marks=pytest.mark.slow) for n in CASES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
 def test_it_runs(name: str, tmp_path: Path) -> None:
     run(name, tmp_path, str(CASES[name][1]))
 

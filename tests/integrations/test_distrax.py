@@ -64,7 +64,9 @@ def test_kl_to_catnats_and_to_plain_ones(pi, mask):
 
 
 @MASKED
-@pytest.mark.parametrize("batch", [(), (3,), (2, 3)], ids=str)
+@pytest.mark.parametrize(
+    "batch", [pytest.param((), marks=pytest.mark.slow), pytest.param((3,), marks=pytest.mark.slow), (2, 3)], ids=str
+)
 def test_shapes_and_indexing(batch, mask):
     ours = CatnatCategorical(jnp.asarray(oracle.draw_scores(*batch)), "sigmoid", mask=mask)
     assert (ours.batch_shape, ours.event_shape, ours.num_categories) == (batch, (), K)

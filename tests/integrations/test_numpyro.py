@@ -70,7 +70,7 @@ def test_kl_is_registered_for_every_pair(pi, mask):
 
 
 @MASKED
-@pytest.mark.parametrize("batch", [(), (3,), (2, 3)], ids=str)
+@pytest.mark.parametrize("batch", [(), pytest.param((3,), marks=pytest.mark.slow), (2, 3)], ids=str)
 def test_shapes(batch, mask):
     ours = CatnatCategorical(jnp.asarray(oracle.draw_scores(*batch)), "sigmoid", mask=mask)
     assert (ours.batch_shape, ours.event_shape) == (batch, ())
@@ -130,7 +130,7 @@ def test_the_mixture_of_numpyro_is_the_exact_marginal(mask, batch):
 
 @EACH
 @MASKED
-@pytest.mark.parametrize("batch", [(), (5,)], ids=["shared", "one each"])
+@pytest.mark.parametrize("batch", [pytest.param((), marks=pytest.mark.slow), (5,)], ids=["shared", "one each"])
 def test_enumeration_is_the_exact_marginal(pi, mask, batch):
     pytest.importorskip("funsor", reason="NumPyro enumerates with funsor, which is not installed")
     x = oracle.draw_scores(*batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import gymnasium as gym
@@ -12,6 +13,7 @@ import torch
 import catnat
 from catnat.core import reference
 from tests.integrations.action_oracle import HUFFMAN, PARAMETERIZATIONS, allowed, entropy, log_prob, random_masks
+from tests.thinned import thinned
 
 sb3 = pytest.importorskip("stable_baselines3", reason="needs the extra sb3: Stable-Baselines3 is not installed")
 contrib = pytest.importorskip("sb3_contrib", reason="needs the extra sb3: sb3-contrib is not installed")
@@ -71,9 +73,11 @@ def small(algorithm, policy, env, **kwargs):
 OBSERVATIONS = np.random.default_rng(1).uniform(-1, 1, (50, 3)).astype(np.float32)
 
 
-@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
-@pytest.mark.parametrize("algorithm", [sb3.PPO, sb3.A2C, contrib.TRPO, contrib.MaskablePPO], ids=lambda a: a.__name__)
-def test_it_trains_is_saved_and_loaded(algorithm, space: gym.Space, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("algorithm", "name"), thinned(product([sb3.PPO, sb3.A2C, contrib.TRPO, contrib.MaskablePPO], SPACES), every=5)
+)
+def test_it_trains_is_saved_and_loaded(algorithm, name: str, tmp_path: Path) -> None:
+    space = SPACES[name]
     masked = algorithm is contrib.MaskablePPO
     policy = maskable.MaskableCatnatPolicy if masked else plain.CatnatPolicy
     model = small(algorithm, policy, Game(space, masked), policy_kwargs={"parameterization": "sigmoid"})

@@ -141,6 +141,7 @@ def finished(folder) -> int:
         return sum(len(opened.finished(cell)) for cell in opened.cells())
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_it_goes_on_to_the_same_table(study, tmp_path):
     arguments = command(*SMOKE, "--stacked", 1, "--output", tmp_path)
     running = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

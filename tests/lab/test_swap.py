@@ -88,6 +88,7 @@ def test_a_mapped_run_in_jax_is_the_run_alone() -> None:
                 np.testing.assert_allclose(a[s], b[0], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_every_head_learns(backend: str) -> None:
     pytest.importorskip(backend)

@@ -243,7 +243,7 @@ def classifier(optimiser: str, kind: str = "MLP") -> Classifier:
     return replace(task, epochs=6, batch=40)
 
 
-@pytest.mark.parametrize(("optimiser", "rate"), [("Adam", 0.003), ("SGD", 0.1)])
+@pytest.mark.parametrize(("optimiser", "rate"), [("Adam", 0.003), pytest.param("SGD", 0.1, marks=pytest.mark.slow)])
 def test_a_stack_of_classifiers_learns_and_is_what_each_is_alone(optimiser: str, rate: float) -> None:
     task = classifier(optimiser)
     jobs = [Job(task.name, name, rate, seed) for name in (TAILED, SOFTMAX, SIGMOID) for seed in (2, 1)]

@@ -55,6 +55,7 @@ def test_straight_through_samples_compile():
     torch.testing.assert_close(drawn.sum(-1), torch.ones(4))
 
 
+@pytest.mark.slow
 def test_a_first_kl_in_a_fresh_process(tmp_path):
     # in this one somebody may have asked before
     import subprocess

@@ -62,7 +62,7 @@ ACTIVATIONS = {
 TREES = {"heap": None, "clustered": Tree.cluster([[0.0], [5.0], [0.1], [5.1], [2.0], [9.0]])}
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize(
     ("name", "tree"), [("sigmoid", "heap"), ("natural", "heap"), ("revive", "heap"), ("natural", "clustered")]
 )
@@ -206,6 +206,7 @@ def test_compilers_see_operators(kernels: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(program.module()(s.detach()), ct.log_catnat(s.detach(), PI))
 
 
+@pytest.mark.slow
 def test_transforms_inside_of_a_compiler_take_plain_code(kernels: pytest.MonkeyPatch) -> None:
     def f(s: Tensor) -> Tensor:
         return ct.log_catnat(s, PI).sin().sum() + ct.entropy(s, PI).sum()

@@ -90,7 +90,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(launch, f"_{name}_launcher", lru_cache(launcher.__wrapped__))
 
 
-@pytest.mark.parametrize("name", thinned(FAMILY, every=2))
+@pytest.mark.parametrize("name", thinned(FAMILY, every=4))
 def test_the_family(name: str) -> None:
     for classes in (2, 3, 8, 18):
         pi = Parameterization(classes, FAMILY[name])
@@ -99,8 +99,9 @@ def test_the_family(name: str) -> None:
         both_ways(pi, scores_of(pi, "1", ROWS), exp=True)
 
 
-@pytest.mark.parametrize("classes", thinned([9, 16, 29, 33, 70]))
-@pytest.mark.parametrize("name", ["sigmoid", "tail 0.05", "paper"])
+@pytest.mark.parametrize(
+    ("classes", "name"), thinned(product([9, 16, 29, 33, 70], ["sigmoid", "tail 0.05", "paper"]), every=7)
+)
 def test_several_blocks(classes: int, name: str, small_blocks: None) -> None:
     pi = Parameterization(classes, FAMILY[name])
     both_ways(pi, scores_of(pi, "1", 9))  # three turns of two, two and one
@@ -112,7 +113,7 @@ def test_several_blocks(classes: int, name: str, small_blocks: None) -> None:
     ("name", "center"),
     thinned(
         product(["sigmoid", "tail 0.05", "tail 0.001", "paper", "floor", "amplitude"], ["uniform", "one", "by node"]),
-        every=4,
+        every=9,
     ),
 )
 def test_activations_and_centres(name: str, center: str, small_blocks: None) -> None:

@@ -26,8 +26,6 @@ FORMAT, HEADER = 2, "catnat checkpoint"
 
 @dataclass(frozen=True)
 class Saved:
-    """What a checkpoint holds."""
-
     run: dict[str, Any]  # all that decides the run's numbers
     progress: dict[str, Any]  # where it is, but for its tensors
     tensors: dict[str, Tensor]
@@ -47,7 +45,6 @@ class Checkpoint:
         return cls(folder / f"{name}.safetensors", run)
 
     def save(self, progress: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Write where the run is."""
         header = {HEADER: json.dumps({"format": FORMAT, "run": self.run, "progress": progress})}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         partial = self.path.with_suffix(f".{os.getpid()}.partial")
@@ -78,7 +75,6 @@ class Checkpoint:
         return saved
 
     def remove(self) -> None:
-        """The run is finished."""
         self.path.unlink(missing_ok=True)
 
 
@@ -96,13 +92,11 @@ def read(path: Path) -> Saved:
 
 
 def random_streams(device: torch.device) -> dict[str, Tensor]:
-    """Where torch's random numbers are."""
     found = {"random": torch.get_rng_state()}
     return found | ({"random on the GPU": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
 
 
 def set_random_streams(tensors: Mapping[str, Tensor], device: torch.device) -> None:
-    """Go on from there."""
     torch.set_rng_state(tensors["random"])
     if device.type == "cuda":
         torch.cuda.set_rng_state(tensors["random on the GPU"], device)

@@ -21,7 +21,6 @@ Command: Any = reduce(or_, COMMANDS)  # a union of them all
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given == ["--version"]:
         print(f"catnat {catnat.__version__}")

@@ -65,7 +65,6 @@ class Repeated:
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, function: Callable[[], None]) -> None:
-        """Call it."""
         if self.device.type != "cuda":
             function()
             return

@@ -32,8 +32,6 @@ Trained = tuple[Job, Outcome | str]  # or why it failed
 
 
 class Executor(Protocol):
-    """Trains batches of jobs."""
-
     @property
     def workers(self) -> int:
         """At a time."""
@@ -100,7 +98,6 @@ class _Batch:
         self.left, self.tries = dict.fromkeys(jobs), 0
 
     def take(self, job: Job, outcome: Outcome) -> Trained:
-        """A job that is done."""
         del self.left[job]
         return job, outcome
 
@@ -110,7 +107,6 @@ class _Batch:
         return self.tries >= TRIES
 
     def given_up(self, reason: str) -> Iterator[Trained]:
-        """What is left, with the reason."""
         for job in self.left:
             yield job, reason
 
@@ -135,11 +131,9 @@ class Here:
 
     @property
     def workers(self) -> int:
-        """This one."""
         return 1
 
     def run(self, experiment: Experiment, batches: Sequence[list[Job]]) -> Iterator[Trained]:
-        """All batches."""
         for batch in map(_Batch, batches):
             while batch.left:
                 try:
@@ -166,11 +160,9 @@ class Processes:
 
     @property
     def workers(self) -> int:
-        """As many as were asked for."""
         return self.count
 
     def run(self, experiment: Experiment, batches: Sequence[list[Job]]) -> Iterator[Trained]:
-        """All batches."""
         queue = deque(map(_Batch, batches))
         busy: dict[Connection, _Batch] = {}
         started: dict[Connection, multiprocessing.process.BaseProcess] = {}

@@ -67,8 +67,6 @@ class Finished:
 
 
 class Done(Protocol):
-    """What is finished so far."""
-
     def finished(self, cell: str, **match: Any) -> list[Finished]:
         """The jobs of a cell whose configurations have these entries."""
 
@@ -76,14 +74,11 @@ class Done(Protocol):
         """Whether it has failed so often that this run does without it."""
 
 
-def silent(*_: object) -> None:
-    """Nobody watches."""
+def silent(*_: object) -> None: ...
 
 
 @dataclass
 class Place:
-    """Where a batch is trained."""
-
     folder: Path  # of checkpoints and trained models
     device: str = "cpu"
     ends: float = math.inf  # on the monotonic clock: what is not done by then stops, with a checkpoint
@@ -92,7 +87,6 @@ class Place:
 
     @property
     def minutes(self) -> float | None:
-        """What is left of them."""
         return None if self.ends == math.inf else (self.ends - time.monotonic()) / 60
 
 
@@ -141,11 +135,9 @@ class Results:
         return sorted(found, key=lambda trial: trial.config["seed"])
 
     def final(self, place: tuple[str, ...], measure: str) -> tuple[float, ...]:
-        """A measure of the final jobs of one cell, by seed."""
         return tuple(trial.metrics[measure] for trial in self.stage(place, "final"))
 
     def finished(self) -> int:
-        """How many jobs there are."""
         return sum(map(len, self.trials.values()))
 
     def records(self, *metrics: str) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:

@@ -64,7 +64,6 @@ class Head:
         return ct.Draw(index, log_prob, entropy)
 
     def scores_from_probs(self, probs: Tensor) -> Tensor:
-        """Scores whose probabilities are these."""
         raise NotImplementedError
 
     def project(self, scores: Tensor) -> Tensor:
@@ -130,7 +129,6 @@ DEFAULT = tail_head(catnat.Natural().tail)
 
 @cache
 def head(name: str, num_classes: int) -> Head:
-    """The head of that name for so many classes."""
     check_head(name)
     if name == "softmax":
         return _Softmax(name, num_classes, num_classes)
@@ -170,7 +168,6 @@ def natural_reach(activation: catnat.Activation | None) -> float | None:
 
 
 def check_head(name: str) -> None:
-    """Raise unless there is a head of that name."""
     if _MEMBER.fullmatch(name):
         activation_of(name)
     elif name not in HEAD_NAMES:

@@ -17,7 +17,6 @@ PACKAGES = ("numpy", "scipy", "optuna", "entmax", "ale-py", "gymnasium", "gymnax
 
 
 def provenance(command: str, device: torch.device | None = None) -> dict[str, str]:
-    """All of it, as plain texts."""
     facts = {
         "command": command,
         "commit": _commit(),

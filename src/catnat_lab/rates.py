@@ -19,7 +19,6 @@ FURTHER_SEEDS = 1001  # the first one is 0; the final seeds are 1, 2, ...
 
 
 def search_seeds(count: int) -> list[int]:
-    """So many seeds that no final run has."""
     return [0, *range(FURTHER_SEEDS, FURTHER_SEEDS + count - 1)]
 
 
@@ -32,7 +31,6 @@ def by_rate(trials: Iterable[Finished], measure: str | None = None) -> dict[floa
 
 
 def best_rate(trials: Iterable[Finished]) -> float:
-    """The one with the lowest mean."""
     means = by_rate(trials)
     if not means:
         raise UserError("no run of a search has been finished, so no rate can be chosen")

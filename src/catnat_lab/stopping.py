@@ -15,8 +15,6 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @dataclass
 class Stop:
-    """Whether somebody has asked for the end."""
-
     asked: bool = False
 
 

@@ -49,8 +49,7 @@ AXES: dict[str, FloatDistribution | IntDistribution] = {
 Found = TypeVar("Found")
 
 
-class StudyError(UserError):
-    """The database cannot be used as asked."""
+class StudyError(UserError): ...
 
 
 class Study:
@@ -109,7 +108,6 @@ class Study:
     # -- what is finished ------------------------------------------------------------------------------------------
 
     def cells(self) -> list[str]:
-        """The names of all cells."""
         names = self._ask(lambda: optuna.get_all_study_names(self._storage))
         return [name for name in names if name != NOTES]
 
@@ -150,7 +148,6 @@ class Study:
         self._ask(lambda: self._cell(job.cell, create=True).add_trial(trial))
 
     def is_given_up(self, job: Job) -> bool:
-        """Whether it failed in this run."""
         return job in self._given_up
 
     def failed(self, cell: str) -> dict[str, str]:
@@ -194,7 +191,6 @@ class Study:
         return without_secrets(self._ask(lambda: self._cell(NOTES).user_attrs).get(key))
 
     def set_note(self, key: str, value: Any) -> None:
-        """Keep a JSON value with the database."""
         self._ask(lambda: self._cell(NOTES, create=True).set_user_attr(key, value))
 
     def settle_note(self, key: str, value: Any) -> Any:

@@ -14,7 +14,6 @@ STACKED = {"cuda": 256, "cpu": 8}  # runs trained as one program: on a CPU few, 
 
 
 def gsl(options: Gsl) -> None:
-    """Train what is not trained yet, then report."""
     experiment, device = GraphLearning(chosen(presets.preset(options.preset), options)), device_of(options.device)
     stacked, on = at_once(options.stacked, device, STACKED), (options.on, options.job_gpus)
     with Study(options.storage or options.output / DATABASE, conduct=True, tell=say) as study:

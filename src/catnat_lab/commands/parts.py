@@ -53,7 +53,6 @@ def chosen(preset: Settings, options: object) -> Settings:
 
 
 def at_once(stacked: int | None, device: torch.device, default: dict[str, int]) -> int:
-    """How many runs train as one program."""
     if stacked is not None and stacked < 1:
         raise UserError(f"stacked must be at least 1; got {stacked}")
     return default[device.type] if stacked is None else stacked
@@ -79,7 +78,6 @@ class Bars:
         self.bars.stop()
 
     def step(self, what: str, done: int, total: int) -> None:
-        """Show so many steps done."""
         if self.task is None or done <= self.done:  # another stack, perhaps one that goes on after its first step
             self.told = -math.inf
             self.task = self.bars.add_task(what, total=total)
@@ -97,7 +95,6 @@ class Count:
         self.finished, self.told = 0, time.monotonic()
 
     def __call__(self, job: object) -> None:
-        """One more."""
         self.finished += 1
         if time.monotonic() - self.told > TOLD_EVERY:
             say(f"{self.finished:,} jobs are finished in this run")
@@ -168,7 +165,6 @@ def report_on(study: Study, output: Path) -> None:
 
 
 def show(write_report: Callable[[Any, Path], Path], tables: Sequence[Table], results: Any, output: Path) -> None:
-    """Write the report, and print its tables and the verdict."""
     try:
         page = write_report(results, output)
         write(output / "provenance.json", json.dumps(results.provenance, indent=2) + "\n")

@@ -11,7 +11,6 @@ PAGE = Path(__file__).parents[1] / "playground.html"
 
 
 def playground(options: Playground) -> None:
-    """Print where it is, and open it."""
     print(PAGE)
     if options.open and not webbrowser.open(PAGE.as_uri()):
         print("no browser was found here: open that file in one")

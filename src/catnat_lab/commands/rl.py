@@ -42,7 +42,6 @@ PROVENANCE = "provenance.json"
 
 
 def train(options: Rl) -> None:
-    """Train to the end, and say what it came to."""
     if options.threads < 0:
         raise UserError(f"threads must not be negative; got {options.threads}")
     settings = chosen(preset(options.preset, options.game), options)
@@ -71,7 +70,6 @@ def train(options: Rl) -> None:
 
 
 def sweep(options: RlSweep) -> None:
-    """Train what is not trained yet, then say what there is."""
     if options.minutes is not None and not options.minutes > 0:
         raise UserError(f"minutes must be positive; got {options.minutes}")
     plan, device = chosen(studied.plan_of(options.preset), options), device_of(options.device)
@@ -84,7 +82,6 @@ def sweep(options: RlSweep) -> None:
 
 
 def minatar(options: RlMinatar) -> None:
-    """Train what is not trained yet, then report."""
     try:
         import gymnax  # noqa: F401
         import jax
@@ -101,7 +98,6 @@ def minatar(options: RlMinatar) -> None:
 
 
 def watch(options: RlWatch) -> None:
-    """Play, and write the picture."""
     played = play(options.output, seed=options.seed, greedy=options.greedy, steps=options.steps)
     print(f"score {played.score:g} after {played.length} steps")
     if not played.pictures:

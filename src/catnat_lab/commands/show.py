@@ -28,7 +28,6 @@ def report(options: Report) -> None:
 
 
 def status(options: Status) -> None:
-    """One line a fact."""
     with Study(_study(options.where)) as study:
         cells = study.cells()
         done = {cell: len(study.finished(cell)) for cell in cells}
@@ -64,5 +63,4 @@ def _study(where: str) -> Path | str:
 
 
 def figure(options: Figure) -> None:
-    """Print and draw."""
     pictures.run(options.output)

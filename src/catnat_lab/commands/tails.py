@@ -16,7 +16,6 @@ from catnat_lab.tails.jobs import Ledger
 
 
 def tails(options: Tails) -> None:
-    """Train what is not trained yet, then report."""
     from catnat_lab.tails import page, study
     from catnat_lab.tails.presets import tasks_of
     from catnat_lab.tails.verdict import findings

@@ -20,7 +20,6 @@ STACKED = {"cuda": 64, "cpu": 8}
 
 
 def vae(options: Vae) -> None:
-    """Train what is not trained yet, then report."""
     given = options if options.searched else replace(options, searched=options.cells)
     settings, device = chosen(presets.preset(options.preset, options.table), given), device_of(options.device)
     output = options.output or Path(f"runs/vae-{options.table}")

@@ -35,7 +35,6 @@ class Settings:
     baseline: str = "leave-one-out"
 
     def __post_init__(self) -> None:
-        """Name what is wrong, before anything is written."""
         _check_all("theta", self.thetas, lambda theta: 0 < theta < 1, "lie in (0, 1)")
         _check_all("rate", self.rates, lambda rate: 0 < rate <= 1e3, "be positive and at most 1000")
         for name in self.heads:
@@ -58,7 +57,6 @@ class Settings:
             raise UserError(f"baseline must be one of {', '.join(BASELINES)}; got {self.baseline!r}")
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 
 
@@ -86,7 +84,6 @@ PRESETS = {"smoke": SMOKE, "quick": QUICK, "paper": PAPER}
 
 
 def preset(name: str) -> Settings:
-    """The settings of that name."""
     if name not in PRESETS:
         raise UserError(f"preset must be one of {', '.join(PRESETS)}; got {name!r}")
     return PRESETS[name]

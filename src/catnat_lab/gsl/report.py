@@ -64,7 +64,6 @@ METHODS = (
 
 
 def load(study: Study) -> Results:
-    """Read a study back."""
     settings = study.note(NOTE)
     cells = [(theta, head) for theta in settings["thetas"] for head in (*settings["heads"], OPTIMAL)]
     trials: Any = {(f"{theta:g}", head): study.finished(study_name(theta, head)) for theta, head in cells}
@@ -78,7 +77,6 @@ def is_papers(settings: dict[str, Any]) -> bool:
 
 
 def tables_of(results: Results) -> list[Table]:
-    """Our final seeds beside the paper's."""
     rows = paper_rows("gsl.csv") if is_papers(results.settings) else []
     paper = {
         (f"{float(row['theta_star']):g}", row["head"], c.key): printed(row, f"{c.key.removesuffix('_paper')}_")
@@ -111,7 +109,6 @@ def _thetas(results: Results) -> list[str]:
 
 
 def write_report(results: Results, folder: Path) -> Path:
-    """Write report.html, report.md and every trial as CSV; the path of the page."""
     tables = tables_of(results)
     beside = ": catnat beside the paper" if tables[0].has_paper else " by catnat and others"
     report = Report(
@@ -126,7 +123,6 @@ def write_report(results: Results, folder: Path) -> Path:
 
 
 def summary_of(results: Results) -> str:
-    """What was run, in a sentence or two."""
     settings, count = results.settings, results.settings.get("search_seeds", 1)
     grids = f", searched by {settings['search']}"
     if settings["search"] == "grid":
@@ -142,7 +138,6 @@ def summary_of(results: Results) -> str:
 
 
 def values_of(results: Results) -> Iterator[dict[str, object]]:
-    """One record a finished trial."""
     for (theta, head), found in results.records(*METRICS):
         yield {"theta_star": theta, "head": head} | found
 

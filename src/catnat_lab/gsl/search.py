@@ -26,14 +26,11 @@ SEARCHING = ("coarse", "refined", "tpe")
 
 
 def study_name(theta: float, head: str) -> str:
-    """The name of one cell of the table."""
     return f"gsl theta*={theta:g} {head}"
 
 
 @dataclass
 class GraphLearning(Experiment):
-    """All cells of the table."""
-
     plan: Settings
     datasets: dict[float, Dataset] = field(default_factory=dict, repr=False)  # drawn when they are needed
 
@@ -48,11 +45,9 @@ class GraphLearning(Experiment):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The plan."""
         return self.plan.as_dict()
 
     def left(self, done: Done) -> Sequence[Job]:
-        """The first stage that is not done."""
         stages = [self._optimal, *((self._tpe,) if self.plan.search == "tpe" else self._grids), self._final]
         return next((jobs for stage in stages if (jobs := missing(done, stage(done)))), [])
 
@@ -121,7 +116,6 @@ class GraphLearning(Experiment):
         return [Job(cell, {"stage": stage, "rate": rate, "seed": seed}) for rate in rounded for seed in seeds]
 
     def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
-        """All side by side, as one program."""
         plan, device = self.plan, torch.device(place.device)
         for theta in {self.cells[job.cell][0] for job in jobs} - set(self.datasets):
             self.datasets[theta] = make_dataset(theta, communities=plan.communities, pairs=plan.pairs)
@@ -145,7 +139,6 @@ class GraphLearning(Experiment):
 
 
 def searched(done: Done, cell: str) -> list[Finished]:
-    """All runs that compare rates."""
     return [trial for stage in SEARCHING for trial in done.finished(cell, stage=stage)]
 
 

@@ -36,8 +36,6 @@ class Run:
 
 @dataclass(frozen=True)
 class Budget:
-    """How long and how finely to train and to judge."""
-
     epochs: int
     batch: int
     graphs: int  # drawn a step, and to judge a trained model: the point predictions depend on how many
@@ -47,8 +45,6 @@ class Budget:
 
 @dataclass
 class Outcome:
-    """What a run has become."""
-
     metrics: dict[str, float]
     theta: list[float]  # [N * N] learned
     curve: dict[str, list[float]] = field(default_factory=dict)

@@ -92,7 +92,6 @@ LOOK: Any = {  # matplotlib's own type lists every key
 
 
 def style(name: str) -> Style:
-    """The fixed style of a parameterization."""
     return STYLES.get(name, SPARE)
 
 

@@ -83,7 +83,6 @@ def page(report: Report) -> str:
 
 
 def text_of(report: Report) -> str:
-    """The report in Markdown, without its figures."""
     parts = [f"# {escaped(report.title)}", escaped(verdict(judge(report.tables[0])))]
     parts += [markdown(table).rstrip() for table in report.tables]
     if report.remarks:

@@ -78,12 +78,10 @@ class Cell:
 
     @property
     def finite(self) -> tuple[float, ...]:
-        """The values of the runs that did not diverge."""
         return tuple(value for value in self.values if math.isfinite(value))
 
     @property
     def diverged(self) -> int:
-        """How many of our runs ended in a value that is not finite."""
         return len(self.values) - len(self.finite)
 
     @property
@@ -148,16 +146,13 @@ class Table:
 
     @property
     def has_paper(self) -> bool:
-        """Whether the paper has any number to stand beside ours."""
         return any(cell.paper_mean is not None for cell in self.cells.values())
 
     @property
     def contests(self) -> Iterator[tuple[str, Column]]:
-        """Every group with every column."""
         return ((group, column) for group in self.groups for column in self.columns)
 
     def cell(self, group: str, line: str, column: Column) -> Cell:
-        """The cell, empty where there is none."""
         return self.cells.get((group, line, column.key), Cell())
 
     def paper_summary(self, cell: Cell) -> Summary | None:
@@ -167,7 +162,6 @@ class Table:
         return Summary(cell.paper_mean, cell.paper_std, self.paper_count)
 
     def best(self, group: str, column: Column, lines: Iterable[str]) -> str | None:
-        """Which of these lines has the best mean."""
         means = {line: found.mean for line in lines if (found := self.cell(group, line, column).summary)}
         return (min if column.lower_is_better else max)(means, key=means.__getitem__) if means else None
 
@@ -212,8 +206,6 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True)
 class Judgement:
-    """All that is computed from a table."""
-
     table: Table
     contests: dict[tuple[str, str], Contest]  # by (group, column's key)
     against: dict[Key, Comparison]  # every line less the baseline, corrected by Holm over all of them
@@ -221,7 +213,6 @@ class Judgement:
     notes: tuple[str, ...]  # what is missing, and what the marks do not say
 
     def shown(self, group: str, line: str, column: Column) -> Shown:
-        """What stands in a cell."""
         cell, ours = self.table.cell(group, line, column), self.table.cell(group, line, column).summary
         marks = [
             number
@@ -237,7 +228,6 @@ class Judgement:
         )
 
     def compared(self, group: str, line: str, column: Column) -> str:
-        """A line against the baseline, in words."""
         found = self.against.get((group, line, column.key))
         if found is None:
             return DASH
@@ -246,13 +236,11 @@ class Judgement:
         return f"{difference} [{low}, {high}], d {effect}, p {found.p:.2g}"
 
     def is_significant(self, group: str, line: str, column: Column) -> bool:
-        """Whether a line is told from the baseline."""
         key = (group, line, column.key)
         return key in self.against and self.against[key].p < ALPHA
 
 
 def judge(table: Table) -> Judgement:
-    """Judge every contest, pair and cell of a table."""
     contests = {(group, column.key): _contest(table, group, column) for group, column in table.contests}
     pairs: dict[Key, tuple[Sequence[float], Sequence[float]]] = {}
     for group, column in table.contests:
@@ -430,7 +418,6 @@ def _span(values: Sequence[float]) -> str:
 
 
 def criteria(table: Table) -> str:
-    """What counts as a disagreement."""
     order = "A disagreement is another bold set, or two lines significantly the other way round"
     if not table.compares_values:
         return f"{order}. Means are not compared: ours are not trained for the paper's length."
@@ -438,7 +425,6 @@ def criteria(table: Table) -> str:
 
 
 def comparisons(judgement: Judgement) -> str:
-    """What the table against softmax holds."""
     return (
         f"Mean less {judgement.table.baseline}'s, its 95% interval by Welch's test, Cohen's d, and p corrected by Holm "
         f"over all {len(judgement.against)} comparisons; bold where p < {ALPHA}."
@@ -522,7 +508,6 @@ def grid(rows: Iterable[Sequence[str]], names: int, words: int = 0) -> str:
 
 
 def listed(entries: Iterable[str]) -> str:
-    """A list in Markdown."""
     return "\n".join(f"- {escaped(entry)}" for entry in entries)
 
 

@@ -42,7 +42,6 @@ class Atari:
         self.waiting: Array = np.zeros(count, bool)  # a life was lost, and the next one has not been begun
 
     def reset(self, seed: int) -> tuple[Array, None]:
-        """Begin anew."""
         first = seed * SEEDS_APART % 2**30
         self.seeds, self.episodes = [first + i for i in range(self.count)], [1] * self.count
         self.played = [[] for _ in range(self.count)]
@@ -84,7 +83,6 @@ class Atari:
         return found
 
     def history(self) -> dict[str, Any]:
-        """Seeds, episodes and actions."""
         return {"seeds": self.seeds, "episodes": self.episodes, "played": self.played}
 
     def replay(self, history: dict[str, Any]) -> tuple[Array, None]:

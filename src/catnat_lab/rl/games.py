@@ -25,8 +25,6 @@ SEEDS_APART = 10_007  # between runs; the copies of a run have seeds one apart
 
 @dataclass
 class Step:
-    """What one step of all N games has given."""
-
     observation: Array  # [N, ...] of the next step; after an episode's end, the first of the next one
     reward: Array  # float32 [N], as the game counts it
     lost: Array  # bool [N]: a life, or the game; where the learner's returns end
@@ -36,8 +34,6 @@ class Step:
 
 
 class Games(Protocol):
-    """N copies of a game."""
-
     count: int
     actions: int
     observation: tuple[int, ...]  # the shape of one
@@ -66,19 +62,16 @@ class Noted(gymnasium.Wrapper[Any, Any, Any, Any]):
     played: list[int]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """The next episode, from the stream of this seed."""
         if seed is not None:
             super().reset(seed=seed)
         self.stream, self.played = dict(self.unwrapped.np_random.bit_generator.state), []
         return super().reset(options=options)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Do it."""
         self.played.append(int(action))
         return super().step(action)
 
     def replay(self, stream: dict[str, Any], played: list[int]) -> tuple[Any, dict[str, Any]]:
-        """Play again."""
         super().reset(seed=0)  # for a stream to set
         self.unwrapped.np_random.bit_generator.state = stream
         seen, about = self.reset()
@@ -115,12 +108,10 @@ class Classic:
         self.observation: tuple[int, ...] = seen.shape
 
     def reset(self, seed: int) -> tuple[Array, Array | None]:
-        """Begin anew."""
         seen, about = self.env.reset(seed=[seed * SEEDS_APART + i for i in range(self.count)])
         return seen.astype(np.float32), _allowed(about.get("action_mask"))
 
     def step(self, actions: Array) -> Step:
-        """Do these actions."""
         seen, reward, ended, late, about = self.env.step(self.first + actions)
         over = ended | late
         cut = {int(i): about["final_obs"][i].astype(np.float32) for i in np.flatnonzero(late & ~ended)}
@@ -128,18 +119,15 @@ class Classic:
         return Step(seen.astype(np.float32), reward.astype(np.float32), over, over, cut, allowed)
 
     def history(self) -> dict[str, Any]:
-        """Streams and actions."""
         return {"streams": [one.stream for one in self.copies], "played": [list(one.played) for one in self.copies]}
 
     def replay(self, history: dict[str, Any]) -> tuple[Array, Array | None]:
-        """Play again, one copy after the other."""
         noted = zip(self.copies, history["streams"], history["played"], strict=True)
         seen, abouts = zip(*(one.replay(stream, played) for one, stream, played in noted), strict=True)
         masks = [about["action_mask"] for about in abouts if "action_mask" in about]
         return np.stack(seen).astype(np.float32), _allowed(masks)
 
     def picture(self) -> Array | None:
-        """The first copy's screen."""
         try:
             return np.asarray(self.copies[0].render())
         except gymnasium.error.DependencyNotInstalled:
@@ -162,7 +150,6 @@ def make_games(name: str, count: int, threads: int = 0, *, pictures: bool = Fals
 
 
 def check_game(name: str) -> None:
-    """Raise unless there may be a game of that name."""
     known = atari_games()
     found = re.fullmatch(r"(?:ALE/)?(\w+?)(?:NoFrameskip|Deterministic)?-v[045]", name)
     if found and found[1] in known:

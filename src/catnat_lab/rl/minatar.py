@@ -34,8 +34,6 @@ Parameters = dict[str, Array]
 
 
 class Game(NamedTuple):
-    """Where one copy of a game is."""
-
     inside: Any  # gymnax's state
     seen: Array  # bool [10, 10, channels]
     last: Array  # the action before; 0, which does nothing, at the start
@@ -50,7 +48,6 @@ class StickyGame:
         self.actions = self.env.num_actions
 
     def begin(self, key: Array) -> Game:
-        """A new episode."""
         seen, inside = self.env.reset(key, self.rules)
         return Game(inside, seen > 0, jnp.zeros((), jnp.int32))
 
@@ -74,7 +71,6 @@ class Head(NamedTuple):
 
 
 def head_of(name: str, actions: int) -> Head:
-    """The head of that name for so many actions."""
     activation = activation_of(name)
     if activation is None:
         return Head(actions, _softmax_draw, _none_outside)
@@ -140,8 +136,6 @@ def apply(p: Parameters, seen: Array) -> tuple[Array, Array]:
 
 
 class State(NamedTuple):
-    """All that changes in the training of one seed."""
-
     parameters: Parameters
     optimizer: Any
     games: Game
@@ -190,8 +184,6 @@ def loss_of(
 
 
 class Progress(NamedTuple):
-    """What one update tells."""
-
     ended: Array  # the sum of the scores of the episodes that ended
     episodes: Array  # their number
     outside: Array  # the share of nodes outside the natural range, over all states met
@@ -273,12 +265,10 @@ class Outcome:
 
     @classmethod
     def nothing(cls, seeds: int, updates: int) -> Outcome:
-        """Before the first."""
         shape = seeds, updates
         return cls(np.zeros(shape, np.float32), np.zeros(shape, np.int32), np.zeros(shape, np.float32))
 
     def add(self, update: int, told: Progress) -> None:
-        """What that update has told."""
         self.ended[:, update], self.count[:, update], self.outside[:, update] = told
 
     def share_outside(self) -> list[float]:

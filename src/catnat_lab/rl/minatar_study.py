@@ -29,8 +29,6 @@ SAVED_EVERY = 60.0  # seconds
 
 @dataclass(frozen=True)
 class Plan:
-    """All that decides a study's numbers."""
-
     games: tuple[str, ...] = ("Breakout", "Seaquest")
     heads: tuple[str, ...] = ("softmax", "catnat-natural")
     steps: int = 10_000_000
@@ -41,7 +39,6 @@ class Plan:
     envs: int = 64  # copies of the game a seed
 
     def __post_init__(self) -> None:
-        """Name what is wrong, before anything is written."""
         check_distinct(self, "games", "heads", "rates")
         check_least(self, steps=1, search_steps=1, search_seeds=1, envs=1)
         if not 2 <= self.seeds < FIRST_SEARCH_SEED:
@@ -55,14 +52,12 @@ class Plan:
 
 
 def plan_of(name: str) -> Plan:
-    """smoke, quick or paper."""
     quick = Plan(("Breakout",), steps=500_000, rates=(0.00125, 0.005), search_steps=200_000, search_seeds=2, seeds=4)
     smoke = replace(quick, steps=4_096, search_steps=1_024, search_seeds=1, seeds=2, envs=8)
     return pick(name, {"smoke": smoke, "quick": quick, "paper": Plan()})
 
 
 def study_name(game: str, head: str) -> str:
-    """The name of one table cell's study."""
     return f"minatar {game} {head}"
 
 
@@ -92,7 +87,6 @@ class MinAtar(GamesAndHeads):
         return {"stage": "final", "rate": best_rate(done.finished(name, stage="rates")[0])}
 
     def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
-        """One after the other."""
         for job in jobs:
             game, head = self.cells[job.cell]
             if job.config["stage"] == "rates":

@@ -90,7 +90,6 @@ class Learner:
 
     @property
     def steps(self) -> int:
-        """So many of all copies together are done."""
         return self.updates * self.settings.batch
 
     # -- play ----------------------------------------------------------------------------------------------------
@@ -160,7 +159,6 @@ class Learner:
     # -- learn ---------------------------------------------------------------------------------------------------
 
     def learn(self) -> None:
-        """Some passes over the rollout in minibatches."""
         settings = self.settings
         left = 1 - self.updates / settings.updates if settings.anneal else 1.0
         group = self.optimizer.param_groups[0]
@@ -175,7 +173,6 @@ class Learner:
                 self.improve(self._improve)
 
     def _improve(self) -> None:
-        """One step of Adam on the rows of a minibatch."""
         settings = self.settings
 
         def rows(kept: Tensor) -> Tensor:
@@ -215,7 +212,6 @@ class Learner:
         return named | random_streams(self.device)
 
     def progress(self) -> dict[str, Any]:
-        """The rest of it, as JSON can hold it."""
         return {
             "updates": self.updates,
             "scores": self.scores.tolist(),
@@ -224,7 +220,6 @@ class Learner:
         }
 
     def resume(self, tensors: dict[str, Tensor], progress: dict[str, Any]) -> None:
-        """Go on from there."""
         for name, value in self.tensors().items():
             if not name.startswith("random"):
                 value.copy_(tensors[name])

@@ -39,8 +39,6 @@ SEAQUEST = (
 
 
 class Run(NamedTuple):
-    """One run of a game by a head."""
-
     stage: str
     seed: int
     score: float
@@ -53,8 +51,6 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Results:
-    """All finished runs, by game and head."""
-
     kind: str  # rl or minatar
     settings: dict[str, Any]
     runs: dict[tuple[str, str], list[Run]]
@@ -70,7 +66,6 @@ class Results:
 
 
 def load(study: Study) -> Results:
-    """Read a study back."""
     kind, note = ("minatar", MINATAR_NOTE) if study.note(MINATAR_NOTE) is not None else ("rl", NOTE)
     settings, read = study.note(note), {"minatar": _of_stack, "rl": _of_run}[kind]
     cells = [(game, head) for game in settings["games"] for head in settings["heads"]]
@@ -141,12 +136,10 @@ def table_of(results: Results) -> Table:
 
 
 def tables_of(results: Results) -> list[Table]:
-    """The one table."""
     return [table_of(results)]
 
 
 def write_report(results: Results, folder: Path) -> Path:
-    """Write report.html, report.md, the values and the curves as CSV; the path of the page."""
     settings, table = results.settings, table_of(results)
     done = sum(map(len, results.runs.values()))
     title = "PPO" if results.kind == "rl" else "PPO on MinAtar"
@@ -165,7 +158,6 @@ def write_report(results: Results, folder: Path) -> Path:
 
 
 def values_of(results: Results) -> Iterator[dict[str, object]]:
-    """One record a run, of the search too."""
     for (game, head), runs in results.runs.items():
         for run in runs:
             yield {"game": game, "head": head, "stage": run.stage} | run.told

@@ -16,8 +16,6 @@ Chosen = TypeVar("Chosen")
 
 @dataclass(frozen=True)
 class Ppo:
-    """What all runs of PPO have."""
-
     game: str = "Breakout"
     head: str = "catnat-natural"
     steps: int = PAPER_STEPS  # of all copies of the game together
@@ -33,7 +31,6 @@ class Ppo:
     trace: float = 0.95  # lambda of the advantages
 
     def __post_init__(self) -> None:
-        """Name what is wrong, before anything is begun."""
         check_head(self.head)
         check_least(self, steps=1, envs=1, rollout=1, epochs=1, minibatches=1)
         for name in ("clip", "gradient"):
@@ -52,7 +49,6 @@ class Ppo:
 
     @property
     def batch(self) -> int:
-        """Steps of one rollout, of all copies."""
         return self.envs * self.rollout
 
     @property
@@ -66,14 +62,11 @@ class Ppo:
         return -(-self.steps // self.batch)
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Settings(Ppo):
-    """One run of `ppo.Learner`."""
-
     seed: int = 1
     rate: float = 2.5e-4
     anneal: bool = True  # the rate, linearly to 0
@@ -81,7 +74,6 @@ class Settings(Ppo):
     clip_reward: bool = True  # what the learner sees, to its sign; returns are logged as the game counts them
 
     def __post_init__(self) -> None:
-        """Name what is wrong."""
         super().__post_init__()
         check_least(self, seed=0)
         check_positive("rate", self.rate)
@@ -97,7 +89,6 @@ class MinAtarSettings(Ppo):
     clip: float = 0.2
 
     def __post_init__(self) -> None:
-        """Name what is wrong."""
         super().__post_init__()
         if self.game not in MINATAR:
             raise UserError(f"game must be one of {', '.join(MINATAR)}; got {self.game!r}")
@@ -122,7 +113,6 @@ def preset(name: str, game: str) -> Settings:
 
 
 def pick(name: str, presets: Mapping[str, Chosen]) -> Chosen:
-    """The preset of that name."""
     if name not in presets:
         raise UserError(f"preset must be one of {', '.join(presets)}; got {name!r}")
     return presets[name]

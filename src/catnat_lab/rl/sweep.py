@@ -42,8 +42,6 @@ SPACE: dict[str, BaseDistribution] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """All that decides a study's numbers."""
-
     games: tuple[str, ...] = ("Breakout", "Seaquest")
     heads: tuple[str, ...] = PAPER_HEADS
     steps: int = PAPER_STEPS
@@ -52,7 +50,6 @@ class Plan:
     seeds: int = 10
 
     def __post_init__(self) -> None:
-        """Name what is wrong, before anything is written."""
         check_distinct(self, "games", "heads")
         check_least(self, steps=1, trials=0, best=1, seeds=1)
         for game in self.games:
@@ -62,7 +59,6 @@ class Plan:
 
 
 def plan_of(name: str) -> Plan:
-    """smoke, quick or paper."""
     smoke = Plan(games=("CartPole-v1",), steps=2_000, trials=2, best=1, seeds=2)
     quick = Plan(games=("CartPole-v1",), steps=50_000, trials=0, seeds=3)  # the defaults, to see them learn
     return pick(name, {"smoke": smoke, "quick": quick, "paper": Plan()})
@@ -75,17 +71,14 @@ class GamesAndHeads(Experiment):
 
     @property
     def cells(self) -> dict[str, tuple[str, str]]:
-        """By name, the game and the head."""
         return {self.cell(game, head): (game, head) for game in self.plan.games for head in self.plan.heads}
 
     @staticmethod
     @abstractmethod
-    def cell(game: str, head: str) -> str:
-        """The name of one."""
+    def cell(game: str, head: str) -> str: ...
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The plan."""
         plan: dict[str, Any] = json.loads(json.dumps(asdict(self.plan)))
         return plan
 
@@ -95,14 +88,11 @@ class GamesAndHeads(Experiment):
 
 
 def study_name(game: str, head: str) -> str:
-    """The name of one table cell's study."""
     return f"rl {game} {head}"
 
 
 @dataclass
 class PolicySweep(GamesAndHeads):
-    """All games and heads."""
-
     plan: Plan
     threads: int = 0
 
@@ -140,7 +130,6 @@ class PolicySweep(GamesAndHeads):
         return [{name: trial.config[name] for name in SPACE} for trial in tried[: self.plan.best]]
 
     def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
-        """One after the other."""
         for job in jobs:
             folder = place.folder / "runs" / run_name(job)
             result = self._play(job, place, folder)
@@ -169,13 +158,11 @@ class PolicySweep(GamesAndHeads):
 
 
 def run_name(job: Job) -> str:
-    """The folder of a run."""
     kind = job.config["stage"] if job.config["stage"] == "tpe" else f"{job.config['rank']}-{job.config['seed']}"
     return f"{job.cell.replace(' ', '-').replace('/', '-')}-{kind}-{zlib.crc32(job.key.encode()):08x}"
 
 
 def settings_of(config: dict[str, Any], game: str, head: str, steps: int) -> Settings:
-    """What a trial's configuration means."""
     chosen = {name: config[name] for name in SPACE if name in config}
     return replace(preset("paper", game), head=head, steps=steps, seed=int(config["seed"]), **chosen)
 

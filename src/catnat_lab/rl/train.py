@@ -30,8 +30,6 @@ OnUpdate = Callable[[int, int, float], None]  # steps done, steps in all, the me
 
 @dataclass(frozen=True)
 class Result:
-    """What a run has come to."""
-
     episodes: list[Episode]
     steps: int
     finished: bool
@@ -111,7 +109,6 @@ class Curves:
         self.board = _board(folder, done)
 
     def add(self, step: int, finished: list[Episode], measured: dict[str, float]) -> None:
-        """What one update has given."""
         self.episodes += finished
         if self.board is None:
             return
@@ -123,7 +120,6 @@ class Curves:
             self.board.add_scalar("episode length", episode.length, episode.step)
 
     def save(self) -> None:
-        """Write all episodes."""
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
         rows.writerow(("step", "score", "length"))
@@ -133,18 +129,15 @@ class Curves:
         partial.replace(self.path)
 
     def close(self) -> None:
-        """Nothing follows."""
         if self.board is not None:
             self.board.close()
 
     def result(self, learner: Learner, *, diverged: bool = False) -> Result:
-        """So far."""
         finished = diverged or learner.updates == learner.settings.updates
         return Result(self.episodes, learner.steps, finished, diverged)
 
 
 def result_in(folder: Path) -> tuple[Settings, Result]:
-    """The run of a folder, as its last checkpoint has it."""
     saved = read(checkpoint_in(folder))
     settings = Settings(**{name: value for name, value in saved.run.items() if name != "device"})
     steps = saved.progress["updates"] * settings.batch
@@ -153,7 +146,6 @@ def result_in(folder: Path) -> tuple[Settings, Result]:
 
 
 def checkpoint_in(folder: Path) -> Path:
-    """The file of a folder's checkpoint."""
     if not (folder / CHECKPOINT).exists():
         raise UserError(f"there is no checkpoint in {folder}; `catnat rl` makes one")
     return folder / CHECKPOINT

@@ -20,8 +20,6 @@ MOST_PICTURES = 1500
 
 @dataclass(frozen=True)
 class Play:
-    """One game."""
-
     score: float
     length: int
     pictures: list[Array]  # [height, width, 3] bytes, one a step; none where nothing can draw them

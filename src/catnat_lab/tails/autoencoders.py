@@ -16,8 +16,6 @@ from catnat_lab.vae.train import Plan, train, value_of
 
 @dataclass(frozen=True, kw_only=True)
 class Autoencoder(Task):
-    """One network and number of variables and classes."""
-
     plan: Plan
     images: Images
     data: str
@@ -29,7 +27,6 @@ class Autoencoder(Task):
     at_once: int = 64
 
     def train(self, jobs: Sequence[Job], device: torch.device, progress: Progress) -> list[Result]:
-        """All jobs side by side."""
         runs = [Run(self.data, job.head, job.rate, job.seed) for job in jobs]
         outcomes = train(
             runs,

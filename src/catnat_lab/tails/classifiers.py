@@ -46,8 +46,6 @@ def network_of(kind: str) -> nn.Module:
 
 @dataclass(frozen=True, kw_only=True)
 class Classifier(Task):
-    """One network and optimiser."""
-
     digits: Digits
     labels: tuple[Tensor, Tensor]  # of the training and of the test images
     kind: str
@@ -62,12 +60,10 @@ class Classifier(Task):
 
     @classmethod
     def of(cls, digits: Digits, labels: tuple[Tensor, Tensor], kind: str, optimiser: str) -> Classifier:
-        """At full length."""
         name = f"classifier, {kind}, {optimiser}"
         return cls(name=name, digits=digits, labels=labels, kind=kind, optimiser=optimiser, rates=RATES[optimiser])
 
     def train(self, jobs: Sequence[Job], device: torch.device, progress: Progress) -> list[Result]:
-        """All jobs side by side."""
         places = sorted(range(len(jobs)), key=lambda i: jobs[i].head)
         stack = _Stack(self, [jobs[i] for i in places], device)
         with tensor_cores():
@@ -114,7 +110,6 @@ class _Stack:
         return vmap(lambda p, x: functional_call(self.network, p, (x,)), in_dims=(0, None if shared else 0))(named, x)
 
     def log_probs(self, scores: Tensor) -> Tensor:
-        """[R, B, 10]."""
         return torch.cat([one.log_probs(scores[rows, :, : one.width]) for rows, one in self.slices])
 
     def train(self, on_step: Callable[[int, int], None]) -> None:

@@ -35,7 +35,6 @@ class Graphs(Task):
 
     @classmethod
     def of(cls, theta: float) -> Graphs:
-        """At the paper's scale."""
         return cls(name=f"graphs, theta* = {theta:g}", theta=theta)
 
     @cached_property
@@ -44,7 +43,6 @@ class Graphs(Task):
         return make_dataset(self.theta, communities=self.communities, pairs=self.pairs)
 
     def train(self, jobs: Sequence[Job], device: torch.device, progress: Progress) -> list[Result]:
-        """All jobs side by side."""
         runs = [Run(self.dataset, job.head, job.rate, job.seed) for job in jobs]
         budget = Budget(self.epochs, self.batch, self.graphs, self.choice_graphs)
         outcomes = train(runs, budget, device, on_step=lambda done, total: progress(self.name, done, total))

@@ -30,8 +30,6 @@ Progress = Callable[[str, int, int], None]  # what is done, steps done, steps in
 
 
 class Job(NamedTuple):
-    """One run of a task."""
-
     task: str
     head: str
     rate: float
@@ -39,7 +37,6 @@ class Job(NamedTuple):
 
     @property
     def is_search(self) -> bool:
-        """Whether it is for choosing a rate."""
         return self.seed >= FIRST_SEARCH_SEED
 
 
@@ -54,8 +51,6 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Outline:
-    """What a report must know of a task."""
-
     name: str
     measure: str  # what its numbers are
     lower_is_better: bool = True
@@ -67,7 +62,6 @@ class Outline:
 
 
 def outline_of(settings: dict[str, Any]) -> Outline:
-    """From a task's settings, as JSON has them."""
     found: dict[str, Any] = {field.name: settings[field.name] for field in fields(Outline)}
     return Outline(**found | {"rates": tuple(found["rates"]), "heads": tuple(found["heads"])})
 
@@ -137,7 +131,6 @@ class Ledger:
                 file.truncate(whole.rfind(b"\n") + 1)
 
     def missing(self, jobs: Iterable[Job]) -> list[Job]:
-        """Those that are not finished."""
         return [job for job in jobs if job not in self.results]
 
     def add(self, jobs: Sequence[Job], results: Sequence[Result]) -> None:
@@ -149,7 +142,6 @@ class Ledger:
 
 
 def read(path: Path) -> dict[Job, Result]:
-    """All finished runs of a file of lines."""
     results: dict[Job, Result] = {}
     for line in path.read_text().splitlines(keepends=True) if path.exists() else ():
         if line.endswith("\n"):

@@ -50,7 +50,6 @@ class Corpus:
 
     @property
     def checksum(self) -> str:
-        """What tells it from others."""
         return hashlib.sha256(self.tokens.tobytes()).hexdigest()[:16]
 
 
@@ -98,8 +97,6 @@ def _vectors(tokens: np.ndarray, classes: int) -> np.ndarray:
 
 
 class Model(nn.Module):
-    """A causal transformer."""
-
     def __init__(self, classes: int, scores: int, width: int, layers: int, length: int) -> None:
         super().__init__()
         self.embedding, self.places = nn.Embedding(classes, width), nn.Embedding(length, width)
@@ -136,12 +133,10 @@ class Language(Task):
 
     @classmethod
     def of(cls, corpus: Corpus) -> Language:
-        """At full length."""
         return cls(name=f"language model, {len(corpus.vectors):,} classes", corpus=corpus)
 
     @property
     def classes(self) -> int:
-        """Kinds of tokens."""
         return len(self.corpus.vectors)
 
     @cached_property
@@ -150,7 +145,6 @@ class Language(Task):
         return catnat.Tree.cluster(self.corpus.vectors)
 
     def train(self, jobs: Sequence[Job], device: torch.device, progress: Progress) -> list[Result]:
-        """One after the other."""
         with tensor_cores():
             return [self._train(job, device, progress) for job in jobs]
 

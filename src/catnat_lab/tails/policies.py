@@ -19,8 +19,6 @@ TOLERANCES = {"Breakout": 1.0, "Asterix": 1.5, "Seaquest": 1.0}
 
 @dataclass(frozen=True, kw_only=True)
 class Policy(Task):
-    """One game."""
-
     game: str
     steps: int = 3_000_000
     envs: int = 64
@@ -34,7 +32,6 @@ class Policy(Task):
 
     @classmethod
     def of(cls, game: str) -> Policy:
-        """At full length."""
         return cls(name=f"policy, MinAtar {game}", game=game, tolerance=TOLERANCES[game])
 
     def train(self, jobs: Sequence[Job], device: torch.device, progress: Progress) -> list[Result]:

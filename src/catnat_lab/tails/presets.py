@@ -24,7 +24,6 @@ SMALL = (SOFTMAX, SIGMOID, tail_head(0.05), PAPER)
 
 
 def tasks_of(kinds: Sequence[str], preset: str, digits: Path | None, corpus: Path) -> list[Task]:
-    """All tasks of these kinds."""
     for kind in kinds:
         if kind not in KINDS:
             raise UserError(f"tasks must be of {', '.join(KINDS)}; got {kind!r}")
@@ -55,7 +54,6 @@ def _classifiers(folder: Path | None, train: int | None, test: int | None) -> li
 
 
 def _short(task: Task) -> Task:
-    """The same in seconds."""
     few: dict[str, Any] = {"heads": SMALL, "rates": task.rates[::3], "search_seeds": 2, "seeds": 2}
     if isinstance(task, Graphs):
         few |= {"epochs": 2, "pairs": 200, "communities": 1, "graphs": 8, "choice_graphs": 8, "batch": 32}

@@ -50,13 +50,11 @@ def rate_means(task: Outline, head: str, results: Results) -> dict[float, float]
 
 
 def best_rate(task: Outline, means: Mapping[float, float]) -> float:
-    """The rate with the best mean."""
     pick = min if task.lower_is_better else max
     return pick(means, key=means.__getitem__)
 
 
 def chosen_rates(task: Outline, results: Results) -> dict[str, float]:
-    """Of every head."""
     return {head: best_rate(task, rate_means(task, head, results)) for head in task.heads}
 
 
@@ -95,8 +93,6 @@ def rate_factor(task: Outline, head: str, results: Results) -> float:
 
 @dataclass(frozen=True)
 class Finding:
-    """One head on one task."""
-
     head: str
     rate: float
     at_edge: bool  # whether the best rate is the first or the last of those tried
@@ -154,14 +150,11 @@ def lost_finals(task: Outline, head: str, results: Results) -> int:
 
 
 def is_lost(result: Result) -> bool:
-    """Whether a classifier diverged or learned little."""
     return not result.validation <= LOST  # nor a number
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A member of the family, by the rule and by what was added to it."""
-
     head: str
     qualified: int  # of the graph and VAE tasks
     least: float  # its least robustness

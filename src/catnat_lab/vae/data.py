@@ -25,7 +25,6 @@ class Images:
     drawn: Tensor
 
     def to(self, device: torch.device) -> Images:
-        """On another device."""
         return Images(*(t.to(device) for t in (self.train, self.validation, self.test, self.drawn)))
 
 

@@ -24,13 +24,11 @@ class Gather(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, there: Tensor, back: Tensor) -> Tensor:
-        """[..., T, C]."""
         ctx.save_for_backward(there, back)
         return gather_sum(x, there)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        """The same with the tables exchanged."""
         _, back = ctx.saved_tensors
         return gather_sum(gradient, back), None, None
 

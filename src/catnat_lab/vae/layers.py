@@ -30,7 +30,6 @@ class Parameter:
 
     @property
     def size(self) -> int:
-        """How many numbers it has."""
         return math.prod(self.shape)
 
 
@@ -48,15 +47,12 @@ class Layer:
 
 
 class Network:
-    """Layers one after the other."""
-
     def __init__(self, *layers: Layer) -> None:
         self.layers = layers
         self.parameters = [p for layer in layers for p in layer.parameters]
         self.buffers = [b for layer in layers for b in layer.buffers]
 
     def __call__(self, x: Tensor, parameters: list[Tensor], buffers: list[Tensor], training: bool) -> Tensor:
-        """The output for input [R, B, ...]."""
         p = b = 0
         for layer in self.layers:
             ends = p + len(layer.parameters), b + len(layer.buffers)
@@ -100,7 +96,6 @@ def linear(inputs: int, outputs: int) -> Layer:
 
 
 def relu() -> Layer:
-    """max(x, 0)."""
     return Layer(lambda x, p, b, training: torch.relu(x), affine=False)
 
 

@@ -13,8 +13,6 @@ from catnat_lab.vae.layers import Network, batch_norm, convolution, linear, relu
 
 @dataclass(frozen=True)
 class Autoencoder:
-    """Two networks for N variables of K classes."""
-
     variables: int
     classes: int
     encoder: Network

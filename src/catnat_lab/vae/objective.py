@@ -16,7 +16,6 @@ LEAST = -100.0  # a log-probability below it counts as this in p log p, which is
 
 
 def temperature(step: Tensor) -> Tensor:
-    """Of the relaxed samples at this step."""
     refreshed = torch.div(step, COOLED_EVERY, rounding_mode="floor") * COOLED_EVERY
     return torch.exp(-COOLING * refreshed).clamp(min=COLDEST)
 
@@ -43,7 +42,6 @@ def one_hot(index: Tensor, classes: int) -> Tensor:
 
 
 def gumbels(like: Tensor) -> Tensor:
-    """Standard Gumbel noise."""
     return -torch.empty_like(like).exponential_().log()
 
 

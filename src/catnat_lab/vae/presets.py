@@ -35,7 +35,6 @@ class Settings:
     samples: int = 512  # of the posterior, to judge by
 
     def __post_init__(self) -> None:
-        """Name what is wrong, before anything is written."""
         if self.table not in TABLES:
             raise UserError(f"table must be one of {', '.join(TABLES)}; got {self.table!r}")
         for name, cells in (("cells", self.cells), ("searched", self.searched)):
@@ -66,15 +65,12 @@ class Settings:
 
     @property
     def has_search(self) -> bool:
-        """Whether there is more than one rate to choose from."""
         return len(self.rates) > 1 or self.refined > 0
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 
     def plan(self, cell: str, steps: int) -> Plan:
-        """How the runs of a cell are trained."""
         variables, classes = sizes(cell)
         network, optimizer, estimator = {
             "adam": ("convolutional", "adam", "straight-through"),
@@ -110,7 +106,6 @@ PAPER = {
 
 
 def preset(name: str, table: str) -> Settings:
-    """The settings of that name for one of the tables."""
     if table not in TABLES:
         raise UserError(f"table must be one of {', '.join(TABLES)}; got {table!r}")
     paper = PAPER[table]

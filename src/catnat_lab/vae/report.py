@@ -56,13 +56,10 @@ SPARSE = (
 
 @dataclass(frozen=True)
 class Results(experiment.Results):
-    """All finished trials of a study, by data, cell and head."""
-
     source: str  # of the digits
 
 
 def load(study: Study) -> Results:
-    """Read a study back."""
     settings = study.note(NOTE)
     cells = dict.fromkeys((*settings["cells"], *settings["searched"]))
     places = [(data, cell, head) for data in settings["data"] for cell in cells for head in settings["heads"]]
@@ -109,7 +106,6 @@ def _table(results: Results, measure: str, name: str, lower: bool, *, with_paper
 
 
 def paper_of(table: str) -> dict[tuple[str, str, str], tuple[float, float, bool]]:
-    """The paper's numbers by data, cell and head."""
     rows = paper_rows(PAPER_FILES[table])
     cells = [f"{row['n_variables']}x{row['n_categories']}" for row in rows]
     return {
@@ -138,7 +134,6 @@ def _places(
 
 
 def write_report(results: Results, folder: Path) -> Path:
-    """Write report.html, report.md, the values and the curves as CSV; the path of the page."""
     report = Report(
         title=f"Categorical VAE beside the paper: {NAMES[results.settings['table']]}",
         summary=summary_of(results),
@@ -151,7 +146,6 @@ def write_report(results: Results, folder: Path) -> Path:
 
 
 def summary_of(results: Results) -> str:
-    """What was run, in a sentence or two."""
     settings, count = results.settings, results.settings.get("search_seeds", 1)
     if len(settings["rates"]) == 1 and not settings["refined"]:
         found = f"All have the rate {settings['rates'][0]:g}, and {settings['seeds']} seeds."
@@ -170,7 +164,6 @@ def summary_of(results: Results) -> str:
 
 
 def values_of(results: Results) -> Iterator[dict[str, object]]:
-    """One record a finished trial."""
     for (data, cell, head), found in results.records(*METRICS):
         n, k = sizes(cell)
         place = {"table": results.settings["table"], "data": data, "variables": n, "classes": k, "head": head}

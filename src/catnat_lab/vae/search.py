@@ -37,14 +37,11 @@ SHOWN = 10  # test images that are kept with a trained model, to show what it ma
 
 
 def study_name(table: str, data: str, cell: str, head: str) -> str:
-    """The name of one table cell's study."""
     return f"vae {table} {data} {cell} {head}"
 
 
 @dataclass
 class Autoencoders(Experiment):
-    """All cells of one of the tables."""
-
     plan: Settings
     digits: Digits = field(repr=False)
 
@@ -55,20 +52,16 @@ class Autoencoders(Experiment):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The plan."""
         return self.plan.as_dict()
 
     @cached_property
     def images(self) -> Images:
-        """As the table has them."""
         return images_of(self.digits, self.plan.data, split_test=self.plan.table == "mlp")
 
     def name(self, data: str, cell: str, head: str) -> str:
-        """Of one cell of the table."""
         return study_name(self.plan.table, data, cell, head)
 
     def left(self, done: Done) -> Sequence[Job]:
-        """The first stage that is not done."""
         stages = [*([self._coarse, self._refined] if self.plan.has_search else []), self._final]
         return next((jobs for stage in stages if (jobs := missing(done, stage(done)))), [])
 
@@ -122,7 +115,6 @@ class Autoencoders(Experiment):
         return [some for _, group in alike for some in super(Autoencoders, self).batches(list(group), size)]
 
     def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
-        """All side by side, as one program."""
         cell, final = _kind(jobs[0])
         plan = self.plan.plan(cell, self.plan.steps if final else self.plan.search_steps)
         if not final:  # the test images have no part in the choice of a rate

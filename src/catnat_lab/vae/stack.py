@@ -62,7 +62,6 @@ class Stack:
         self.step = torch.zeros((), dtype=torch.int64, device=device)  # steps taken
 
     def state(self) -> dict[str, Tensor]:
-        """All that changes, by name."""
         named = {f"buffer{i}": b for i, b in enumerate(self.buffers)}
         named |= {f"moment{i}": m for i, m in enumerate(self.moments)}
         return {"parameters": self.parameters.detach(), "step": self.step, **named}
@@ -74,7 +73,6 @@ class Stack:
 
     @torch.no_grad()
     def put(self, trained: dict[str, Tensor]) -> None:
-        """Make the models these."""
         for name, value in self.state().items():
             if name in trained:
                 value.copy_(trained[name])
@@ -98,7 +96,6 @@ class Stack:
         return self._network(self.model.decoder, z.flatten(2), views, training, 1)
 
     def decoder_matrices(self, views: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """The trained decoders between their ReLUs."""
         p, b = len(self.model.encoder.parameters), len(self.model.encoder.buffers)
         return self.model.decoder.as_matrices(self.model.variables * self.model.classes, views[p:], self.buffers[b:])
 

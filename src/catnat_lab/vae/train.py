@@ -33,8 +33,6 @@ TOLD_EVERY = 25  # steps between two calls of on_step: on a GPU a step takes les
 
 @dataclass(frozen=True)
 class Plan:
-    """What is trained, how long, and how it is judged."""
-
     network: str = "convolutional"
     variables: int = 20
     classes: int = 16
@@ -47,8 +45,6 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """What a run has become."""
-
     metrics: dict[str, float]
     curve: dict[str, list[float]] = field(default_factory=dict)
     model: dict[str, Tensor] = field(default_factory=dict)  # its parameters and buffers
@@ -77,11 +73,9 @@ class Trainer:
         self.repeated = Repeated(list(self.state().values()), device)
 
     def state(self) -> dict[str, Tensor]:
-        """All that changes."""
         return {**self.stack.state(), "order": self.order, "loss": self.loss}
 
     def step(self, done: int) -> None:
-        """One step of all runs, the next after so many."""
         if done % self.batches == 0:
             self.order.copy_(torch.rand(self.order.shape, device=self.device).argsort(1))
         self.repeated(self._step)
@@ -99,7 +93,6 @@ class Trainer:
         return judge(self.stack, self.images.validation, self.which, self.drawn, 1)
 
     def test(self) -> dict[str, Tensor]:
-        """All measures on the test images."""
         return judge(self.stack, self.images.test, self.which, self.drawn, self.plan.samples)
 
     @torch.no_grad()
@@ -165,7 +158,6 @@ Curve = dict[str, list[list[float]]]  # by measure, by point, by run
 
 
 def new_curve() -> Curve:
-    """No points yet."""
     return {"step": [], "train": [], "validation": [], "dead": []}
 
 
@@ -182,7 +174,6 @@ def _add_point(curve: Curve, trainer: Trainer, step: int) -> None:
 
 
 def checkpoint_of(folder: Path, runs: Sequence[Run], plan: Plan, device: torch.device | str = "cpu") -> Checkpoint:
-    """Of these runs, in any order."""
     by_head = sorted(runs, key=lambda run: run.head)  # as they are trained
     run = {"plan": asdict(plan), "runs": [asdict(run) for run in by_head], "device": torch.device(device).type}
     return Checkpoint.of(folder, run)

@@ -13,7 +13,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -32,6 +32,16 @@ def key_of(config: Mapping[str, Any]) -> str:
             raise ValueError(f"config must hold finite numbers; got {name!r}: {value!r}")
     whole = {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in config.items()}
     return json.dumps(whole, sort_keys=True)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that decides numbers: checked when it is made, and kept with them, so that nothing goes on as another."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON has it: with lists in place of tuples."""
+        plan: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return plan
 
 
 @dataclass(frozen=True)
@@ -97,15 +107,16 @@ class TimeIsUp(Exception):
 class Experiment(ABC):
     """Settings that are checked when it is made, and what follows from them. It can be pickled."""
 
+    plan: Any
     kind: ClassVar[str]  # the command, by which a study knows whose it is
     note: ClassVar[str]  # under which a study keeps the settings
     growing: ClassVar[tuple[str, ...]] = ()  # settings that a study may go on with more of
     unsaid: ClassVar[dict[str, Any]] = {}  # settings that older studies do not say, and what they were
 
     @property
-    @abstractmethod
     def settings(self) -> dict[str, Any]:
         """All that decides its numbers, as JSON can hold it."""
+        return dict(self.plan.as_dict())
 
     @abstractmethod
     def left(self, done: Done) -> Sequence[Job]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution, FloatDistribution
+from optuna.distributions import BaseDistribution
 from optuna.trial import create_trial
 
 from catnat_lab.errors import UserError
-from catnat_lab.experiment import Finished, Job
+from catnat_lab.experiment import Done, Experiment, Finished, Job, missing
 from catnat_lab.studies import quiet
 
 FURTHER_SEEDS = 1001  # the first one is 0; the final seeds are 1, 2, ...
+SEARCHING = ("coarse", "refined")
 
 
 def search_seeds(count: int) -> list[int]:
@@ -37,9 +39,44 @@ def best_rate(trials: Iterable[Finished]) -> float:
     return min(means, key=means.__getitem__)
 
 
-def between(low: float, high: float) -> BaseDistribution:
-    """Any rate from one to the other, on a logarithmic scale."""
-    return FloatDistribution(low, high, log=True)
+class RateSearch(Experiment):
+    """A coarse grid of rates, a refined one around its best, then the final seeds at the best of both.
+
+    The plan has ``rates``, how many to refine by, the ``ratio`` between those, ``search_seeds`` and ``seeds``.
+    """
+
+    @abstractmethod
+    def stages(self, done: Done) -> Iterator[list[Job]]:
+        """The jobs of one stage after the other; each is asked for when those before it are done."""
+
+    def left(self, done: Done) -> Sequence[Job]:
+        return next((jobs for stage in self.stages(done) if (jobs := missing(done, stage))), [])
+
+    def best(self, done: Done, cell: str, *stages: str) -> float:
+        return best_rate(trial for stage in stages for trial in done.finished(cell, stage=stage))
+
+    def tries(self, cell: str, stage: str, tried: Iterable[float]) -> list[Job]:
+        seeds, rounded = search_seeds(self.plan.search_seeds), [float(f"{rate:.3g}") for rate in tried]
+        return [Job(cell, {"stage": stage, "rate": rate, "seed": seed}) for rate in rounded for seed in seeds]
+
+    def coarse(self, cells: Iterable[str]) -> list[Job]:
+        return [job for cell in cells for job in self.tries(cell, "coarse", self.plan.rates)]
+
+    def refined(self, done: Done, cells: Iterable[str]) -> list[Job]:
+        # halves, because the power 0 is the coarse rate, which is known
+        powers = [power - self.plan.refined // 2 + 0.5 for power in range(self.plan.refined)]
+        best = {cell: self.best(done, cell, "coarse") for cell in cells} if powers else {}
+        return [
+            job
+            for cell, rate in best.items()
+            for job in self.tries(cell, "refined", [rate * self.plan.ratio**power for power in powers])
+        ]
+
+    def final(self, done: Done, cell: str, searched: str) -> list[Job]:
+        """The final seeds of a cell, at the best rate of one that was searched."""
+        before = done.finished(cell, stage="final")  # a search that went on later changes no line of a table
+        rate = before[0].config["rate"] if before else self.best(done, searched, *SEARCHING)
+        return [Job(cell, {"stage": "final", "rate": rate, "seed": seed}) for seed in range(1, self.plan.seeds + 1)]
 
 
 def proposed(

@@ -12,6 +12,7 @@ from typing import Any
 
 import optuna
 import pytest
+from optuna.distributions import FloatDistribution
 
 from catnat_lab import rates
 from catnat_lab.errors import UserError, plain
@@ -172,7 +173,7 @@ def test_a_study_of_another_experiment_is_refused(study: Study) -> None:
 
 
 def test_tpe_proposes_the_same_for_the_same_results_and_learns() -> None:
-    space = {"rate": rates.between(1e-4, 1.0)}
+    space = {"rate": FloatDistribution(1e-4, 1.0, log=True)}
     tried: list[Finished] = []
     for number in range(25):
         (job,) = rates.proposed("cell", space, {"seed": 0}, tried, 1)
@@ -186,7 +187,7 @@ def test_tpe_proposes_the_same_for_the_same_results_and_learns() -> None:
 
 def test_optuna_is_silent(study: Study, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder) -> None:
     run(Toy(), study)
-    rates.proposed("cell", {"rate": rates.between(0.1, 1.0)}, {}, [], 3)
+    rates.proposed("cell", {"rate": FloatDistribution(0.1, 1.0, log=True)}, {}, [], 3)
     assert capfd.readouterr() == ("", "") and not recwarn.list
 
 

@@ -31,8 +31,6 @@ class Gsl:
     """True edge probabilities; by default the preset's, as all that follows."""
     heads: tuple[str, ...] | None = None
     """Of softmax, sparsemax, catnat, catnat-sigmoid, catnat-natural and its forms: see docs/experiments.md, Heads."""
-    search: str | None = None
-    """How rates are searched: grid or tpe."""
     rates: tuple[float, ...] | None = None
     """The coarse grid of learning rates."""
     seeds: int | None = None

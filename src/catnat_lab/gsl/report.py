@@ -17,7 +17,7 @@ from catnat_lab import rates
 from catnat_lab.experiment import Results
 from catnat_lab.gsl.data import true_edges
 from catnat_lab.gsl.presets import PAPER
-from catnat_lab.gsl.search import NOTE, OPTIMAL, SEARCHING, study_name
+from catnat_lab.gsl.search import NOTE, OPTIMAL, study_name
 from catnat_lab.report import Cell, Column, PageFigure, Report, Table, paper_rows, printed, write_pages
 from catnat_lab.report.figures import (
     FAINT,
@@ -124,10 +124,8 @@ def write_report(results: Results, folder: Path) -> Path:
 
 def summary_of(results: Results) -> str:
     settings, count = results.settings, results.settings.get("search_seeds", 1)
-    grids = f", searched by {settings['search']}"
-    if settings["search"] == "grid":
-        refined = ", and a refined one around the best" if settings["refined"] else ""
-        grids = f", on a coarse grid that is widened by up to {settings['widen']} while the best is at its end{refined}"
+    refined = ", and a refined one around the best" if settings["refined"] else ""
+    grids = f", on a coarse grid that is widened by up to {settings['widen']} while the best is at its end{refined}"
     return (
         f"A graph of {settings['communities']} communities is recovered from {settings['pairs']} pairs (x, y) by the "
         f"energy score, for θ* = {', '.join(_thetas(results))} and the parameterizations "
@@ -177,7 +175,7 @@ def _least_errors(results: Results) -> str:
     """The error of θ if it, and not the validation score, had chosen the rate."""
     least = {}
     for head in results.settings["heads"]:
-        tried = [results.stage((theta, head), *SEARCHING) for theta in _thetas(results)]
+        tried = [results.stage((theta, head), *rates.SEARCHING) for theta in _thetas(results)]
         errors = [[e for e in rates.by_rate(some, "theta_mae").values() if math.isfinite(e)] for some in tried]
         if all(errors):
             least[head] = ", ".join(f"{min(some):.4f}" for some in errors)
@@ -251,7 +249,7 @@ class Trade(NamedTuple):
 def _trade(results: Results, theta: str) -> Trade:
     points, chosen = {}, {}
     for head in results.settings["heads"]:
-        if tried := results.stage((theta, head), *SEARCHING):
+        if tried := results.stage((theta, head), *rates.SEARCHING):
             errors, scores = (rates.by_rate(tried, measure) for measure in ("theta_mae", "validation_es"))
             points[head] = list(zip(errors.values(), scores.values(), strict=True))
             chosen[head] = list(errors).index(rates.best_rate(tried))

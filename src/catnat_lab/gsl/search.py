@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 
 from catnat_lab import rates
-from catnat_lab.experiment import Done, Experiment, Finished, Job, Outcome, Place, missing
+from catnat_lab.experiment import Done, Job, Outcome, Place
 from catnat_lab.gsl import train as training
 from catnat_lab.gsl.data import Dataset, make_dataset
 from catnat_lab.gsl.presets import Settings
@@ -22,7 +22,6 @@ from catnat_lab.gsl.train import Budget, Run
 
 NOTE = "gsl settings"
 OPTIMAL = "optimal"
-SEARCHING = ("coarse", "refined", "tpe")
 
 
 def study_name(theta: float, head: str) -> str:
@@ -30,7 +29,7 @@ def study_name(theta: float, head: str) -> str:
 
 
 @dataclass
-class GraphLearning(Experiment):
+class GraphLearning(rates.RateSearch):
     plan: Settings
     datasets: dict[float, Dataset] = field(default_factory=dict, repr=False)  # drawn when they are needed
 
@@ -43,77 +42,25 @@ class GraphLearning(Experiment):
             study_name(theta, head): (theta, head) for theta in self.plan.thetas for head in (*self.plan.heads, OPTIMAL)
         }
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        return self.plan.as_dict()
+    def stages(self, done: Done) -> Iterator[list[Job]]:
+        heads = [name for name, (_, head) in self.cells.items() if head != OPTIMAL]
+        optimal = [name for name in self.cells if name not in heads]
+        seeds = range(1, self.plan.seeds + 1)
+        yield [Job(name, {"stage": OPTIMAL, "seed": seed}) for name in optimal for seed in seeds]
+        yield self.coarse(heads)
+        yield [job for name in heads for job in self._wider(done, name)]
+        yield self.refined(done, heads)
+        yield [job for name in heads for job in self.final(done, name, name)]
 
-    def left(self, done: Done) -> Sequence[Job]:
-        stages = [self._optimal, *((self._tpe,) if self.plan.search == "tpe" else self._grids), self._final]
-        return next((jobs for stage in stages if (jobs := missing(done, stage(done)))), [])
-
-    @property
-    def _grids(self) -> tuple[Any, ...]:
-        return self._coarse, self._wider, self._refined
-
-    @property
-    def _seeds(self) -> range:
-        return range(1, self.plan.seeds + 1)
-
-    def _heads(self) -> list[str]:
-        return [name for name, (_, head) in self.cells.items() if head != OPTIMAL]
-
-    def _optimal(self, done: Done) -> list[Job]:
-        names = [name for name, (_, head) in self.cells.items() if head == OPTIMAL]
-        return [Job(name, {"stage": OPTIMAL, "seed": seed}) for name in names for seed in self._seeds]
-
-    def _coarse(self, done: Done) -> list[Job]:
-        return [job for name in self._heads() for job in self._tries(name, "coarse", self.plan.rates)]
-
-    def _wider(self, done: Done) -> list[Job]:
+    def _wider(self, done: Done, name: str) -> list[Job]:
         """The next rate beyond that end of the grid where the best is, unless enough were added."""
         low, high = min(self.plan.rates), max(self.plan.rates)
-        jobs = []
-        for name in self._heads():
-            tried = list(rates.by_rate(done.finished(name, stage="coarse")))
-            best = rates.best_rate(done.finished(name, stage="coarse"))
-            if best == tried[0] and sum(rate < low for rate in tried) < self.plan.widen:
-                jobs += self._tries(name, "coarse", [best / 2])
-            elif best == tried[-1] and sum(rate > high for rate in tried) < self.plan.widen:
-                jobs += self._tries(name, "coarse", [best * 2])
-        return jobs
-
-    def _refined(self, done: Done) -> list[Job]:
-        # halves, because the power 0 is the coarse rate, which is known
-        powers = [power - self.plan.refined // 2 + 0.5 for power in range(self.plan.refined)]
-        jobs = []
-        for name in self._heads():
-            best = rates.best_rate(done.finished(name, stage="coarse"))
-            jobs += self._tries(name, "refined", [best * self.plan.ratio**power for power in powers])
-        return jobs
-
-    def _tpe(self, done: Done) -> list[Job]:
-        """In batches of half the coarse grid, so that it learns from what it has seen."""
-        count, together = len(self.plan.rates) + self.plan.refined, max(1, len(self.plan.rates) // 2)
-        fixed = {"stage": "tpe", "seed": rates.search_seeds(1)[0]}
-        space = {"rate": rates.between(min(self.plan.rates), max(self.plan.rates))}
-        jobs = []
-        for name in self._heads():
-            tried = done.finished(name, stage="tpe")
-            jobs += rates.proposed(name, space, fixed, tried, min(together, count - len(tried)))
-        return jobs
-
-    def _final(self, done: Done) -> list[Job]:
-        jobs = []
-        for name in self._heads():
-            before = done.finished(name, stage="final")  # a search that went on later changes no line of a table
-            rate = before[0].config["rate"] if before else rates.best_rate(searched(done, name))
-            jobs += [Job(name, {"stage": "final", "rate": rate, "seed": seed}) for seed in self._seeds]
-        return jobs
-
-    def _tries(self, cell: str, stage: str, tried: Sequence[float]) -> list[Job]:
-        seeds = rates.search_seeds(self.plan.search_seeds)
-        rounded = [float(f"{rate:.3g}") for rate in tried]
-        return [Job(cell, {"stage": stage, "rate": rate, "seed": seed}) for rate in rounded for seed in seeds]
+        tried, best = list(rates.by_rate(done.finished(name, stage="coarse"))), self.best(done, name, "coarse")
+        if best == tried[0] and sum(rate < low for rate in tried) < self.plan.widen:
+            return self.tries(name, "coarse", [best / 2])
+        if best == tried[-1] and sum(rate > high for rate in tried) < self.plan.widen:
+            return self.tries(name, "coarse", [best * 2])
+        return []
 
     def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
         plan, device = self.plan, torch.device(place.device)
@@ -136,10 +83,6 @@ class GraphLearning(Experiment):
         )
         for job, outcome in zip(runs, outcomes, strict=True):
             yield job, Outcome(training.value_of(outcome), outcome.metrics, _record(job, outcome))
-
-
-def searched(done: Done, cell: str) -> list[Finished]:
-    return [trial for stage in SEARCHING for trial in done.finished(cell, stage=stage)]
 
 
 def _told(jobs: Sequence[Job]) -> str:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
+from catnat_lab import experiment
 from catnat_lab.checkpoint import Checkpoint
-from catnat_lab.errors import UserError
+from catnat_lab.errors import UserError, check, check_distinct, check_least, pick
 from catnat_lab.experiment import Done, Finished, Job, Outcome, Place, missing
 from catnat_lab.rl.settings import MinAtarSettings as Settings
-from catnat_lab.rl.settings import check_distinct, check_least, pick
 from catnat_lab.rl.sweep import GamesAndHeads
 from catnat_lab.stopping import noted_stops
 
@@ -28,7 +28,7 @@ SAVED_EVERY = 60.0  # seconds
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(experiment.Plan):
     games: tuple[str, ...] = ("Breakout", "Seaquest")
     heads: tuple[str, ...] = ("softmax", "catnat-natural")
     steps: int = 10_000_000
@@ -41,11 +41,9 @@ class Plan:
     def __post_init__(self) -> None:
         check_distinct(self, "games", "heads", "rates")
         check_least(self, steps=1, search_steps=1, search_seeds=1, envs=1)
-        if not 2 <= self.seeds < FIRST_SEARCH_SEED:
-            raise UserError(f"seeds must be at least 2 and below {FIRST_SEARCH_SEED}; got {self.seeds}")
-        for rate in self.rates:
-            if not 0 < rate < 1e3:
-                raise UserError(f"rates must be positive and below 1000; got {rate}")
+        told = f"be at least 2 and below {FIRST_SEARCH_SEED}"
+        check("seeds", [self.seeds], lambda seeds: 2 <= seeds < FIRST_SEARCH_SEED, told)
+        check("rates", self.rates, lambda rate: 0 < rate < 1e3, "be positive and below 1000")
         for game in self.games:
             for head in self.heads:
                 Settings(game, head, envs=self.envs)  # for its checks

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
+import math
+from dataclasses import dataclass, replace
+from typing import Any
 
-from catnat_lab.errors import UserError
+from catnat_lab.errors import UserError, check, check_known, check_least, pick
+from catnat_lab.experiment import Plan
 from catnat_lab.heads import check_head
 
 PAPER_STEPS = 8_000_000
 MINATAR = ("Breakout", "Asterix", "Freeway", "Seaquest", "SpaceInvaders")
-Chosen = TypeVar("Chosen")
+
+
+def is_positive(value: float) -> bool:
+    return 0 < value < math.inf
 
 
 @dataclass(frozen=True)
-class Ppo:
+class Ppo(Plan):
     game: str = "Breakout"
     head: str = "catnat-natural"
     steps: int = PAPER_STEPS  # of all copies of the game together
@@ -34,13 +38,11 @@ class Ppo:
         check_head(self.head)
         check_least(self, steps=1, envs=1, rollout=1, epochs=1, minibatches=1)
         for name in ("clip", "gradient"):
-            check_positive(name, getattr(self, name))
+            check(name, [getattr(self, name)], is_positive, "be positive")
         for name in ("entropy", "value"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise UserError(f"{name} must not be negative; got {getattr(self, name)}")
+            check(name, [getattr(self, name)], lambda value: 0 <= value < math.inf, "not be negative")
         for name in ("discount", "trace"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"{name} must be between 0 and 1; got {getattr(self, name)}")
+            check(name, [getattr(self, name)], lambda value: 0 <= value <= 1, "be between 0 and 1")
         if self.minibatch < 2:
             raise UserError(
                 f"minibatches must be at most half the {self.batch} steps of a rollout ({self.envs} envs x "
@@ -61,9 +63,6 @@ class Ppo:
         """How many rollouts there are: the last one is whole."""
         return -(-self.steps // self.batch)
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Settings(Ppo):
@@ -76,7 +75,7 @@ class Settings(Ppo):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_least(self, seed=0)
-        check_positive("rate", self.rate)
+        check("rate", [self.rate], is_positive, "be positive")
 
 
 @dataclass(frozen=True)
@@ -90,10 +89,8 @@ class MinAtarSettings(Ppo):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.game not in MINATAR:
-            raise UserError(f"game must be one of {', '.join(MINATAR)}; got {self.game!r}")
-        if self.head == "sparsemax":
-            raise UserError("head must be softmax or a catnat here; got 'sparsemax'")
+        check_known("game", [self.game], MINATAR)
+        check("head", [self.head], lambda head: head != "sparsemax", "be softmax or a catnat here")
         if self.batch % self.minibatches:
             raise UserError(f"minibatches must divide the {self.batch} steps of a rollout; got {self.minibatches}")
 
@@ -107,34 +104,3 @@ def preset(name: str, game: str) -> Settings:
     quick = replace(full, steps=min(full.steps, 100_000))
     smoke = replace(full, steps=64, envs=2, rollout=16, epochs=2, minibatches=2)
     return pick(name, {"smoke": smoke, "quick": quick, "paper": full})
-
-
-# -- checks that plans of studies have too -----------------------------------------------------------------------
-
-
-def pick(name: str, presets: Mapping[str, Chosen]) -> Chosen:
-    if name not in presets:
-        raise UserError(f"preset must be one of {', '.join(presets)}; got {name!r}")
-    return presets[name]
-
-
-def check_least(given: object, **least: int) -> None:
-    """Raise unless every setting is at least that."""
-    for name, low in least.items():
-        if getattr(given, name) < low:
-            raise UserError(f"{name} must be at least {low}; got {getattr(given, name)}")
-
-
-def check_positive(name: str, value: float) -> None:
-    """Raise unless it is positive and finite."""
-    if not 0 < value < float("inf"):
-        raise UserError(f"{name} must be positive; got {value}")
-
-
-def check_distinct(given: object, *names: str) -> None:
-    """Raise unless every setting holds some values, each once."""
-    for name in names:
-        values = getattr(given, name)
-        if not values or len(set(values)) < len(values):
-            told = ", ".join(map(str, values)) or "none"
-            raise UserError(f"{name} must hold at least one value, each once; got {told}")

@@ -5,22 +5,22 @@ Every trial is a run of its own, with a checkpoint of its own, so a study that w
 
 from __future__ import annotations
 
-import json
 import shutil
 import zlib
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 
-from catnat_lab import rates
+from catnat_lab import experiment, rates
+from catnat_lab.errors import check_distinct, check_least, pick
 from catnat_lab.experiment import Done, Experiment, Finished, Job, Outcome, Place, TimeIsUp, missing
 from catnat_lab.rl.games import check_game
-from catnat_lab.rl.settings import PAPER_STEPS, Settings, check_distinct, check_least, pick, preset
+from catnat_lab.rl.settings import PAPER_STEPS, Settings, preset
 from catnat_lab.rl.train import Result, train
 
 NOTE = "rl settings"
@@ -41,7 +41,7 @@ SPACE: dict[str, BaseDistribution] = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(experiment.Plan):
     games: tuple[str, ...] = ("Breakout", "Seaquest")
     heads: tuple[str, ...] = PAPER_HEADS
     steps: int = PAPER_STEPS
@@ -67,8 +67,6 @@ def plan_of(name: str) -> Plan:
 class GamesAndHeads(Experiment):
     """A study with a cell for every game and head of its plan; jobs are trained one by one."""
 
-    plan: Any
-
     @property
     def cells(self) -> dict[str, tuple[str, str]]:
         return {self.cell(game, head): (game, head) for game in self.plan.games for head in self.plan.heads}
@@ -76,11 +74,6 @@ class GamesAndHeads(Experiment):
     @staticmethod
     @abstractmethod
     def cell(game: str, head: str) -> str: ...
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        plan: dict[str, Any] = json.loads(json.dumps(asdict(self.plan)))
-        return plan
 
     def batches(self, jobs: Sequence[Job], size: int) -> list[list[Job]]:
         """Every job by itself, with a checkpoint of its own."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from catnat_lab.errors import UserError
+from catnat_lab.errors import UserError, check, check_known
 from catnat_lab.heads import tail_head
 from catnat_lab.tails.autoencoders import Autoencoder, convolutional, dense
 from catnat_lab.tails.classifiers import Classifier
@@ -24,11 +24,8 @@ SMALL = (SOFTMAX, SIGMOID, tail_head(0.05), PAPER)
 
 
 def tasks_of(kinds: Sequence[str], preset: str, digits: Path | None, corpus: Path) -> list[Task]:
-    for kind in kinds:
-        if kind not in KINDS:
-            raise UserError(f"tasks must be of {', '.join(KINDS)}; got {kind!r}")
-    if preset not in PRESETS:
-        raise UserError(f"preset must be one of {', '.join(PRESETS)}; got {preset!r}")
+    check("tasks", kinds, KINDS.__contains__, f"be of {', '.join(KINDS)}")
+    check_known("preset", [preset], PRESETS)
     few = FEW_IMAGES if preset == "smoke" else (None, None)
     make: dict[str, Callable[[], Sequence[Task]]] = {
         "graphs": lambda: [Graphs.of(theta) for theta in (0.1, 0.5, 0.9)],

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from catnat_lab.errors import UserError
+from catnat_lab.errors import UserError, check_known
 from catnat_lab.vae.digits import Digits
 
 VARIANTS = ("grey", "binary", "bernoulli")
@@ -30,9 +30,7 @@ class Images:
 
 def images_of(digits: Digits, variants: Sequence[str], split_test: bool) -> Images:
     """The variants' images. The last part of the training images is for validation, or half the test images."""
-    for variant in variants:
-        if variant not in VARIANTS:
-            raise UserError(f"data must be one of {', '.join(VARIANTS)}; got {variant!r}")
+    check_known("data", variants, VARIANTS)
     train, test = digits.train, digits.test
     if split_test:  # in a random order: the first half of MNIST's test images is easier than the second
         half = len(test) // 2

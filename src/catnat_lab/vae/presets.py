@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from catnat_lab.errors import UserError
+from catnat_lab import experiment
+from catnat_lab.errors import UserError, check, check_distinct, check_known, check_least, pick
 from catnat_lab.heads import PAPER_HEADS, check_head
 from catnat_lab.vae.data import VARIANTS
 from catnat_lab.vae.train import Plan
@@ -16,9 +17,7 @@ PAPER_CELLS = ("10x8", "10x16", "10x32", "20x8", "20x16", "20x32", "30x8", "30x1
 
 
 @dataclass(frozen=True)
-class Settings:
-    """All that decides the numbers of a study; kept in its database, so that it is never continued as another."""
-
+class Settings(experiment.Plan):
     table: str = "adam"
     cells: tuple[str, ...] = PAPER_CELLS  # variables x classes
     data: tuple[str, ...] = ("grey", "binary")
@@ -35,40 +34,24 @@ class Settings:
     samples: int = 512  # of the posterior, to judge by
 
     def __post_init__(self) -> None:
-        if self.table not in TABLES:
-            raise UserError(f"table must be one of {', '.join(TABLES)}; got {self.table!r}")
-        for name, cells in (("cells", self.cells), ("searched", self.searched)):
-            for cell in cells:
+        check_known("table", [self.table], TABLES)
+        for name in ("cells", "searched"):
+            for cell in getattr(self, name):
                 sizes(cell, name)
-        for name, values in (("cells", self.cells), ("data", self.data), ("heads", self.heads), ("rates", self.rates)):
-            if not values or len(set(values)) < len(values):
-                given = ", ".join(map(str, values)) or "none"
-                raise UserError(f"{name} must hold at least one value, each once; got {given}")
+        check_distinct(self, "cells", "data", "heads", "rates")
         if not self.searched:
             raise UserError("searched must hold at least one cell; got none")
         for name in self.heads:
             check_head(name)
-        for variant in self.data:
-            if variant not in VARIANTS:
-                raise UserError(f"data must be of {', '.join(VARIANTS)}; got {variant!r}")
-        for rate in self.rates:
-            if not 0 < rate <= 1e3:
-                raise UserError(f"rates must be positive and at most 1000; got {rate}")
-        least = {"refined": 0, "search_seeds": 1, "search_steps": 1, "seeds": 2, "steps": 1, "batch": 2, "samples": 1}
-        for name, low in least.items():
-            if getattr(self, name) < low:
-                raise UserError(f"{name} must be at least {low}; got {getattr(self, name)}")
-        if self.refined % 2:
-            raise UserError(f"refined must be even, as many rates above the best as below; got {self.refined}")
-        if not 1 < self.ratio < 1e3:
-            raise UserError(f"ratio must be above 1; got {self.ratio}")
+        check("data", self.data, VARIANTS.__contains__, f"be of {', '.join(VARIANTS)}")
+        check("rates", self.rates, lambda rate: 0 < rate <= 1e3, "be positive and at most 1000")
+        check_least(self, refined=0, search_seeds=1, search_steps=1, seeds=2, steps=1, batch=2, samples=1)
+        check("refined", [self.refined], lambda n: n % 2 == 0, "be even, as many rates above the best as below")
+        check("ratio", [self.ratio], lambda ratio: 1 < ratio < 1e3, "be above 1")
 
     @property
     def has_search(self) -> bool:
         return len(self.rates) > 1 or self.refined > 0
-
-    def as_dict(self) -> dict[str, Any]:
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 
     def plan(self, cell: str, steps: int) -> Plan:
         variables, classes = sizes(cell)
@@ -106,17 +89,15 @@ PAPER = {
 
 
 def preset(name: str, table: str) -> Settings:
-    if table not in TABLES:
-        raise UserError(f"table must be one of {', '.join(TABLES)}; got {table!r}")
-    paper = PAPER[table]
-    if name == "paper":
-        return paper
-    if name == "quick":  # one cell at one rate: enough to see the order of the heads
-        rate = {"adam": 0.002, "sgd": 0.01, "mlp": 0.0005}[table]
-        few = tuple(head for head in paper.heads if head != "sparsemax")
-        small: dict[str, Any] = {"data": paper.data[:1], "cells": ("10x8",), "searched": ("10x8",), "heads": few}
-        return replace(paper, **small, rates=(rate,), refined=0, steps=3000, seeds=2, samples=16)
-    if name == "smoke":
-        small = {"cells": ("4x4",), "searched": ("4x4",), "data": paper.data[:1], "rates": (0.001, 0.003), "refined": 2}
-        return replace(paper, **small, search_seeds=1, search_steps=3, steps=6, seeds=2, batch=20, samples=4)
-    raise UserError(f"preset must be one of smoke, quick, paper; got {name!r}")
+    paper = pick(table, PAPER, "table")
+    one: dict[str, Any] = {"data": paper.data[:1], "seeds": 2}
+    rate = {"adam": 0.002, "sgd": 0.01, "mlp": 0.0005}[table]
+    few = tuple(head for head in paper.heads if head != "sparsemax")
+    quick: dict[str, Any] = {"cells": ("10x8",), "searched": ("10x8",), "heads": few, "rates": (rate,), "refined": 0}
+    smoke: dict[str, Any] = {"cells": ("4x4",), "searched": ("4x4",), "rates": (0.001, 0.003), "refined": 2}
+    presets = {
+        "smoke": replace(paper, **one, **smoke, search_seeds=1, search_steps=3, steps=6, batch=20, samples=4),
+        "quick": replace(paper, **one, **quick, steps=3000, samples=16),  # one rate: enough to see the heads' order
+        "paper": paper,
+    }
+    return pick(name, presets)

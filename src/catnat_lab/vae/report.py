@@ -244,7 +244,7 @@ def _rates(results: Results) -> str:
     for cell in settings["searched"]:
         chosen = []
         for head in settings["heads"]:
-            if tried := results.stage((settings["data"][0], cell, head), "coarse", "refined"):
+            if tried := results.stage((settings["data"][0], cell, head), *rates.SEARCHING):
                 means = rates.by_rate(tried)
                 best = rates.best_rate(tried)
                 edge = len(means) > 1 and best in (min(means), max(means))

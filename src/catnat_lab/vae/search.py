@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 
 from catnat_lab import rates
 from catnat_lab.devices import on_device
-from catnat_lab.experiment import Done, Experiment, Job, Outcome, Place, missing
+from catnat_lab.experiment import Done, Job, Outcome, Place
 from catnat_lab.vae.data import Images, images_of
 from catnat_lab.vae.digits import Digits
 from catnat_lab.vae.presets import Settings, sizes
@@ -41,7 +41,7 @@ def study_name(table: str, data: str, cell: str, head: str) -> str:
 
 
 @dataclass
-class Autoencoders(Experiment):
+class Autoencoders(rates.RateSearch):
     plan: Settings
     digits: Digits = field(repr=False)
 
@@ -50,10 +50,6 @@ class Autoencoders(Experiment):
     growing: ClassVar[tuple[str, ...]] = ("cells", "searched", "data", "heads", "seeds")
     unsaid: ClassVar[dict[str, Any]] = {"search_seeds": 1}
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        return self.plan.as_dict()
-
     @cached_property
     def images(self) -> Images:
         return images_of(self.digits, self.plan.data, split_test=self.plan.table == "mlp")
@@ -61,53 +57,31 @@ class Autoencoders(Experiment):
     def name(self, data: str, cell: str, head: str) -> str:
         return study_name(self.plan.table, data, cell, head)
 
-    def left(self, done: Done) -> Sequence[Job]:
-        stages = [*([self._coarse, self._refined] if self.plan.has_search else []), self._final]
-        return next((jobs for stage in stages if (jobs := missing(done, stage(done)))), [])
+    def stages(self, done: Done) -> Iterator[list[Job]]:
+        plan = self.plan
+        searched = [self.name(plan.data[0], cell, head) for cell in plan.searched for head in plan.heads]
+        if plan.has_search:
+            yield self.coarse(searched)
+            yield self.refined(done, searched)
+        every = product(plan.cells, plan.data, plan.heads)
+        nearest = {cell: self.nearest(cell) for cell in plan.cells}
+        yield [
+            job
+            for cell, data, head in every
+            for job in self.final(done, self.name(data, cell, head), self.name(plan.data[0], nearest[cell], head))
+        ]
 
-    def _coarse(self, done: Done) -> list[Job]:
-        cells = [(cell, head) for cell in self.plan.searched for head in self.plan.heads]
-        return [job for cell, head in cells for job in self._tries(cell, head, "coarse", self.plan.rates)]
+    def best(self, done: Done, cell: str, *stages: str) -> float:
+        return super().best(done, cell, *stages) if self.plan.has_search else self.plan.rates[0]
 
-    def _refined(self, done: Done) -> list[Job]:
-        # halves, because the power 0 is the coarse rate, which is known
-        powers = [power - self.plan.refined // 2 + 0.5 for power in range(self.plan.refined)]
-        jobs = []
-        for cell in self.plan.searched:
-            for head in self.plan.heads:
-                best = self._best(done, cell, head, "coarse")
-                jobs += self._tries(cell, head, "refined", [best * self.plan.ratio**power for power in powers])
-        return jobs
-
-    def _tries(self, cell: str, head: str, stage: str, tried: Sequence[float]) -> list[Job]:
-        name, seeds = self.name(self.plan.data[0], cell, head), rates.search_seeds(self.plan.search_seeds)
-        rounded = [float(f"{rate:.3g}") for rate in tried]
-        return [Job(name, {"stage": stage, "rate": rate, "seed": seed}) for rate in rounded for seed in seeds]
-
-    def _final(self, done: Done) -> list[Job]:
-        jobs = []
-        for cell, data, head in product(self.plan.cells, self.plan.data, self.plan.heads):
-            name = self.name(data, cell, head)
-            before = done.finished(name, stage="final")  # a search that grew later changes no line of a table
-            rate = before[0].config["rate"] if before else self.best_rate(done, cell, head)
-            seeds = range(1, self.plan.seeds + 1)
-            jobs += [Job(name, {"stage": "final", "rate": rate, "seed": seed}) for seed in seeds]
-        return jobs
-
-    def best_rate(self, done: Done, cell: str, head: str) -> float:
-        """The rate with the best validation bound, of this cell or of the nearest one that was searched."""
-        if not self.plan.has_search:
-            return self.plan.rates[0]
+    def nearest(self, cell: str) -> str:
+        """The searched cell whose rates a cell takes."""
         n, k = sizes(cell)
 
         def far(other: str) -> float:
             return abs(math.log(sizes(other)[0] / n)) + abs(math.log(sizes(other)[1] / k))
 
-        return self._best(done, min(self.plan.searched, key=far), head, "coarse", "refined")
-
-    def _best(self, done: Done, cell: str, head: str, *stages: str) -> float:
-        name = self.name(self.plan.data[0], cell, head)
-        return rates.best_rate(trial for stage in stages for trial in done.finished(name, stage=stage))
+        return min(self.plan.searched, key=far)
 
     def batches(self, jobs: Sequence[Job], size: int) -> list[list[Job]]:
         """Of one cell and length each."""

@@ -9,7 +9,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from catnat_lab.errors import UserError
+from catnat_lab.errors import check_known
 from catnat_lab.heads import Head, head, natural_reach
 from catnat_lab.vae.adam import adam_step
 from catnat_lab.vae.layers import Network
@@ -35,8 +35,7 @@ class Stack:
         names = [run.head for run in runs]
         if names != sorted(names):
             raise ValueError("runs must be sorted by head")
-        if optimizer not in OPTIMIZERS:
-            raise UserError(f"optimizer must be one of {', '.join(OPTIMIZERS)}; got {optimizer!r}")
+        check_known("optimizer", [optimizer], OPTIMIZERS)
         self.runs, self.model, self.optimizer = list(runs), model, optimizer
         self.heads: list[tuple[slice, Head]] = []
         first = 0

@@ -1,7 +1,5 @@
 """`catnat`, also as `python -m catnat_lab`."""
 
-from __future__ import annotations
-
 import sys
 
 

@@ -1,7 +1,5 @@
 """The command line. Bad input is one line and exit code 2. Nothing heavy is imported before a command is known."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """How a GPU is used while something trains."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext

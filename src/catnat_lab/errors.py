@@ -1,7 +1,5 @@
 """What a user did wrong, said in one line. The command line prints it and ends with code 2."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar

@@ -4,8 +4,6 @@ A batch is tried three times, in whatever way it fails: by an exception, or with
 jobs count as failed, with the reason, and the study goes on without them.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import multiprocessing

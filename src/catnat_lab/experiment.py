@@ -6,8 +6,6 @@ where training happens (`executors`) is none of an experiment's business. Beside
 back and writes its report (`Reporter`); `registry` knows them all.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import time

@@ -4,8 +4,6 @@ A head knows how many scores K classes take, their log-probabilities, and the wa
 that experiments start every parameterization from the same distribution.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Where a number comes from: the command, the commit, the machine and the versions."""
 
-from __future__ import annotations
-
 import datetime
 import os
 import platform

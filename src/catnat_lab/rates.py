@@ -1,7 +1,5 @@
 """How rates, and other hyperparameters, are searched: on seeds of their own, by the mean of what they come to."""
 
-from __future__ import annotations
-
 import zlib
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence

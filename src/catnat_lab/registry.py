@@ -1,7 +1,5 @@
 """All experiments that keep a study: the note by which it is known, and the module that reports it."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import cast
 

@@ -4,8 +4,6 @@ Every function refuses a value that is not finite. A run that diverged is a find
 averaged: count such runs and leave them out before, or rank the method as failed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

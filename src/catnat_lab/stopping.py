@@ -1,7 +1,5 @@
 """Ctrl-C at a good moment: a loop saves what it has before it ends."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading

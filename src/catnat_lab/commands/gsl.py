@@ -1,7 +1,5 @@
 """`catnat gsl` and `catnat demo`."""
 
-from __future__ import annotations
-
 from catnat_lab.commands.options import Demo, Gsl
 from catnat_lab.commands.parts import DATABASE, at_once, chosen, device_of, report_on, run_study, say
 from catnat_lab.executors import begin

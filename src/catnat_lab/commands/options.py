@@ -1,7 +1,5 @@
 """What can be asked for on the command line. Light: what it takes to do it is imported when it is done."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar

@@ -1,7 +1,5 @@
 """What commands share: the device, the bars, where numbers come from, and how results are shown."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

@@ -1,7 +1,5 @@
 """`catnat playground`: one HTML file that computes and draws by itself. docs/conf.py puts it into the docs too."""
 
-from __future__ import annotations
-
 import webbrowser
 from pathlib import Path
 

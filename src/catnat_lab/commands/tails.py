@@ -1,7 +1,5 @@
 """`catnat tails`."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

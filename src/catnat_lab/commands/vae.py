@@ -1,7 +1,5 @@
 """`catnat vae`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

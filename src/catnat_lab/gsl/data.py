@@ -3,8 +3,6 @@
 y = A x W with A_ij ~ Bernoulli(theta*_ij), x ~ N(0, 1), drawn anew for every pair (x, y).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -7,8 +7,6 @@ serve the whole batch, so the gradient needs a weight a graph, not a weight a gr
 whether its graphs are shared so.)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

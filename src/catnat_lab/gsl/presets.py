@@ -1,7 +1,5 @@
 """What one study of graph structure learning runs: `smoke` in seconds, `quick` in minutes on two cores, `paper` all."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

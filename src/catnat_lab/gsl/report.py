@@ -1,7 +1,5 @@
 """The report of graph structure learning, from what the study holds and nothing else."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path

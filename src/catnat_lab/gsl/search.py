@@ -5,8 +5,6 @@ best; then the final seeds at the rate with the lowest validation score of all, 
 step follows from what is done, so a study that was stopped goes on where it was.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar

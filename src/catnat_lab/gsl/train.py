@@ -4,8 +4,6 @@ A run draws its random numbers from a stream of its own, so what it becomes does
 training is training one by one, in a fraction of the time.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A report as one HTML file that needs nothing beside itself, the same as Markdown, and numbers as CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 import os

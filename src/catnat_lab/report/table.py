@@ -18,8 +18,6 @@ value
     it and more than its rounding. One entry a cell, the reference's included; only where means should be the same.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

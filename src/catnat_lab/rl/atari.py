@@ -1,7 +1,5 @@
 """Atari games by ale-py's native vectorised environments."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

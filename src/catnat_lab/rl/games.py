@@ -4,8 +4,6 @@ A game is where its random stream and the actions since its episode began have l
 a game goes on exactly where it was by playing them again.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from dataclasses import dataclass, field

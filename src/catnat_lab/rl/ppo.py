@@ -4,8 +4,6 @@ On a GPU one step of play and one minibatch of learning are captured graphs: a r
 so that it is free for the games.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The report of reinforcement learning, of a sweep and of MinAtar, from what the study holds and nothing else."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """All that decides a training run, with the defaults of the paper's codebase, and three presets."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Any

@@ -3,8 +3,6 @@
 Every trial is a run of its own, with a checkpoint of its own, so a study that was stopped goes on within a trial.
 """
 
-from __future__ import annotations
-
 import shutil
 import zlib
 from abc import abstractmethod

@@ -1,7 +1,5 @@
 """One run from its start, or from where it was stopped, to its end: checkpoints, curves, and what it came to."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -1,7 +1,5 @@
 """Play with a trained policy, and show it as an animated picture."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Categorical VAEs on MNIST: the convolutional one by straight-through samples, the dense one by the score function."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What is trained: a job is one run, a task trains many of them as one program, a ledger keeps what they came to."""
 
-from __future__ import annotations
-
 import json
 import math
 from abc import ABC, abstractmethod

@@ -1,7 +1,5 @@
 """The study as tables and one figure; every sentence is computed from the runs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 

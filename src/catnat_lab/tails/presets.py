@@ -1,7 +1,5 @@
 """Which tasks there are, at which length: `smoke` in some minutes on a CPU, `full` for a GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path

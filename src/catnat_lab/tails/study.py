@@ -1,7 +1,5 @@
 """The study: every task's rates on its search seeds, then its final seeds; in slices of time, resumed where it was."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice

@@ -19,8 +19,6 @@ the graph and VAE tasks. The default is the member that loses the fewest runs, a
 is best.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """MNIST's images: from a folder, or fetched once and kept in the user's cache, or a small stand-in for them."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import struct

@@ -1,7 +1,5 @@
 """How good trained autoencoders are: bounds on the log-likelihood of images they have not seen."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

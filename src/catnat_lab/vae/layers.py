@@ -5,8 +5,6 @@ transpose; so R small networks take the launches of one, and train as fast as th
 [R, B, places, channels]. Weights start as PyTorch's own layers do.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

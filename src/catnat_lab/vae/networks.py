@@ -4,8 +4,6 @@ The encoder gives N x K numbers, of which a head uses as many as it has scores: 
 side by side. Both take and give images of 784 pixels; the decoder gives logits.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from catnat_lab.vae.layers import Network, batch_norm, convolution, linear, relu, shape, transposed_convolution

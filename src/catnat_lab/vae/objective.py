@@ -1,7 +1,5 @@
 """What a step descends: minus the evidence lower bound, through relaxed samples or by the score function."""
 
-from __future__ import annotations
-
 import math
 
 import torch

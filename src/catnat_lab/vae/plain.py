@@ -1,7 +1,5 @@
 """The convolutional autoencoder in torch.nn: one trained run as ordinary modules, to use elsewhere and to check by."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

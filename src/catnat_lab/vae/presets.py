@@ -1,7 +1,5 @@
 """What one study of the categorical VAE runs: `smoke` to see it run, `quick` in minutes on two cores, `paper` all."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The report of the categorical VAE, from what the study and the kept models hold and nothing else."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

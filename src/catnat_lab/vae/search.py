@@ -5,8 +5,6 @@ the nearest searched one. All runs of a cell train as one stack. Each step follo
 was stopped goes on where it was.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator, Sequence

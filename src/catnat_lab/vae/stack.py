@@ -1,7 +1,5 @@
 """R autoencoders as one: their parameters in one matrix [R, P], their heads side by side, and how they step."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby

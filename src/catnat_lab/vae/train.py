@@ -4,8 +4,6 @@ Runs of a stack share the code, the noise's stream and nothing else. The same st
 results, also if it was stopped and went on.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

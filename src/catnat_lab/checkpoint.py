@@ -4,15 +4,13 @@ The file is renamed into place when it is complete, so a kill while it is writte
 other file.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -39,7 +37,7 @@ class Checkpoint:
     run: dict[str, Any]
 
     @classmethod
-    def of(cls, folder: Path, run: dict[str, Any]) -> Checkpoint:
+    def of(cls, folder: Path, run: dict[str, Any]) -> Self:
         """In a file that is named by the run, where a folder has many."""
         name = hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()[:16]
         return cls(folder / f"{name}.safetensors", run)

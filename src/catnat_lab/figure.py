@@ -4,26 +4,21 @@ The setting is the paper's Figure 1: three classes, the uniform distribution as 
 trajectory starts from one of the same six distributions, so that the parameterizations differ and nothing else does.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
+from matplotlib.axes import Axes
+from matplotlib.contour import ContourSet
 from matplotlib.figure import Figure
 from torch import Tensor
 
 import catnat
 import catnat.torch as ct
 from catnat_lab.errors import UserError
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.contour import ContourSet
 
 RATE = 0.5  # one learning rate for all, small enough that every trajectory is smooth
 STEPS = 200

@@ -1,7 +1,5 @@
 """`catnat rl`, and what belongs to it: `rl-sweep`, `rl-minatar` and `rl-watch`."""
 
-from __future__ import annotations
-
 import json
 import sys
 from functools import cache

@@ -1,7 +1,5 @@
 """`catnat report`, `catnat status` and `catnat figure`: what there is already."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

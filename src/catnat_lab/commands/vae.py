@@ -30,7 +30,6 @@ def vae(options: Vae) -> None:
         before = study.settle_note(SOURCE, held)
         if before["checksum"] != held["checksum"]:
             raise UserError(f"this study was begun with other digits: {before['source']}; now {held['source']}")
-        say(experiment.cost(study, stacked, device))
         run_study(experiment, study, output, device, batch=stacked, note=PROVENANCE, on=on)
         for left in (output / CHECKPOINTS).glob("*"):  # of stacks that went on in other company
             left.unlink(missing_ok=True)

@@ -138,9 +138,6 @@ def values_of(results: Results) -> Iterator[dict[str, object]]:
         yield {"theta_star": theta, "head": head} | found
 
 
-# -- what the table does not show ------------------------------------------------------------------------------------
-
-
 def remarks_of(results: Results) -> list[str]:
     """Computed from the trials and, for a study of the paper's size, what the paper leaves open."""
     found = [_in_pairs(results), _least_errors(results), _lost_edges(results)]
@@ -193,9 +190,6 @@ def _lost_edges(results: Results) -> str:
         where = ", ".join(f"{lost.count(theta)} at {theta:g}" for theta in dict.fromkeys(lost))
         counts += [f"{head} {len(lost)} of {len(learned)}{f' ({where})' if where else ''}"] if learned else []
     return f"Final runs that lost a true edge (θ < θ*/4), by θ*: {'; '.join(counts)}." if counts else ""
-
-
-# -- figures ---------------------------------------------------------------------------------------------------------
 
 
 def figures_of(results: Results) -> Iterator[PageFigure]:

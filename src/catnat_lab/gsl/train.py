@@ -170,9 +170,6 @@ def train(
     return [outcomes[i] for i in range(len(runs))]
 
 
-# -- judging -----------------------------------------------------------------------------------------------------
-
-
 class _Data:
     """The data sets of R runs: each distinct one is kept once, and a run knows which is its own."""
 

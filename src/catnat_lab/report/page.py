@@ -30,22 +30,13 @@ class PageFigure:
 
 @dataclass(frozen=True)
 class Report:
-    """All that a page shows. It begins with the verdict on the first table and a figure of it.
-
-    Args:
-        title: the page's title.
-        summary: what was run, in a few sentences.
-        provenance: where it comes from: command, commit, machine, versions, date, time and the like.
-        tables: our numbers, beside the paper's where it has some.
-        remarks: what else the runs show; the computed disagreements come by themselves.
-        figures: the figures in their order.
-    """
+    """All that a page shows. It begins with the verdict on the first table and a figure of it."""
 
     title: str
-    summary: str
-    provenance: Mapping[str, str]
+    summary: str  # what was run, in a few sentences
+    provenance: Mapping[str, str]  # command, commit, machine, versions, date, time and the like
     tables: tuple[Table, ...]
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()  # what else the runs show; the computed disagreements come by themselves
     figures: tuple[PageFigure, ...] = ()
 
     @property

@@ -28,6 +28,7 @@ from statistics import fmean
 from typing import Literal, NamedTuple
 
 from rich import box
+from rich.columns import Columns
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table as RichTable
@@ -39,7 +40,6 @@ BASELINE = "softmax"
 LINE = "parameterization"  # what the lines of every table are
 ALPHA = 0.05
 TOLERANCE = 0.02  # of the paper's mean: a smaller offset is a matter of data and hardware, not of the claim
-WIDTH = 100  # of a terminal
 DASH = "–"
 RULE = (
     "Means ± standard deviations over the final seeds. "
@@ -93,33 +93,19 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A results table: ``groups`` of ``lines`` (rows) by ``columns``.
-
-    Args:
-        title: what the table shows.
-        measure: what its verdict is about, for example "error of θ".
-        group_name: what the groups are, for example "θ*".
-        groups: the groups in their order.
-        lines: the parameterizations that compete for the bold mark, in their order.
-        columns: the measures.
-        cells: by (group, line, column's key). A missing key is a run that is not finished and has no paper number.
-        headline: the keys of the columns that the verdict is about; all of them where none is given.
-        reference_line: a line that is shown, and compared with the paper's, but does not compete.
-        paper_count: over how many seeds the paper's means and deviations are.
-        compares_values: whether our means should be the paper's; not where ours are trained for another length.
-    """
+    """A results table: ``groups`` of ``lines`` (rows) by ``columns``."""
 
     title: str
-    measure: str
-    group_name: str
+    measure: str  # what its verdict is about, for example "error of θ"
+    group_name: str  # what the groups are, for example "θ*"
     groups: tuple[str, ...]
-    lines: tuple[str, ...]
+    lines: tuple[str, ...]  # the parameterizations that compete for the bold mark
     columns: tuple[Column, ...]
-    cells: dict[Key, Cell]
-    headline: tuple[str, ...] = ()
-    reference_line: str | None = None
-    paper_count: int = 10
-    compares_values: bool = True
+    cells: dict[Key, Cell]  # a missing one is a run that is not finished and has no paper number
+    headline: tuple[str, ...] = ()  # the keys of the columns that the verdict is about; none: all
+    reference_line: str | None = None  # is shown, and compared with the paper's, but does not compete
+    paper_count: int = 10  # seeds that the paper's means and deviations are over
+    compares_values: bool = True  # whether our means should be the paper's: not where ours are trained otherwise
 
     def __post_init__(self) -> None:
         keys = tuple(column.key for column in self.columns)
@@ -145,6 +131,10 @@ class Table:
     @property
     def has_paper(self) -> bool:
         return any(cell.paper_mean is not None for cell in self.cells.values())
+
+    @property
+    def whose(self) -> tuple[str, ...]:
+        return ("ours", "paper") if self.has_paper else ("ours",)
 
     @property
     def contests(self) -> Iterator[tuple[str, Column]]:
@@ -472,8 +462,7 @@ def markdown(table: Table) -> str:
 
 def _rows(judgement: Judgement) -> Iterator[list[str]]:
     table = judgement.table
-    whose = ("ours", "paper") if table.has_paper else ("ours",)
-    headings = [f"{column.heading}, {who}" for column in table.columns for who in whose]
+    headings = [f"{column.heading}, {who}" for column in table.columns for who in table.whose]
     yield [escaped(name) for name in (table.group_name, LINE, *headings)]
     for group in table.groups:
         for line in table.rows:
@@ -522,69 +511,35 @@ def _strong(text: str, is_bold: bool) -> str:
 
 
 def terminal(table: Table) -> RenderableType:
-    """The table for `rich.print`: ours above the paper's, and below it where they disagree.
+    """The table for `rich.print`, one a measure, and below it where ours and the paper's disagree.
 
-    A table too wide for 100 columns is cut into several below one another. Stars mark what is bold elsewhere, since a
-    terminal may not show bold.
+    Stars mark what is bold elsewhere, since a terminal may not show bold.
     """
     judgement = judge(table)
     parts: list[RenderableType] = [Text(table.title, style="bold")]
-    for columns in _packed(judgement):
-        parts += [_grid(judgement, columns), Text()]
+    parts.append(Columns([_measured(judgement, column) for column in table.columns], padding=(1, 4)))
     parts.append(Text(f"{STARS}   !n disagreement n, below." if table.has_paper else STARS))
     if table.has_paper:
         entries = [f"{number}. {entry.text}" for number, entry in enumerate(judgement.disagreements, 1)]
         parts += [Text(agreement(judgement)), Text("\nWhere we disagree with the paper", style="bold")]
-        parts += [_indented(text) for text in entries or [NONE_FOUND]]
+        parts += [Padding(Text(text), (0, 0, 0, 2)) for text in entries or [NONE_FOUND]]
     if judgement.notes:
-        parts += [Text("\nNotes", style="bold"), *map(_indented, judgement.notes)]
+        parts += [Text("\nNotes", style="bold"), *(Padding(Text(note), (0, 0, 0, 2)) for note in judgement.notes)]
     return Group(*parts)
 
 
-def _indented(text: str) -> RenderableType:
-    return Padding(Text(text), (0, 0, 0, 2))
-
-
-def _packed(judgement: Judgement) -> Iterator[list[Column]]:
-    """The columns in as few bundles as fit, in their order, at least one a bundle."""
-    table, bundle = judgement.table, list[Column]()
-    fixed = sum(
-        max(map(len, some)) + 2 for some in ((table.group_name, *table.groups), (LINE, *table.rows), ("paper",))
-    )
-    used = fixed
-    for column in table.columns:
-        texts = [text for g in table.groups for line in table.rows for text in _texts(judgement, g, line, column)]
-        width = max(map(len, (column.heading, *texts))) + 2
-        if bundle and used + width > WIDTH:
-            yield bundle
-            bundle, used = [], fixed
-        bundle.append(column)
-        used += width
-    yield bundle
-
-
-def _grid(judgement: Judgement, columns: Sequence[Column]) -> RichTable:
+def _measured(judgement: Judgement, column: Column) -> RichTable:
     table = judgement.table
-    drawn = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)  # two blanks between columns
-    for name in (table.group_name, LINE, "", *(column.heading for column in columns)):
+    drawn = RichTable(title=Text(column.heading), box=box.SIMPLE_HEAD, show_edge=False)
+    for name in (table.group_name, LINE, *table.whose):
         drawn.add_column(Text(name), no_wrap=True)
     for group in table.groups:
         for line in table.rows:
-            ours, paper = zip(*(_texts(judgement, group, line, column) for column in columns), strict=True)
+            shown = judgement.shown(group, line, column)
+            marks = f" !{','.join(map(str, shown.marks))}" if shown.marks else ""
+            both = ((shown.ours, shown.bold), (shown.paper, shown.paper_bold))
+            cells = [Text(f"{text}*", style="bold") if is_bold else Text(text) for text, is_bold in both]
             name = group if line == table.rows[0] else ""  # it stands once
-            drawn.add_row(Text(name), Text(line), "ours", *map(_styled, ours))
-            if table.has_paper:
-                drawn.add_row("", "", "paper", *map(_styled, paper), end_section=line == table.rows[-1])
+            cells[0].append(marks)
+            drawn.add_row(Text(name), Text(line), *cells[: len(table.whose)], end_section=line == table.rows[-1])
     return drawn
-
-
-def _texts(judgement: Judgement, group: str, line: str, column: Column) -> tuple[str, str]:
-    """Ours and the paper's, with a star for bold and the numbers of the disagreements."""
-    shown = judgement.shown(group, line, column)
-    marks = f" !{','.join(map(str, shown.marks))}" if shown.marks else ""
-    upper = f"{shown.ours}{'*' if shown.bold else ''}{marks}"
-    return upper.replace(" ± ", "±"), f"{shown.paper}{'*' if shown.paper_bold else ''}".replace(" ± ", "±")
-
-
-def _styled(text: str) -> Text:
-    return Text(text, style="bold" if "*" in text else "")

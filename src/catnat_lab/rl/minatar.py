@@ -30,9 +30,6 @@ LAST = 0.1  # the final score is the mean over the episodes that end in this las
 Parameters = dict[str, Array]
 
 
-# -- games -------------------------------------------------------------------------------------------------------
-
-
 class Game(NamedTuple):
     inside: Any  # gymnax's state
     seen: Array  # bool [10, 10, channels]
@@ -57,9 +54,6 @@ class StickyGame:
         action = jnp.where(jax.random.bernoulli(sticking, STICKY), game.last, action)
         seen, inside, reward, ended, late, _ = self.env.step(stepping, game.inside, action, self.rules)
         return Game(inside, seen > 0, jnp.where(ended | late, 0, action)), reward, ended | late
-
-
-# -- heads -------------------------------------------------------------------------------------------------------
 
 
 class Head(NamedTuple):
@@ -101,9 +95,6 @@ def _softmax_draw(key: Array | None, scores: Array, index: Array | None = None) 
     return cj.Draw(index, log_prob, -(jnp.exp(log_probs) * log_probs).sum(-1))
 
 
-# -- network -----------------------------------------------------------------------------------------------------
-
-
 def new_parameters(key: Array, channels: int, scores: int) -> Parameters:
     """A convolution and a dense layer, which policy and value share, and one layer each; orthogonal, without biases."""
     orthogonal = jax.nn.initializers.orthogonal
@@ -130,9 +121,6 @@ def apply(p: Parameters, seen: Array) -> tuple[Array, Array]:
     x = jax.nn.relu(x).reshape(len(seen), -1)
     x = jax.nn.relu(x @ p["dense"] + p["dense bias"])
     return x @ p["policy"] + p["policy bias"], (x @ p["value"] + p["value bias"])[:, 0]
-
-
-# -- training ----------------------------------------------------------------------------------------------------
 
 
 class State(NamedTuple):

@@ -90,8 +90,6 @@ class Learner:
     def steps(self) -> int:
         return self.updates * self.settings.batch
 
-    # -- play ----------------------------------------------------------------------------------------------------
-
     def play(self) -> list[Episode]:
         """Fill the rollout, and estimate its advantages."""
         self.place.zero_()
@@ -154,8 +152,6 @@ class Learner:
         self.scores[step.over], self.lengths[step.over] = 0, 0
         return ended
 
-    # -- learn ---------------------------------------------------------------------------------------------------
-
     def learn(self) -> None:
         settings = self.settings
         left = 1 - self.updates / settings.updates if settings.anneal else 1.0
@@ -199,8 +195,6 @@ class Learner:
         with torch.no_grad():
             kl, clipped = (ratio - 1 - log_ratio).mean(), ((ratio - 1).abs() > settings.clip).float().mean()
             self.measured += torch.stack([policy_loss, value_loss, entropy, kl, clipped, norm])
-
-    # -- stop and go on ------------------------------------------------------------------------------------------
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors that an exact resume needs, by name."""
@@ -250,9 +244,6 @@ def _adam(parameters: list[nn.Parameter], rate: float, device: torch.device) -> 
         steps = torch.zeros((), device=device) if captured else torch.zeros(())
         optimizer.state[parameter] = {"step": steps, **moments}
     return optimizer
-
-
-# -- network ----------------------------------------------------------------------------------------------------------
 
 
 def orthogonal(layer: nn.Linear | nn.Conv2d, gain: float = math.sqrt(2)) -> nn.Module:

@@ -173,9 +173,6 @@ def curves_of(results: Results) -> Iterator[dict[str, object]]:
                     yield place | {"seed": run.seed, "step": round(step), "score": score}
 
 
-# -- what the table does not show ------------------------------------------------------------------------------------
-
-
 def remarks_of(results: Results, table: Table) -> Iterator[str]:
     """Interquartile means, differences by ranks, what the search chose, and what the numbers can bear."""
     settings = results.settings
@@ -246,9 +243,6 @@ def _chosen(results: Results) -> Iterator[str]:
             best = max(means, key=means.__getitem__)
             values = ", ".join(f"{name} {value:.3g}" for name, value in best)
             yield f"{game} {head}, the best of {len(tried)} trials: {values}."
-
-
-# -- figures ---------------------------------------------------------------------------------------------------------
 
 
 def figures_of(results: Results) -> Iterator[PageFigure]:

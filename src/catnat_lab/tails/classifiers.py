@@ -1,11 +1,10 @@
 """Classifiers on MNIST: every run's parameters are a row of one matrix, so that all of them are one program."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Self
 
 import numpy as np
 import torch
@@ -59,7 +58,7 @@ class Classifier(Task):
     at_once: int = 320
 
     @classmethod
-    def of(cls, digits: Digits, labels: tuple[Tensor, Tensor], kind: str, optimiser: str) -> Classifier:
+    def of(cls, digits: Digits, labels: tuple[Tensor, Tensor], kind: str, optimiser: str) -> Self:
         name = f"classifier, {kind}, {optimiser}"
         return cls(name=name, digits=digits, labels=labels, kind=kind, optimiser=optimiser, rates=RATES[optimiser])
 

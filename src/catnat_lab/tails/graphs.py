@@ -1,10 +1,9 @@
 """Graph structure learning: the energy score of what is predicted, and the edges that were lost."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import torch
 
@@ -34,7 +33,7 @@ class Graphs(Task):
     at_once: int = 512
 
     @classmethod
-    def of(cls, theta: float) -> Graphs:
+    def of(cls, theta: float) -> Self:
         return cls(name=f"graphs, theta* = {theta:g}", theta=theta)
 
     @cached_property

@@ -1,7 +1,5 @@
 """A small language model of Python's own source code, with thousands of classes on a tree of clustered tokens."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import sysconfig
@@ -9,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
@@ -36,7 +35,7 @@ class Corpus:
     vectors: np.ndarray
 
     @classmethod
-    def load(cls, path: Path, classes: int, sources: Path | None = None) -> Corpus:
+    def load(cls, path: Path, classes: int, sources: Path | None = None) -> Self:
         """From a file; where it is not there yet, made of all Python files in a folder, by default Python's own."""
         if not path.exists():
             tokens = _tokens(sources or Path(sysconfig.get_path("stdlib")), classes)
@@ -132,7 +131,7 @@ class Language(Task):
     at_once: int = 4
 
     @classmethod
-    def of(cls, corpus: Corpus) -> Language:
+    def of(cls, corpus: Corpus) -> Self:
         return cls(name=f"language model, {len(corpus.vectors):,} classes", corpus=corpus)
 
     @property

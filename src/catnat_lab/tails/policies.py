@@ -1,12 +1,11 @@
 """A policy: PPO on MinAtar in JAX. A program is compiled for every head, so all stacks of a head have one size."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Self
 
 import torch
 
@@ -31,7 +30,7 @@ class Policy(Task):
     at_once: int = 10
 
     @classmethod
-    def of(cls, game: str) -> Policy:
+    def of(cls, game: str) -> Self:
         return cls(name=f"policy, MinAtar {game}", game=game, tolerance=TOLERANCES[game])
 
     def train(self, jobs: Sequence[Job], device: torch.device, progress: Progress) -> list[Result]:

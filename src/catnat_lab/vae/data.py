@@ -1,9 +1,8 @@
 """The digits as the tables use them: grey, thresholded, or drawn anew from their greys; and what is held out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -24,8 +23,8 @@ class Images:
     test: Tensor
     drawn: Tensor
 
-    def to(self, device: torch.device) -> Images:
-        return Images(*(t.to(device) for t in (self.train, self.validation, self.test, self.drawn)))
+    def to(self, device: torch.device) -> Self:
+        return type(self)(*(t.to(device) for t in (self.train, self.validation, self.test, self.drawn)))
 
 
 def images_of(digits: Digits, variants: Sequence[str], split_test: bool) -> Images:

@@ -80,9 +80,6 @@ class Network:
         return found
 
 
-# -- dense -------------------------------------------------------------------------------------------------------
-
-
 def linear(inputs: int, outputs: int) -> Layer:
     """x W + b."""
     bound = 1 / math.sqrt(inputs)
@@ -119,9 +116,6 @@ def batch_norm(channels: int) -> Layer:
 
     one = Parameter((channels,), 0.0, 1.0)
     return Layer(forward, (one, Parameter((channels,), 0.0)), ((channels, 0.0), (channels, 1.0)))
-
-
-# -- convolutions ------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=64)

@@ -71,9 +71,6 @@ def _measure(results: Results) -> tuple[str, int]:
     return name, 1 if lower else -1
 
 
-# -- tables ----------------------------------------------------------------------------------------------------------
-
-
 def tables_of(results: Results) -> list[Table]:
     """Our final seeds beside the paper's, one table a measure."""
     measures = enumerate(MEASURES[results.settings["table"]])
@@ -126,9 +123,6 @@ def _places(
         return {(data, cell): (str(n), f"{data}-{k}") for data in kinds for n, k, cell in ordered}, columns
     columns = tuple(Column(data, data, 1, lower) for data in kinds)
     return {(data, cell): (cell.replace("x", " x "), data) for data in kinds for cell in cells}, columns
-
-
-# -- files -----------------------------------------------------------------------------------------------------------
 
 
 def write_report(results: Results, folder: Path) -> Path:
@@ -188,9 +182,6 @@ def curves_of(results: Results) -> Iterator[dict[str, object]]:
                     "minus_elbo_validation": curve["validation"][i],
                     "outside": curve["dead"][i] if is_natural(head) else "",
                 }
-
-
-# -- what the tables do not show -------------------------------------------------------------------------------------
 
 
 def remarks_of(results: Results) -> list[str]:
@@ -259,9 +250,6 @@ def _outside(results: Results) -> str:
         shares = [curve[-1] for curve in curves if curve and math.isfinite(curve[-1])]
         told += [f"{head} {100 * min(shares):.1f} to {100 * max(shares):.1f}%"] if shares else []
     return f"Nodes outside the natural range at the end of training: {', '.join(told)}." if told else ""
-
-
-# -- figures ---------------------------------------------------------------------------------------------------------
 
 
 def figures_of(results: Results, folder: Path) -> Iterator[PageFigure]:

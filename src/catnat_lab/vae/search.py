@@ -6,7 +6,6 @@ was stopped goes on where it was.
 """
 
 import math
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,19 +17,17 @@ import torch
 from safetensors.torch import save_file
 
 from catnat_lab import rates
-from catnat_lab.devices import on_device
 from catnat_lab.experiment import Done, Job, Outcome, Place
 from catnat_lab.vae.data import Images, images_of
 from catnat_lab.vae.digits import Digits
 from catnat_lab.vae.presets import Settings, sizes
 from catnat_lab.vae.stack import Run
 from catnat_lab.vae.train import Outcome as Trained
-from catnat_lab.vae.train import Trainer, checkpoint_of, train, value_of
+from catnat_lab.vae.train import checkpoint_of, train, value_of
 
 NOTE = "vae settings"
 SOURCE = "vae digits"
 CHECKPOINTS = "checkpoints"
-TIMED = 20  # steps that tell what a study will take
 SHOWN = 10  # test images that are kept with a trained model, to show what it makes of them
 
 
@@ -113,34 +110,6 @@ class Autoencoders(rates.RateSearch):
             yield job, Outcome(value_of(found), found.metrics, {"curve": found.curve})
         saved.remove()
 
-    def cost(self, done: Done, stacked: int, device: torch.device) -> str:
-        """In words: how many steps there are to take, and how long that may last here."""
-        plan = self.plan
-        names = [self.name(data, cell, head) for data in plan.data for cell in plan.cells for head in plan.heads]
-        searched = [self.name(plan.data[0], cell, head) for cell in plan.searched for head in plan.heads]
-        tried = plan.search_seeds * (len(plan.rates) + plan.refined) if plan.has_search else 0
-        wanted = len(searched) * tried, len(names) * plan.seeds
-        final = sum(len(done.finished(name, stage="final")) for name in names)
-        kept = sum(len(done.finished(name)) for name in {*names, *searched}) - final, final
-        steps = max(0, wanted[0] - kept[0]) * plan.search_steps + max(0, wanted[1] - kept[1]) * plan.steps
-        told = f"{wanted[0]} runs to find rates and {wanted[1]} final ones, of which {sum(kept)} are done"
-        if steps == 0:
-            return told
-        runs = min(stacked, len(plan.data) * len(plan.heads) * plan.seeds)
-        heads = sorted(plan.heads[i % len(plan.heads)] for i in range(runs))
-        stack = [Run(plan.data[0], head, 1e-5, seed) for seed, head in enumerate(heads)]
-        trainer = Trainer(stack, plan.plan(plan.cells[0], plan.steps), self.images.to(device), plan.data, device)
-        with on_device(device):
-            trainer.step(0)
-            started = _now(device)
-            for step in range(1, TIMED + 1):
-                trainer.step(step)
-            speed = runs * TIMED / (_now(device) - started)
-        return (
-            f"{told}; {steps:,} steps are left, at {speed:,.0f} steps/s ({runs} side by side) about "
-            f"{_minutes(steps / speed)}, the judging not counted; what is done is kept"
-        )
-
     def _keep(self, folder: Path, name: str, run: Run, outcome: Trained) -> None:
         """The first final model of every cell, with some test images, for pictures and for use elsewhere."""
         place = self.plan.data.index(run.data)
@@ -156,13 +125,3 @@ class Autoencoders(rates.RateSearch):
 def _kind(job: Job) -> tuple[str, bool]:
     """The size of a job's network, and whether it is trained to the end."""
     return job.cell.split(" ")[3], job.config["stage"] == "final"
-
-
-def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"

@@ -150,8 +150,6 @@ def value_of(outcome: Outcome) -> float:
     return found if math.isfinite(found) else math.inf
 
 
-# -- curves and checkpoints --------------------------------------------------------------------------------------
-
 Curve = dict[str, list[list[float]]]  # by measure, by point, by run
 
 

@@ -6,8 +6,10 @@ that experiments start every parameterization from the same distribution.
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -135,6 +137,18 @@ def head(name: str, num_classes: int) -> Head:
     activation = activation_of(name)
     assert activation is not None
     return _Catnat(name, num_classes, num_classes - 1, catnat.Parameterization(num_classes, activation))
+
+
+def by_head(names: Sequence[str], num_classes: int) -> list[tuple[slice, Head]]:
+    """The heads of runs that are trained side by side, sorted by head, and the slice of them that each has."""
+    if list(names) != sorted(names):
+        raise ValueError("runs must be sorted by head")
+    found, first = [], 0
+    for name, group in groupby(names):
+        last = first + len(list(group))
+        found.append((slice(first, last), head(name, num_classes)))
+        first = last
+    return found
 
 
 def activation_of(name: str) -> catnat.Activation | None:

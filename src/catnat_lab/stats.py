@@ -141,31 +141,18 @@ def bootstrap(
     values: Sequence[float],
     measure: Callable[[Sequence[float]], float],
     *,
+    less: Sequence[float] | None = None,
     level: float = 0.95,
     draws: int = 2000,
-    seed: int = 0,
 ) -> tuple[float, float]:
-    """The percentile interval of a measure over samples drawn again, with replacement; the same for the same seed."""
-    numbers = np.array(_finite(values, least=2))
-    again = np.random.default_rng(seed).choice(numbers, (draws, len(numbers)))
-    found = [measure(sample) for sample in again]
-    low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+    """The percentile interval of a measure over samples drawn again, with replacement, always the same ones.
 
-
-def bootstrap_difference(
-    a: Sequence[float],
-    b: Sequence[float],
-    measure: Callable[[Sequence[float]], float],
-    *,
-    level: float = 0.95,
-    draws: int = 2000,
-    seed: int = 0,
-) -> tuple[float, float]:
-    """The percentile interval of the measure of ``a`` less that of ``b``, each drawn again by itself."""
-    random = np.random.default_rng(seed)
-    again = [random.choice(np.array(_finite(x, least=2)), (draws, len(x))) for x in (a, b)]
-    found = [measure(first) - measure(second) for first, second in zip(*again, strict=True)]
+    With ``less``, of the measure of ``values`` less that of these, each drawn again by itself.
+    """
+    random = np.random.default_rng(0)
+    samples = [values] if less is None else [values, less]
+    again = [random.choice(np.array(_finite(sample, least=2)), (draws, len(sample))) for sample in samples]
+    found = [measure(first) - sum(map(measure, others)) for first, *others in zip(*again, strict=True)]
     low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 

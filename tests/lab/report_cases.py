@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from catnat_lab.report import Cell, Column, PageFigure, Report, Table, judge, terminal
 from catnat_lab.report.figures import Curve, CurvePanel, draw_curves, draw_differences, draw_pictures, strips_of
+from catnat_lab.report.page import PageFigure, Report
+from catnat_lab.report.table import Cell, Column, Table, judge, terminal
 
 LINES = ("softmax", "sparsemax", "catnat-sigmoid", "catnat-natural")
 SPREAD = np.linspace(-1, 1, 10) / np.std(np.linspace(-1, 1, 10), ddof=1)  # deviation 1, mean 0

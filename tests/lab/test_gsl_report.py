@@ -12,7 +12,7 @@ from catnat_lab.experiment import Finished, Results
 from catnat_lab.gsl.data import true_edges
 from catnat_lab.gsl.presets import PAPER, preset
 from catnat_lab.gsl.report import METHODS, Trade, draw_trades, remarks_of, tables_of
-from catnat_lab.report import judge, verdict
+from catnat_lab.report.table import judge, verdict
 
 KEYS = ("es_paper", "pp_mae", "pp_mse", "theta_mae")
 EDGES = true_edges(1).flatten().tolist()

@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 
-from catnat_lab.report import Cell, Column, Table, judge, markdown, page, text_of, verdict
+from catnat_lab.report.page import page, text_of
+from catnat_lab.report.table import Cell, Column, Table, judge, markdown, verdict
 from catnat_lab.stats import compare, holm, welch
 from tests.lab.report_cases import HOSTILE, LINES, cell, found, large, report, shown, table, values
 

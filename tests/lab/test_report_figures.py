@@ -8,7 +8,6 @@ import numpy as np
 from matplotlib import rcParams
 from matplotlib.colors import to_hex
 
-from catnat_lab.report import Cell, judge
 from catnat_lab.report.figures import (
     STYLES,
     Curve,
@@ -20,6 +19,7 @@ from catnat_lab.report.figures import (
     serialize,
     strips_of,
 )
+from catnat_lab.report.table import Cell, judge
 from tests.lab.report_cases import LINES, cell, curve_panels, drawn, large, table
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from catnat_lab.report import PageFigure, as_csv, page, text_of, write
 from catnat_lab.report.figures import Curve, CurvePanel, draw_curves
+from catnat_lab.report.page import PageFigure, as_csv, page, text_of, write
 from tests.lab.report_cases import HOSTILE, cell, drawn, large, report, table
 
 # --- the page

@@ -17,7 +17,6 @@ from catnat_lab.stats import (
     best_in_pairs,
     bold,
     bootstrap,
-    bootstrap_difference,
     by_ranks,
     compare,
     compare_all,
@@ -119,12 +118,12 @@ def test_differences_have_intervals() -> None:
         low, high = welch_interval(a, b)
         assert (welch(a, b) < 0.05) == (not low < 0 < high) and (low + high) / 2 == pytest.approx(a.mean() - b.mean())
     a, b = random.normal(size=200), random.normal(size=200)
-    low, high = bootstrap_difference(a + 3, b, interquartile_mean)
-    again = bootstrap_difference(a, b, interquartile_mean)
+    low, high = bootstrap(a + 3, interquartile_mean, less=b)
+    again = bootstrap(a, interquartile_mean, less=b)
     assert (low - 3, high - 3) == pytest.approx(again) and again[0] < interquartile_mean(a) - interquartile_mean(
         b
     ) < again[1]
-    mean = bootstrap_difference(a, b, lambda x: float(np.mean(x)))
+    mean = bootstrap(a, lambda x: float(np.mean(x)), less=b)
     assert mean[1] - mean[0] == pytest.approx(2 * 1.96 * (2 / 200) ** 0.5, rel=0.15)
 
 

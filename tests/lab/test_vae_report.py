@@ -10,8 +10,8 @@ import pytest
 from scipy import stats
 
 from catnat_lab.experiment import Finished
-from catnat_lab.report import as_csv, judge, verdict
-from catnat_lab.report.table import agreement
+from catnat_lab.report.page import as_csv
+from catnat_lab.report.table import agreement, judge, verdict
 from catnat_lab.vae.presets import preset, sizes
 from catnat_lab.vae.report import Results, curve_panels, curves_of, paper_of, remarks_of, tables_of
 

@@ -18,7 +18,8 @@ from catnat_lab.executors import conduct, executor_of
 from catnat_lab.experiment import Experiment, Place, TimeIsUp, silent
 from catnat_lab.provenance import provenance
 from catnat_lab.registry import reporter_of
-from catnat_lab.report import Table, judge, terminal, verdict, write
+from catnat_lab.report.page import write
+from catnat_lab.report.table import Table, judge, terminal, verdict
 from catnat_lab.studies import Study, without_secrets
 
 DATABASE = "study.db"

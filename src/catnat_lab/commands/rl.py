@@ -25,7 +25,7 @@ from catnat_lab.errors import UserError
 from catnat_lab.executors import begin
 from catnat_lab.experiment import with_tuples
 from catnat_lab.provenance import provenance
-from catnat_lab.report import Report, write, write_pages
+from catnat_lab.report.page import Report, write, write_pages
 from catnat_lab.rl import minatar_study
 from catnat_lab.rl import report as rl_report
 from catnat_lab.rl import sweep as studied

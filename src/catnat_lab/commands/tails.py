@@ -9,7 +9,7 @@ from catnat_lab.commands.options import Tails
 from catnat_lab.commands.parts import Bars, command_line, device_of, say
 from catnat_lab.errors import UserError
 from catnat_lab.provenance import provenance
-from catnat_lab.report import as_csv, write
+from catnat_lab.report.page import as_csv, write
 from catnat_lab.tails.jobs import Ledger
 
 

@@ -16,7 +16,6 @@ from catnat_lab.experiment import Results
 from catnat_lab.gsl.data import true_edges
 from catnat_lab.gsl.presets import PAPER
 from catnat_lab.gsl.search import NOTE, OPTIMAL, study_name
-from catnat_lab.report import Cell, Column, PageFigure, Report, Table, paper_rows, printed, write_pages
 from catnat_lab.report.figures import (
     FAINT,
     CurvePanel,
@@ -29,6 +28,8 @@ from catnat_lab.report.figures import (
     legend,
     style,
 )
+from catnat_lab.report.page import PageFigure, Report, paper_rows, printed, write_pages
+from catnat_lab.report.table import Cell, Column, Table
 from catnat_lab.stats import best_in_pairs
 from catnat_lab.studies import Study
 

@@ -7,14 +7,13 @@ training is training one by one, in a fraction of the time.
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 
 import torch
 from torch import Tensor
 
 from catnat_lab.gsl.data import Dataset, glorot
 from catnat_lab.gsl.energy import Baseline, energy, predict, weighted_log_prob, weights
-from catnat_lab.heads import Head, head
+from catnat_lab.heads import by_head
 
 START = 0.1  # every theta starts uniform in (0, START)
 CHUNK = 25  # steps for which random numbers are drawn at once; part of a run's stream, so a constant
@@ -52,9 +51,7 @@ class Stack:
     """Scores, weights and their Adam moments of R runs, sorted by head; each head sees its own slice."""
 
     def __init__(self, runs: Sequence[Run], device: torch.device, dtype: torch.dtype) -> None:
-        names = [run.head for run in runs]
-        if names != sorted(names):
-            raise ValueError("runs must be sorted by head")
+        slices = by_head([run.head for run in runs], 2)
         self.nodes = runs[0].dataset.theta.shape[0]
         # the start is drawn on the CPU, so that it is the same on every device
         streams = [torch.Generator().manual_seed(run.seed) for run in runs]
@@ -62,15 +59,11 @@ class Stack:
             device, dtype
         )
         self.weight = torch.stack([glorot(stream) for stream in streams]).to(device, dtype).requires_grad_()
-        self.heads: list[Head] = []
-        self.scores: list[Tensor] = []  # a head's runs [r, E, width]
-        first = 0
-        for name, group in groupby(runs, key=lambda run: run.head):
-            last = first + len(list(group))
-            probs = torch.stack((1 - theta[first:last], theta[first:last]), -1)
-            self.heads.append(head(name, 2))
-            self.scores.append(self.heads[-1].scores_from_probs(probs).requires_grad_())
-            first = last
+        probs = torch.stack((1 - theta, theta), -1)
+        self.heads = [one for _, one in slices]
+        self.scores = [
+            one.scores_from_probs(probs[rows]).requires_grad_() for rows, one in slices
+        ]  # [r, E, width] each
         self.parameters = [*self.scores, self.weight]
         rates = torch.tensor([run.rate for run in runs], device=device, dtype=dtype)
         sizes = [scores.shape[0] for scores in self.scores]

@@ -10,13 +10,14 @@ import numpy as np
 
 from catnat_lab.experiment import Finished
 from catnat_lab.heads import is_natural
-from catnat_lab.report import Cell, Column, PageFigure, Report, Table, paper_rows, printed, write_pages
 from catnat_lab.report.figures import Curve, CurvePanel, draw_curves
+from catnat_lab.report.page import PageFigure, Report, paper_rows, printed, write_pages
+from catnat_lab.report.table import Cell, Column, Table
 from catnat_lab.rl.minatar_study import FIRST_SEARCH_SEED
 from catnat_lab.rl.minatar_study import NOTE as MINATAR_NOTE
 from catnat_lab.rl.settings import PAPER_STEPS
 from catnat_lab.rl.sweep import NOTE, SPACE
-from catnat_lab.stats import bootstrap, bootstrap_difference, by_ranks, holm, interquartile_mean
+from catnat_lab.stats import bootstrap, by_ranks, holm, interquartile_mean
 from catnat_lab.studies import Study
 
 PAPER_SEEDS, PAPER_TRIALS = 10, 160
@@ -224,7 +225,7 @@ def _by_ranks(results: Results) -> Iterator[str]:
     corrected = holm([by_ranks(*pair) for pair in pairs.values()])
     for ((game, head), (ours, theirs)), p in zip(pairs.items(), corrected, strict=True):
         middle = interquartile_mean(ours) - interquartile_mean(theirs)
-        low, high = bootstrap_difference(ours, theirs, interquartile_mean)
+        low, high = bootstrap(ours, interquartile_mean, less=theirs)
         yield (
             f"{game}, {head} less softmax: of the interquartile means {middle:+.2f} [{low:+.2f}, {high:+.2f}]; by "
             f"ranks, after Mann and Whitney, p = {p:.2g}, corrected after Holm."

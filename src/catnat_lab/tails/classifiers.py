@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Self
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from catnat_lab.devices import tensor_cores
-from catnat_lab.heads import head
+from catnat_lab.heads import by_head
 from catnat_lab.tails.jobs import Job, Progress, Result, Task
 from catnat_lab.vae.adam import adam_step
 from catnat_lab.vae.digits import Digits
@@ -83,11 +82,7 @@ class _Stack:
         self.parameters = torch.stack([self._start(job.seed) for job in jobs]).to(device).requires_grad_()
         self.mean, self.square = (torch.zeros_like(self.parameters, requires_grad=False) for _ in range(2))
         self.rates = torch.tensor([[job.rate] for job in jobs], device=device)
-        self.slices, first = [], 0
-        for name, group in groupby(job.head for job in jobs):
-            count = len(list(group))
-            self.slices.append((slice(first, first + count), head(name, CLASSES)))
-            first += count
+        self.slices = by_head([job.head for job in jobs], CLASSES)
         self.seeds = sorted({job.seed for job in jobs})
         self.which = torch.tensor([self.seeds.index(job.seed) for job in jobs], device=device)
         images = task.digits.train, task.digits.test

@@ -15,7 +15,7 @@ from torch import Tensor
 from catnat_lab.errors import UserError
 from catnat_lab.experiment import settled
 from catnat_lab.heads import tail_head
-from catnat_lab.report import write
+from catnat_lab.report.page import write
 
 TAILS = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.001, 0.0)
 GAINED = (0.5, 0.05, 0.0)  # tails that are tried with the other gains too

@@ -15,8 +15,9 @@ from scipy import stats
 
 from catnat_lab import experiment, rates
 from catnat_lab.heads import is_natural
-from catnat_lab.report import Cell, Column, PageFigure, Report, Table, paper_rows, printed, write_pages
 from catnat_lab.report.figures import CurvePanel, curve_of, draw_curves, draw_pictures
+from catnat_lab.report.page import PageFigure, Report, paper_rows, printed, write_pages
+from catnat_lab.report.table import Cell, Column, Table
 from catnat_lab.stats import summarize
 from catnat_lab.studies import Study
 from catnat_lab.vae.networks import NETWORKS

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import torch
 from torch import Tensor
 
 from catnat_lab.errors import check_known
-from catnat_lab.heads import Head, head, natural_reach
+from catnat_lab.heads import by_head, natural_reach
 from catnat_lab.vae.adam import adam_step
 from catnat_lab.vae.layers import Network
 from catnat_lab.vae.networks import Autoencoder
@@ -30,17 +29,9 @@ class Stack:
     """The runs' parameters, buffers and moments. Runs are sorted by head, so that each head sees a slice."""
 
     def __init__(self, runs: Sequence[Run], model: Autoencoder, optimizer: str, device: torch.device) -> None:
-        names = [run.head for run in runs]
-        if names != sorted(names):
-            raise ValueError("runs must be sorted by head")
         check_known("optimizer", [optimizer], OPTIMIZERS)
         self.runs, self.model, self.optimizer = list(runs), model, optimizer
-        self.heads: list[tuple[slice, Head]] = []
-        first = 0
-        for name, group in groupby(names):
-            last = first + len(list(group))
-            self.heads.append((slice(first, last), head(name, model.classes)))
-            first = last
+        self.heads = by_head([run.head for run in runs], model.classes)
         specs = [*model.encoder.parameters, *model.decoder.parameters]
         self.shapes, self.sizes = [p.shape for p in specs], [p.size for p in specs]
         # drawn on the CPU, so that a seed starts the same on every device and with every head

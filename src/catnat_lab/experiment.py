@@ -11,10 +11,10 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 from catnat_lab.errors import UserError
 
@@ -40,6 +40,11 @@ class Plan:
         """As JSON has it: with lists in place of tuples."""
         plan: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return plan
+
+    def grown(self, settings: Mapping[str, Any]) -> Self:
+        """The same with a study's settings, as JSON has them."""
+        known = {each.name: settings[each.name] for each in fields(self)}
+        return replace(self, **{name: tuple(x) if isinstance(x, list) else x for name, x in known.items()})
 
 
 @dataclass(frozen=True)
@@ -198,8 +203,3 @@ def _larger(before: Any, now: Any) -> Any:
         return max(now, before)
     small, large = sorted((list(now), list(before)), key=len)
     return large if large[: len(small)] == small else None
-
-
-def with_tuples(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """As Python has them, of what JSON has as lists."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}

@@ -11,7 +11,7 @@ import pytest
 from catnat_lab.cli import main
 from catnat_lab.errors import UserError
 from catnat_lab.executors import Here, begin, conduct
-from catnat_lab.experiment import Place, TimeIsUp, with_tuples
+from catnat_lab.experiment import Place, TimeIsUp
 from catnat_lab.rl import train as training
 from catnat_lab.rl.ppo import Episode, Learner
 from catnat_lab.rl.settings import preset
@@ -26,7 +26,7 @@ SEEDS = [(0, 1), (0, 2), (1, 1), (1, 2)]  # rank and seed of the final runs
 def sweep(folder: Path, plan: Plan = PLAN, minutes: float | None = None) -> dict[str, list[float]]:
     """Run it; the final scores by head."""
     with Study(folder / "study.db", conduct=True) as study:
-        plan = Plan(**with_tuples(begin(PolicySweep(plan), study)))
+        plan = plan.grown(begin(PolicySweep(plan), study))
         ends = math.inf if minutes is None else time.monotonic() + 60 * minutes
         conduct(PolicySweep(plan), study, Here(Place(folder, ends=ends)), 1)
         for head in plan.heads:

@@ -8,13 +8,9 @@ import tyro
 
 
 @dataclass(frozen=True)
-class Gsl:
-    """Graph structure learning, the paper's first table. Stop it whenever you like: the same command goes on."""
-
+class _Study:
     preset: str = "quick"
-    """smoke (seconds), quick (minutes on two cores) or paper (all of the table, on a GPU)."""
-    output: Path = Path("runs/gsl")
-    """Folder of the study's database and its report."""
+    output: Path | None = None
     storage: str | None = None
     """Database URL of the study; by default a SQLite file in the output folder."""
     device: str = "auto"
@@ -23,6 +19,16 @@ class Gsl:
     """Where jobs are trained: here, processes:N, or on Ray: ray (of this machine) or ray:ADDRESS."""
     job_gpus: float = 1.0
     """What a job on Ray takes of a GPU, where it trains on one; 0.25 lets four share it."""
+
+
+@dataclass(frozen=True)
+class Gsl(_Study):
+    """Graph structure learning, the paper's first table. Stop it whenever you like: the same command goes on."""
+
+    preset: str = "quick"
+    """smoke (seconds), quick (minutes on two cores) or paper (all of the table, on a GPU)."""
+    output: Path = Path("runs/gsl")
+    """Folder of the study's database and its report."""
     stacked: int | None = None
     """How many runs train side by side as one program, at most; by default 256 on a GPU and 8 on a CPU."""
     thetas: tuple[float, ...] | None = None
@@ -52,7 +58,7 @@ class Demo:
 
 
 @dataclass(frozen=True)
-class Vae:
+class Vae(_Study):
     """The categorical VAE on MNIST, three tables of the paper. Stop it whenever you like: the same command goes on."""
 
     table: str = "adam"
@@ -61,16 +67,8 @@ class Vae:
     """smoke (a minute or two), quick (13 minutes on two cores) or paper (all of the table, on a GPU)."""
     output: Path | None = None
     """Folder of the study's database, checkpoints, models and report; by default runs/vae-TABLE."""
-    storage: str | None = None
-    """Database URL of the study; by default a SQLite file in the output folder."""
     digits: Path | None = None
     """Folder with MNIST's image files; by default they are fetched once and kept in the user's cache."""
-    device: str = "auto"
-    """cpu, cuda, cuda:1 ...; auto takes a GPU where there is one."""
-    on: str = "here"
-    """Where jobs are trained: here, processes:N, or on Ray: ray (of this machine) or ray:ADDRESS."""
-    job_gpus: float = 1.0
-    """What a job on Ray takes of a GPU, where it trains on one; 0.25 lets four share it."""
     stacked: int | None = None
     """How many runs train side by side as one program, at most; by default 64 on a GPU and 8 on a CPU."""
     cells: tuple[str, ...] | None = None
@@ -144,7 +142,7 @@ class Rl:
 
 
 @dataclass(frozen=True)
-class RlSweep:
+class RlSweep(_Study):
     """Search hyperparameters by TPE, then train the best over many seeds: the paper's table of reinforcement learning.
 
     Stop it whenever you like: the same command goes on.
@@ -155,14 +153,6 @@ class RlSweep:
     then 10 x 10 runs)."""
     output: Path = Path("runs/rl-sweep")
     """Folder of the study's database and its runs."""
-    storage: str | None = None
-    """Database URL of the study; by default a SQLite file in the output folder."""
-    device: str = "auto"
-    """cpu, cuda, cuda:1 ...; auto takes a GPU where there is one."""
-    on: str = "here"
-    """Where runs are trained: here, processes:N, or on Ray: ray (of this machine) or ray:ADDRESS."""
-    job_gpus: float = 1.0
-    """What a run on Ray takes of a GPU, where it trains on one; 0.25 lets four share it."""
     threads: int = 0
     """Of the Atari games of one process; 0: one a core."""
     minutes: float | None = None

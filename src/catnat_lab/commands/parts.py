@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from catnat_lab.errors import UserError, plain
-from catnat_lab.executors import conduct, executor_of
+from catnat_lab.executors import begin, conduct, executor_of
 from catnat_lab.experiment import Experiment, Place, TimeIsUp, silent
 from catnat_lab.provenance import provenance
 from catnat_lab.registry import reporter_of
@@ -112,27 +112,43 @@ def command_line() -> str:
 
 def run_study(
     experiment: Experiment,
-    study: Study,
+    options: Any,
     output: Path,
     device: torch.device,
-    *,
     batch: int,
-    note: str,
-    facts: dict[str, Any] | None = None,
-    minutes: float | None = None,
-    on: tuple[str, float] = ("here", 1.0),
+    *,
+    facts: dict[str, str] | None = None,
+    check: Callable[[Study], None] = silent,
 ) -> None:
-    """Train what is not trained yet, and keep with the study where its numbers come from, under this note.
+    """Train what is not trained yet, keep with the study where its numbers come from, and report.
 
-    ``on`` says where, and what a job takes of a GPU there.
+    ``check`` may refuse a study that was begun otherwise.
     """
-    now = provenance(command_line(), device) | (facts or {})
+    with Study(options.storage or output / DATABASE, conduct=True, tell=say) as study:
+        plan = experiment.plan.grown(begin(experiment, study))  # it may be more than is asked for now
+        check(study)
+        _train(replace(experiment, plan=plan), study, options, output, device, batch, facts or {})  # type: ignore[type-var]
+        report_on(study, output)
+
+
+def _train(
+    experiment: Experiment,
+    study: Study,
+    options: Any,
+    output: Path,
+    device: torch.device,
+    batch: int,
+    facts: dict[str, str],
+) -> None:
+    note, now = experiment.note.replace("settings", "provenance"), provenance(command_line(), device) | facts
     study.set_note(note, continued(study.settle_note(note, now), now))
+    on, minutes = getattr(options, "on", "here"), getattr(options, "minutes", None)
     started, ends = time.monotonic(), math.inf if minutes is None else time.monotonic() + 60 * minutes
     try:
         with Bars() as progress:
-            executor = executor_of(on[0], Place(output.resolve(), str(device), ends, progress, say), on[1])
-            trained = conduct(experiment, study, executor, batch, Count() if on[0] != "here" else silent)
+            place = Place(output.resolve(), str(device), ends, progress, say)
+            executor = executor_of(on, place, getattr(options, "job_gpus", 1.0))
+            trained = conduct(experiment, study, executor, batch, Count() if on != "here" else silent)
     except TimeIsUp:
         say(f"stopped after {minutes:g} minutes; the same command goes on")
         return

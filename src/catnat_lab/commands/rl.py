@@ -9,21 +9,8 @@ from typing import Any
 import torch
 
 from catnat_lab.commands.options import Rl, RlMinatar, RlSweep, RlWatch
-from catnat_lab.commands.parts import (
-    DATABASE,
-    Bars,
-    chosen,
-    command_line,
-    continued,
-    device_of,
-    report_on,
-    run_study,
-    say,
-    show,
-)
+from catnat_lab.commands.parts import Bars, chosen, command_line, continued, device_of, run_study, say, show
 from catnat_lab.errors import UserError
-from catnat_lab.executors import begin
-from catnat_lab.experiment import with_tuples
 from catnat_lab.provenance import provenance
 from catnat_lab.report.page import Report, write, write_pages
 from catnat_lab.rl import minatar_study
@@ -34,7 +21,6 @@ from catnat_lab.rl.settings import preset
 from catnat_lab.rl.sweep import curve_of
 from catnat_lab.rl.train import result_in
 from catnat_lab.rl.watch import play, write_gif
-from catnat_lab.studies import Study
 
 PROVENANCE = "provenance.json"
 
@@ -70,13 +56,8 @@ def train(options: Rl) -> None:
 def sweep(options: RlSweep) -> None:
     if options.minutes is not None and not options.minutes > 0:
         raise UserError(f"minutes must be positive; got {options.minutes}")
-    plan, device = chosen(studied.plan_of(options.preset), options), device_of(options.device)
-    with Study(options.storage or options.output / DATABASE, conduct=True, tell=say) as study:
-        both = begin(studied.PolicySweep(plan), study)  # they may be more than is asked for now
-        experiment = studied.PolicySweep(studied.Plan(**with_tuples(both)), options.threads)
-        note, on, minutes = studied.PROVENANCE, (options.on, options.job_gpus), options.minutes
-        run_study(experiment, study, options.output, device, batch=1, note=note, on=on, minutes=minutes)
-        report_on(study, options.output)
+    experiment = studied.PolicySweep(chosen(studied.plan_of(options.preset), options), options.threads)
+    run_study(experiment, options, options.output, device_of(options.device), 1)
 
 
 def minatar(options: RlMinatar) -> None:
@@ -86,13 +67,9 @@ def minatar(options: RlMinatar) -> None:
     except ImportError as missing:
         raise UserError(f'this needs the extra minatar, pip install "catnat[minatar]" ({missing})') from None
     experiment = minatar_study.MinAtar(chosen(minatar_study.plan_of(options.preset), options))
-    with Study(options.storage or options.output / DATABASE, conduct=True, tell=say) as study:
-        jax.config.update("jax_compilation_cache_dir", str(options.output / "compiled"))  # for the next start
-        begin(experiment, study)
-        facts = {"jax": jax.__version__, "jax on": str(jax.devices()[0])}
-        note = minatar_study.PROVENANCE
-        run_study(experiment, study, options.output, torch.device("cpu"), batch=1, note=note, facts=facts)
-        report_on(study, options.output)
+    jax.config.update("jax_compilation_cache_dir", str(options.output / "compiled"))  # for the next start
+    facts = {"jax": jax.__version__, "jax on": str(jax.devices()[0])}
+    run_study(experiment, options, options.output, torch.device("cpu"), 1, facts=facts)
 
 
 def watch(options: RlWatch) -> None:

@@ -33,7 +33,6 @@ from catnat_lab.report.table import Cell, Column, Table
 from catnat_lab.stats import best_in_pairs
 from catnat_lab.studies import Study
 
-PROVENANCE = "gsl provenance"
 COLUMNS = (
     Column("es_paper", "ES (twice the formula)", 3),
     Column("pp_mae", "PP-MAE", 4),
@@ -66,7 +65,7 @@ def load(study: Study) -> Results:
     settings = study.note(NOTE)
     cells = [(theta, head) for theta in settings["thetas"] for head in (*settings["heads"], OPTIMAL)]
     trials: Any = {(f"{theta:g}", head): study.finished(study_name(theta, head)) for theta, head in cells}
-    return Results(settings, trials, study.note(PROVENANCE) or {})
+    return Results(settings, trials, study.note("gsl provenance") or {})
 
 
 def is_papers(settings: dict[str, Any]) -> bool:

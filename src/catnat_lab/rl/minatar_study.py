@@ -22,7 +22,7 @@ from catnat_lab.stopping import noted_stops
 if TYPE_CHECKING:
     from catnat_lab.rl.minatar import Outcome as Scores
 
-NOTE, PROVENANCE = "minatar settings", "minatar provenance"
+NOTE = "minatar settings"
 FIRST_SEARCH_SEED = 10_000  # the final seeds are 1, 2, ...
 SAVED_EVERY = 60.0  # seconds
 

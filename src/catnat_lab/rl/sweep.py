@@ -22,7 +22,6 @@ from catnat_lab.rl.settings import PAPER_STEPS, Settings, preset
 from catnat_lab.rl.train import Result, train
 
 NOTE = "rl settings"
-PROVENANCE = "rl provenance"
 CURVE_POINTS = 100
 PAPER_HEADS = ("softmax", "catnat-natural")
 # the paper's ranges

@@ -26,7 +26,6 @@ from catnat_lab.vae.presets import PAPER, sizes
 from catnat_lab.vae.search import NOTE, SHOWN, SOURCE, study_name
 from catnat_lab.vae.stack import Run, Stack
 
-PROVENANCE = "vae provenance"
 FAR = 30.0  # nats
 PAPER_FILES = {"adam": "vae_adam.csv", "sgd": "vae_sgd.csv", "mlp": "vae_mlp_elbo.csv"}
 PAPER_DATA = {"mnist": "grey", "binary_mnist": "binary", "bernoulli_mnist": "bernoulli"}
@@ -63,7 +62,7 @@ def load(study: Study) -> Results:
     cells = dict.fromkeys((*settings["cells"], *settings["searched"]))
     places = [(data, cell, head) for data in settings["data"] for cell in cells for head in settings["heads"]]
     trials: Any = {place: study.finished(study_name(settings["table"], *place)) for place in places}
-    return Results(settings, trials, study.note(PROVENANCE) or {}, study.note(SOURCE)["source"])
+    return Results(settings, trials, study.note("vae provenance") or {}, study.note(SOURCE)["source"])
 
 
 def _measure(results: Results) -> tuple[str, int]:

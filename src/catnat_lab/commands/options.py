@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import tyro
 
@@ -44,8 +44,6 @@ class Gsl(_Study):
     baseline: str | None = None
     """Of the score-function gradient: none, moving-average or leave-one-out."""
 
-    does: ClassVar[tuple[str, str]] = ("gsl", "gsl")
-
 
 @dataclass(frozen=True)
 class Demo:
@@ -53,8 +51,6 @@ class Demo:
 
     output: Path = Path("demo-output")
     """Folder of the study and its report."""
-
-    does: ClassVar[tuple[str, str]] = ("gsl", "demo")
 
 
 @dataclass(frozen=True)
@@ -91,8 +87,6 @@ class Vae(_Study):
     """Steps of a final run."""
     samples: int | None = None
     """Samples of the posterior to judge a test image by."""
-
-    does: ClassVar[tuple[str, str]] = ("vae", "vae")
 
 
 @dataclass(frozen=True)
@@ -138,8 +132,6 @@ class Rl:
     gradient: float | None = None
     """Largest norm of a gradient."""
 
-    does: ClassVar[tuple[str, str]] = ("rl", "train")
-
 
 @dataclass(frozen=True)
 class RlSweep(_Study):
@@ -169,8 +161,6 @@ class RlSweep(_Study):
     """Configurations of the search that are trained over the seeds."""
     seeds: int | None = None
     """Final runs of each."""
-
-    does: ClassVar[tuple[str, str]] = ("rl", "sweep")
 
 
 @dataclass(frozen=True)
@@ -203,8 +193,6 @@ class RlMinatar:
     envs: int | None = None
     """Copies of the game a run."""
 
-    does: ClassVar[tuple[str, str]] = ("rl", "minatar")
-
 
 @dataclass(frozen=True)
 class RlWatch:
@@ -220,8 +208,6 @@ class RlWatch:
     """Take the likeliest action in place of a drawn one."""
     steps: int = 27_000
     """Stop after so many; a game of Atari has at most 27,000."""
-
-    does: ClassVar[tuple[str, str]] = ("rl", "watch")
 
 
 @dataclass(frozen=True)
@@ -246,8 +232,6 @@ class Tails:
     minutes: float = 1e9
     """Begin no stack of runs that would not end in time, judged by the task's last one; its first one is not judged."""
 
-    does: ClassVar[tuple[str, str]] = ("tails", "tails")
-
 
 @dataclass(frozen=True)
 class Report:
@@ -258,8 +242,6 @@ class Report:
     output: Path | None = None
     """Folder of the report; by default the study's."""
 
-    does: ClassVar[tuple[str, str]] = ("show", "report")
-
 
 @dataclass(frozen=True)
 class Status:
@@ -267,8 +249,6 @@ class Status:
 
     where: Annotated[str, tyro.conf.Positional]
     """Folder or database URL of the study."""
-
-    does: ClassVar[tuple[str, str]] = ("show", "status")
 
 
 @dataclass(frozen=True)
@@ -278,8 +258,6 @@ class Figure:
     output: Path = Path("demo-output")
     """Folder of the picture."""
 
-    does: ClassVar[tuple[str, str]] = ("show", "figure")
-
 
 @dataclass(frozen=True)
 class Playground:
@@ -288,20 +266,19 @@ class Playground:
     open: bool = True
     """Open it in the browser; its path is printed either way."""
 
-    does: ClassVar[tuple[str, str]] = ("playground", "playground")
 
-
-COMMANDS = {
-    "demo": Demo,
-    "gsl": Gsl,
-    "vae": Vae,
-    "rl": Rl,
-    "rl-sweep": RlSweep,
-    "rl-minatar": RlMinatar,
-    "rl-watch": RlWatch,
-    "tails": Tails,
-    "status": Status,
-    "report": Report,
-    "figure": Figure,
-    "playground": Playground,
+# By name: the options, and the function that does it, with its module.
+COMMANDS: dict[str, tuple[type, str, str]] = {
+    "demo": (Demo, "gsl", "demo"),
+    "gsl": (Gsl, "gsl", "gsl"),
+    "vae": (Vae, "vae", "vae"),
+    "rl": (Rl, "rl", "train"),
+    "rl-sweep": (RlSweep, "rl", "sweep"),
+    "rl-minatar": (RlMinatar, "rl", "minatar"),
+    "rl-watch": (RlWatch, "rl", "watch"),
+    "tails": (Tails, "tails", "tails"),
+    "status": (Status, "show", "status"),
+    "report": (Report, "show", "report"),
+    "figure": (Figure, "show", "figure"),
+    "playground": (Playground, "playground", "playground"),
 }

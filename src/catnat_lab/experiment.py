@@ -12,7 +12,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
@@ -131,8 +130,7 @@ class Experiment(ABC):
 
     def batches(self, jobs: Sequence[Job], size: int) -> list[list[Job]]:
         """Jobs that train as one program."""
-        every = iter(jobs)
-        return [some for _ in range(-(-len(jobs) // size)) if (some := list(islice(every, size)))]
+        return [list(jobs[first : first + size]) for first in range(0, len(jobs), size)]
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,22 @@ import pytest
 from catnat_lab.cli import main
 from catnat_lab.errors import UserError
 from catnat_lab.executors import Here, begin, conduct
-from catnat_lab.experiment import Place, TimeIsUp
+from catnat_lab.experiment import Finished, Place, TimeIsUp
 from catnat_lab.rl import train as training
 from catnat_lab.rl.ppo import Episode, Learner
 from catnat_lab.rl.settings import preset
-from catnat_lab.rl.sweep import SPACE, Plan, PolicySweep, curve_of, final_of, settings_of
+from catnat_lab.rl.sweep import SPACE, Plan, PolicySweep, curve_of, settings_of
 from catnat_lab.rl.train import Result
 from catnat_lab.studies import Study
 
 PLAN = Plan(games=("CartPole-v1",), heads=("softmax", "catnat-natural"), steps=600, trials=3, best=2, seeds=2)
 SEEDS = [(0, 1), (0, 2), (1, 1), (1, 2)]  # rank and seed of the final runs
+
+
+def final_of(study: Study, head: str) -> list[Finished]:
+    """The final runs in the order of their seeds."""
+    found = study.finished(f"rl CartPole-v1 {head}", stage="final")
+    return sorted(found, key=lambda trial: (trial.config["rank"], trial.config["seed"]))
 
 
 def sweep(folder: Path, plan: Plan = PLAN, minutes: float | None = None) -> dict[str, list[float]]:
@@ -33,10 +39,10 @@ def sweep(folder: Path, plan: Plan = PLAN, minutes: float | None = None) -> dict
             tried = study.finished(f"rl CartPole-v1 {head}", stage="tpe")
             assert len(tried) == plan.trials
             best = sorted(tried, key=lambda trial: trial.value)[: plan.best]
-            for trial in final_of(study, "CartPole-v1", head):
+            for trial in final_of(study, head):
                 chosen = best[trial.config["rank"]].config if plan.trials else {}
                 assert all(trial.config[name] == chosen[name] for name in SPACE if plan.trials)
-        return {head: [t.metrics["score"] for t in final_of(study, "CartPole-v1", head)] for head in plan.heads}
+        return {head: [t.metrics["score"] for t in final_of(study, head)] for head in plan.heads}
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from optuna.distributions import BaseDistribution, FloatDistribution, IntDistrib
 
 from catnat_lab import experiment, rates
 from catnat_lab.errors import check_distinct, check_least, pick
-from catnat_lab.experiment import Done, Experiment, Finished, Job, Outcome, Place, TimeIsUp, missing
+from catnat_lab.experiment import Done, Experiment, Job, Outcome, Place, TimeIsUp, missing
 from catnat_lab.rl.games import check_game
 from catnat_lab.rl.settings import PAPER_STEPS, Settings, preset
 from catnat_lab.rl.train import Result, train
@@ -167,9 +167,3 @@ def curve_of(result: Result) -> dict[str, list[float]]:
         "step": [(i + 1) * result.steps / CURVE_POINTS for i, _ in held],
         "score": [round(sum(part) / len(part), 3) for _, part in held],
     }
-
-
-def final_of(done: Done, game: str, head: str) -> list[Finished]:
-    """The final runs of one cell, in the order of their seeds."""
-    found = done.finished(study_name(game, head), stage="final")
-    return sorted(found, key=lambda trial: (trial.config["rank"], trial.config["seed"]))

@@ -1,8 +1,7 @@
 """The study: every task's rates on its search seeds, then its final seeds; in slices of time, resumed where it was."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -29,7 +28,8 @@ def run(
     for task in tasks:
         spent = 0.0  # by the task's last stack: the next one takes about as long
         while jobs := left_to_do(task, ledger):
-            for some in _in_turns(jobs, task.at_once):
+            for first in range(0, len(jobs), task.at_once):
+                some = jobs[first : first + task.at_once]
                 started = time.monotonic()
                 if started + spent >= end:
                     return False
@@ -37,9 +37,3 @@ def run(
                 spent = time.monotonic() - started
                 tell(f"{task.name}: {len(some)} runs in {spent:.0f} s")
     return True
-
-
-def _in_turns(jobs: Sequence[Job], size: int) -> Iterator[list[Job]]:
-    every = iter(jobs)
-    while some := list(islice(every, size)):
-        yield some

@@ -156,32 +156,26 @@ def summary_of(results: Results) -> str:
 
 
 def values_of(results: Results) -> Iterator[dict[str, object]]:
-    for (data, cell, head), found in results.records(*METRICS):
-        n, k = sizes(cell)
-        place = {"table": results.settings["table"], "data": data, "variables": n, "classes": k, "head": head}
-        yield place | found
+    for place, found in results.records(*METRICS):
+        yield {"table": results.settings["table"], **_named(*place), **found}
+
+
+def _named(data: str, cell: str, head: str) -> dict[str, object]:
+    n, k = sizes(cell)
+    return {"data": data, "variables": n, "classes": k, "head": head}
 
 
 def curves_of(results: Results) -> Iterator[dict[str, object]]:
     """One record a point of a final run's curve: minus the bound, and the share of nodes outside the natural range."""
+    names = {"train": "minus_elbo_train", "validation": "minus_elbo_validation", "dead": "outside"}
     for place in results.trials:
-        data, cell, head = place
-        n, k = sizes(cell)
         for trial in results.stage(place, "final"):
+            run = {"rate": trial.config["rate"], "seed": trial.config["seed"]}
             curve = trial.record.get("curve") or {"step": []}
             for i, step in enumerate(curve["step"]):
-                yield {
-                    "data": data,
-                    "variables": n,
-                    "classes": k,
-                    "head": head,
-                    "rate": trial.config["rate"],
-                    "seed": trial.config["seed"],
-                    "step": round(step),
-                    "minus_elbo_train": curve["train"][i],
-                    "minus_elbo_validation": curve["validation"][i],
-                    "outside": curve["dead"][i] if is_natural(head) else "",
-                }
+                point = {name: curve[key][i] for key, name in names.items()}
+                point |= {} if is_natural(place[2]) else {"outside": ""}
+                yield {**_named(*place), **run, "step": round(step), **point}
 
 
 def remarks_of(results: Results) -> list[str]:

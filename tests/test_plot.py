@@ -205,7 +205,7 @@ def test_pictures_go_where_they_are_told() -> None:
 def test_without_matplotlib_the_error_names_the_extra() -> None:
     code = "import sys; sys.modules['matplotlib'] = None\nimport catnat.plot as p\np.activation('natural')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "ImportError: catnat.plot needs matplotlib: pip install 'catnat[plot]'" in done.stderr
+    assert "ImportError: catnat.plot needs matplotlib: pip install '.[plot]' in catnat's folder" in done.stderr
 
 
 def test_a_certain_class_can_be_drawn_on_a_tree() -> None:

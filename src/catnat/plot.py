@@ -294,7 +294,7 @@ def _axes(ax: Axes | None) -> Axes:
         from matplotlib import pyplot
         from matplotlib.axes import Axes
     except ImportError as error:
-        raise ImportError("catnat.plot needs matplotlib: pip install 'catnat[plot]'") from error
+        raise ImportError("catnat.plot needs matplotlib: pip install '.[plot]' in catnat's folder") from error
     if ax is not None and not isinstance(ax, Axes):
         raise TypeError(f"ax must be a matplotlib Axes or None; got {ax!r}")
     return pyplot.subplots(layout="constrained")[1] if ax is None else ax

@@ -165,6 +165,18 @@ def test_a_masked_action_is_never_taken(space: gym.Space) -> None:
     assert not allowed(free, masks, nvec).all()  # the masks do something
 
 
+def test_masks_must_be_as_many_as_observations() -> None:
+    policy = small(contrib.MaskablePPO, maskable.MaskableCatnatPolicy, Game(gym.spaces.Discrete(5), masked=True)).policy
+    for rows, masks in ((1, torch.ones(2, 5)), (4, torch.ones(1, 5))):
+        with pytest.raises(RuntimeError, match="is invalid for input"):
+            policy(torch.zeros(rows, 3), action_masks=masks.numpy())
+
+
+def test_a_mixin_that_comes_last_is_refused() -> None:
+    with pytest.raises(TypeError, match="must come first"):
+        type("Wrong", (sb3.common.policies.ActorCriticPolicy, plain.CatnatPolicyMixin), {})
+
+
 def test_a_mask_is_dropped_when_another_comes() -> None:
     distribution = maskable.MaskableCatnatDistribution(3).proba_distribution(torch.zeros(1, 2))
     for mask, want in (([1, 1, 0], [0.5, 0.5, 0]), ([0, 1, 0], [0, 1, 0]), (None, [1 / 3] * 3)):

@@ -181,11 +181,16 @@ def test_the_names_in_the_configuration_are_checked_and_a_tree_may_be_given():
         Bert(bert(catnat="tanh"))
 
     class Chain(Bert):
-        def catnat_parameterization(self):
-            return catnat.Parameterization(LABELS, "sigmoid", catnat.Tree.chain(LABELS))
+        def catnat_parameterization(self, num_classes):
+            return catnat.Parameterization(num_classes, "sigmoid", catnat.Tree.chain(LABELS))
 
     assert Chain(bert()).classifier.parameterization.tree == catnat.Tree.chain(LABELS)
     assert Bert(bert()).config.catnat == "natural"
+
+
+def test_a_mixin_that_comes_last_is_refused():
+    with pytest.raises(TypeError, match="must come first"):
+        type("Wrong", (hf.BertForSequenceClassification, CatnatHead), {})
 
 
 def test_tied_embeddings_are_refused():
@@ -228,11 +233,14 @@ def test_generation_takes_the_likeliest_word_and_draws_words():
     assert greedy.equal(model.lm_head.mode(features))
 
 
-def test_half_precision():
+def test_half_precision_keeps_the_digits_of_log_probabilities():
     model = make(Llama, llama()).to(torch.bfloat16)
+    seen = []
+    model.lm_head.linear.register_forward_hook(lambda module, inputs, output: seen.append(output))
     logits = model(IDS).logits
-    assert logits.dtype == torch.bfloat16
-    assert_close(logits.float().exp().sum(-1), torch.ones(3, 7), atol=0.05, rtol=0)
+    assert logits.dtype == torch.float32 and seen[0].dtype == torch.bfloat16
+    exact = reference.log_catnat(seen[0].double().detach().numpy(), catnat.Parameterization(WORDS))
+    assert_close(logits.double(), torch.tensor(exact), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind, config", [(Mixtral, mixtral), (Both, mixtral), (Olmoe, olmoe), (Qwen, qwen)])
@@ -265,17 +273,64 @@ def test_routers_route_by_catnat_and_survive_a_round_trip(kind, config, tmp_path
 
 
 def test_models_without_routers_or_with_others_are_refused():
+    sizes = dict(SIZES, num_key_value_heads=1)
+
     class Dense(CatnatRouters, hf.LlamaForCausalLM):
         pass
-
-    with pytest.raises(ValueError, match="no router"):
-        Dense(llama())
 
     class Sigmoid(CatnatRouters, hf.Glm4MoeForCausalLM):
         pass
 
-    with pytest.raises(ValueError, match="no router"):  # DeepSeek's kind has another name
-        Sigmoid(hf.Glm4MoeConfig(**SIZES, num_key_value_heads=1, n_routed_experts=4, moe_intermediate_size=8))
+    class Noisy(CatnatRouters, hf.PhimoeForCausalLM):
+        pass
+
+    with pytest.raises(ValueError, match="no router"):
+        Dense(llama())
+    with pytest.raises(ValueError, match="Glm4MoeTopkRouter is more than a softmax"):
+        Sigmoid(hf.Glm4MoeConfig(**sizes, n_routed_experts=4, moe_intermediate_size=8))
+    with pytest.raises(ValueError, match="PhimoeTopKRouter is more than a softmax"):
+        Noisy(hf.PhimoeConfig(**sizes, num_local_experts=4))
+    with pytest.raises(ValueError, match="tanh"):
+        Mixtral(mixtral(catnat="tanh"))
+
+
+def test_models_of_another_task_or_with_other_logits_are_refused():
+    class Spans(CatnatHead, hf.BertForQuestionAnswering):
+        pass
+
+    class Teacher(CatnatHead, hf.DeiTForImageClassificationWithTeacher):
+        pass
+
+    class Scaled(CatnatHead, hf.CohereForCausalLM):
+        pass
+
+    for kind, config, told in (
+        (Spans, bert(), "got BertForQuestionAnswering"),
+        (Teacher, hf.DeiTConfig(num_labels=LABELS), "got DeiTForImageClassificationWithTeacher"),
+        (Scaled, hf.CohereConfig(**SIZES, logit_scale=0.06, tie_word_embeddings=False), "logit_scale must be 1.0; got"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            kind(config)
+
+
+def test_a_model_with_routers_is_pickled_and_takes_a_softmax_checkpoint(tmp_path):
+    model = make(Mixtral, mixtral())
+    torch.save(model, tmp_path / "whole.pt")
+    again = torch.load(tmp_path / "whole.pt", weights_only=False)
+    assert_close(again(IDS).logits, model(IDS).logits, rtol=0, atol=0)
+    plain = hf.MixtralForCausalLM(mixtral()).eval()
+    plain.save_pretrained(tmp_path / "plain")
+    ours = Mixtral.from_pretrained(tmp_path / "plain", ignore_mismatched_sizes=True)
+    assert ours.model.layers[0].mlp.gate.weight.shape == (3, 16)
+    assert_close(ours.lm_head.weight, plain.lm_head.weight)
+
+
+def test_the_load_balancing_loss_is_that_of_the_probabilities():
+    model = make(Mixtral, mixtral(output_router_logits=True))
+    out = model(IDS, labels=IDS)
+    p = torch.cat([each.exp() for each in out.router_logits])  # [layers * words, E]
+    chosen = torch.zeros_like(p).scatter_(1, p.topk(2).indices, 1.0)
+    assert_close(out.aux_loss, 4 * (chosen.mean(0) * p.mean(0)).sum())
 
 
 def test_softmax_and_catnat_learn_with_the_same_settings():

@@ -8,7 +8,7 @@ try:
     import distrax
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
-        "catnat.integrations.distrax needs distrax 0.1.5 or newer; it comes with catnat's extra 'distrax'"
+        "catnat.integrations.distrax needs distrax 0.1.5 or newer; in catnat's folder: pip install '.[distrax]'"
     ) from missing
 
 import jax

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 try:
     import numpyro.distributions as dist
-    from numpyro.distributions.kl import kl_divergence
+    from numpyro.distributions import kl_divergence
     from numpyro.distributions.util import lazy_property
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
-        "catnat.integrations.numpyro needs NumPyro 0.15 or newer; it comes with catnat's extra 'numpyro'"
+        "catnat.integrations.numpyro needs NumPyro 0.15 or newer; in catnat's folder: pip install '.[numpyro]'"
     ) from missing
 
 import jax.numpy as jnp

@@ -10,7 +10,7 @@ try:
     from pyro.distributions.torch_distribution import TorchDistributionMixin
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
-        "catnat.integrations.pyro needs Pyro 1.9 or newer; it comes with catnat's extra 'pyro'"
+        "catnat.integrations.pyro needs Pyro 1.9 or newer; in catnat's folder: pip install '.[pyro]'"
     ) from missing
 
 import catnat.torch as ct

@@ -19,7 +19,7 @@ try:
     from ray.rllib.core.distribution.torch.torch_distribution import TorchDeterministic, TorchDistribution
 except ImportError as missing:  # ray without rllib's own needs raises this, and no ModuleNotFoundError
     raise ModuleNotFoundError(
-        "catnat.integrations.rllib needs Ray RLlib 2.60 or newer; it comes with catnat's extra 'rllib'"
+        "catnat.integrations.rllib needs Ray RLlib 2.60 or newer; in catnat's folder: pip install '.[rllib]'"
     ) from missing
 
 from torch import Tensor

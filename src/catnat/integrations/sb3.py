@@ -28,7 +28,7 @@ try:
     from stable_baselines3.common.type_aliases import Schedule
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
-        "catnat.integrations.sb3 needs Stable-Baselines3 2.9 or newer; it comes with catnat's extra 'sb3'"
+        "catnat.integrations.sb3 needs Stable-Baselines3 2.9 or newer; in catnat's folder: pip install '.[sb3]'"
     ) from missing
 
 from torch import Tensor, nn
@@ -102,6 +102,12 @@ class CatnatPolicyMixin(BasePolicy):
 
     discrete: type[Distribution] = CatnatDistribution
     multi_discrete: type[Distribution] = MultiCatnatDistribution
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        order = cls.__mro__
+        if ActorCriticPolicy in order and order.index(ActorCriticPolicy) < order.index(CatnatPolicyMixin):
+            raise TypeError(f"the mixin must come first, else it is a softmax: class {cls.__name__}(Mixin, Policy)")
 
     def __init__(
         self,

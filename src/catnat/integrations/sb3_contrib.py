@@ -26,7 +26,7 @@ try:
     )
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
-        "catnat.integrations.sb3_contrib needs sb3-contrib 2.9 or newer; it comes with catnat's extra 'sb3'"
+        "catnat.integrations.sb3_contrib needs sb3-contrib 2.9 or newer; in catnat's folder: pip install '.[sb3]'"
     ) from missing
 
 import torch
@@ -41,6 +41,7 @@ __all__ = [
     "MaskableCatnatDistribution",
     "MaskableCatnatMultiInputPolicy",
     "MaskableCatnatPolicy",
+    "MaskableCatnatPolicyMixin",
     "MaskableMultiCatnatDistribution",
 ]
 
@@ -50,7 +51,7 @@ def _masked(actions: Actions, scores: Tensor, masks: MaybeMasks) -> MultiCatnat:
     if masks is None:
         return actions.policy(scores)
     mask = torch.as_tensor(masks, dtype=torch.bool, device=scores.device)
-    return actions.policy(scores, mask.reshape(-1, sum(actions.nvec)))
+    return actions.policy(scores, mask.reshape(*scores.shape[:-1], sum(actions.nvec)))
 
 
 class MaskableCatnatDistribution(MaskableCategoricalDistribution):
@@ -111,18 +112,20 @@ class MaskableMultiCatnatDistribution(MaskableMultiCategoricalDistribution):
         self.distributions = list(_masked(self.actions, self.scores, masks).parts)
 
 
-class _Masked(CatnatPolicyMixin):
+class MaskableCatnatPolicyMixin(CatnatPolicyMixin):
+    """`CatnatPolicyMixin` for maskable policies: ``class Mine(MaskableCatnatPolicyMixin, TheirMaskablePolicy)``."""
+
     discrete = MaskableCatnatDistribution
     multi_discrete = MaskableMultiCatnatDistribution
 
 
-class MaskableCatnatPolicy(_Masked, MaskableActorCriticPolicy):
+class MaskableCatnatPolicy(MaskableCatnatPolicyMixin, MaskableActorCriticPolicy):
     """In place of "MlpPolicy" in MaskablePPO."""
 
 
-class MaskableCatnatCnnPolicy(_Masked, MaskableActorCriticCnnPolicy):
+class MaskableCatnatCnnPolicy(MaskableCatnatPolicyMixin, MaskableActorCriticCnnPolicy):
     """In place of "CnnPolicy" in MaskablePPO."""
 
 
-class MaskableCatnatMultiInputPolicy(_Masked, MaskableMultiInputActorCriticPolicy):
+class MaskableCatnatMultiInputPolicy(MaskableCatnatPolicyMixin, MaskableMultiInputActorCriticPolicy):
     """In place of "MultiInputPolicy" in MaskablePPO."""

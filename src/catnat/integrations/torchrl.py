@@ -26,7 +26,7 @@ try:
     from torchrl.modules import ProbabilisticActor
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
-        "catnat.integrations.torchrl needs TorchRL 0.14 or newer; it comes with catnat's extra 'torchrl'"
+        "catnat.integrations.torchrl needs TorchRL 0.14 or newer; in catnat's folder: pip install '.[torchrl]'"
     ) from missing
 
 import torch
@@ -46,9 +46,14 @@ class OneHotActions(OneHotCatnat):
         return super().sample(sample_shape, generator=generator).long()
 
     @property
-    def deterministic_sample(self) -> Tensor:
+    def mode(self) -> Tensor:
         """The likeliest class, one-hot."""
-        return self.mode.long()
+        return super().mode.long()
+
+    @property
+    def deterministic_sample(self) -> Tensor:
+        """The same, under TorchRL's name."""
+        return self.mode
 
 
 KINDS: dict[type, type[torch.distributions.Distribution]] = {

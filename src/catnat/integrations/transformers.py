@@ -2,12 +2,25 @@
 
 Put a mixin in front of a model's class. `save_pretrained` and `from_pretrained` of the new class then keep what it
 changed. The activation is ``config.catnat``, a name: "natural" (the default), "sigmoid" or "paper".
+
+What a mixin does not know to be a choice of one class by a softmax of a linear layer it refuses.
 """
 
 from __future__ import annotations
 
 import re
 from typing import Any
+
+try:
+    from transformers.models.mixtral.modeling_mixtral import MixtralTopKRouter
+    from transformers.models.olmoe.modeling_olmoe import OlmoeTopKRouter
+    from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeTopKRouter
+    from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
+except ImportError as missing:
+    raise ModuleNotFoundError(
+        "catnat.integrations.transformers needs transformers 5.22 or newer; "
+        "in catnat's folder: pip install '.[transformers]'"
+    ) from missing
 
 import torch
 from torch import Tensor
@@ -16,6 +29,14 @@ import catnat
 import catnat.torch as ct
 
 __all__ = ["CatnatHead", "CatnatRouters"]
+
+TASKS = re.compile(
+    r"For(Sequence|Token|Image|Audio|Video)Classification$|For(CausalLM|MaskedLM|ConditionalGeneration)$|LMHeadModel$"
+)
+RESCALED = {"logit_scale": 1.0, "logits_scaling": 1.0, "final_logit_softcapping": None}  # and what leaves logits alone
+
+
+Named = list[tuple[str, torch.nn.Linear]]
 
 
 class _Catnat(torch.nn.Module):
@@ -27,18 +48,43 @@ class _Catnat(torch.nn.Module):
     get_input_embeddings: Any
     get_output_embeddings: Any
 
-    def catnat_parameterization(self) -> catnat.Parameterization | catnat.Activation | str:
-        """Which tree and activation; the name in the configuration unless overridden."""
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        theirs = [place for place, kind in enumerate(cls.__mro__) if kind.__module__.startswith("transformers.")]
+        if theirs and theirs[0] < cls.__mro__.index(_Catnat):
+            raise TypeError(f"the mixin must come first, else it is a softmax: class {cls.__name__}(Mixin, Model)")
+
+    def catnat_parameterization(self, num_classes: int) -> catnat.Parameterization | catnat.Activation | str:
+        """Which tree and activation; the name in the configuration unless overridden.
+
+        What a class overrides is not in the configuration: load its models by the same class.
+        """
         if getattr(self.config, "catnat", None) is None:
             self.config.catnat = "natural"  # so that it is saved, whatever the default becomes
         return self.config.catnat
 
     def post_init(self) -> None:
         """Keep the loss of the model's class: transformers finds it by the class's name, which is now another."""
-        names = [kind.__name__ for kind in type(self).__mro__ if kind.__module__.startswith("transformers.")]
-        found = [re.search(r"For[A-Z]\w*", name) for name in names]
+        found = [re.search(r"For[A-Z]\w*", name) for name in _their_names(self)]
         self.loss_type = self.loss_type or next((match.group() for match in found if match), None)
         super().post_init()  # type: ignore[misc]
+
+
+def _their_names(model: torch.nn.Module) -> list[str]:
+    return [kind.__name__ for kind in type(model).__mro__ if kind.__module__.startswith("transformers.")]
+
+
+class _Head(ct.CatnatLinear):
+    """Gives log-probabilities in float32: of many classes they lie far from 0, where 16 bits are coarse."""
+
+    def log_probs(self, x: Tensor) -> Tensor:
+        scores = self.scores(x)
+        return ct.log_catnat(scores.float() if scores.dtype.itemsize < 4 else scores, self.parameterization)
+
+    @property
+    def weight(self) -> Tensor:
+        """Of the scores; some models ask their last layer for its dtype."""
+        return self.linear.weight
 
 
 class CatnatHead(_Catnat):
@@ -62,35 +108,54 @@ class CatnatHead(_Catnat):
         """Replace the last layer: transformers calls this when all modules stand, before it draws their weights."""
         name, old = self._head()
         parent = self.get_submodule(name.rpartition(".")[0])
-        bias = old.bias is not None
-        head = ct.CatnatLinear(old.in_features, old.out_features, self.catnat_parameterization(), bias=bias)
+        pi, bias = self.catnat_parameterization(old.out_features), old.bias is not None
+        head = _Head(old.in_features, old.out_features, pi, bias=bias)
         setattr(parent, name.rpartition(".")[2], head)
         super().post_init()
 
     def _head(self) -> tuple[str, torch.nn.Linear]:
         """The name of the last layer, and the layer."""
+        kind = _their_names(self)[0]
+        if not TASKS.search(kind):
+            raise ValueError(
+                f"a catnat head chooses one class: it takes models for classification or language modelling; got {kind}"
+            )
         linear = [(name, m) for name, m in self.named_modules() if isinstance(m, torch.nn.Linear)]
         words = self.get_output_embeddings()
-        if words is not None:
-            if self.config.tie_word_embeddings:
-                raise ValueError(
-                    "a catnat head cannot share the embedding's weights, for its rows are nodes and not words: "
-                    "set tie_word_embeddings=False in the configuration"
-                )
-            found = [(name, module) for name, module in linear if module is words]
-        else:
-            kind = getattr(self.config, "problem_type", None) or "single_label_classification"
-            if kind != "single_label_classification" or self.config.num_labels < 2:
-                raise ValueError(
-                    "a catnat head needs problem_type='single_label_classification' and num_labels of at least 2; "
-                    f"got {kind!r} and {self.config.num_labels}"
-                )
-            self.config.problem_type = kind
-            body = {id(module) for module in self.base_model.modules()}
-            found = [(n, m) for n, m in linear if id(m) not in body and m.out_features == self.config.num_labels]
+        found = self._of_words(linear, words) if words is not None else self._of_classes(linear)
         if not found:
-            raise ValueError(f"no linear layer over the classes was found in {type(self).__name__}")
+            raise ValueError(f"no linear layer over the classes was found in {kind}")
         return found[-1]
+
+    def _of_words(self, linear: Named, words: torch.nn.Module) -> Named:
+        if self.config.tie_word_embeddings:
+            raise ValueError(
+                "a catnat head cannot share the embedding's weights, for its rows are nodes and not words: "
+                "set tie_word_embeddings=False in the configuration"
+            )
+        for config in (self.config, self.config.get_text_config()):
+            for name, neutral in RESCALED.items():
+                if getattr(config, name, neutral) not in (None, neutral):
+                    raise ValueError(
+                        f"the model rescales its logits, and log-probabilities must stay as they are: {name} must be "
+                        f"{neutral}; got {getattr(config, name)}"
+                    )
+        return [(name, module) for name, module in linear if module is words]
+
+    def _of_classes(self, linear: Named) -> Named:
+        kind = getattr(self.config, "problem_type", None) or "single_label_classification"
+        if kind != "single_label_classification" or self.config.num_labels < 2:
+            raise ValueError(
+                "a catnat head needs problem_type='single_label_classification' and num_labels of at least 2; "
+                f"got {kind!r} and {self.config.num_labels}"
+            )
+        self.config.problem_type = kind
+        body = set() if self.base_model is self else {id(module) for module in self.base_model.modules()}
+        heads = [(n, m) for n, m in linear if id(m) not in body and m.out_features == self.config.num_labels]
+        several = [name for name, _ in heads if "." not in name]
+        if len(several) > 1:
+            raise ValueError(f"a catnat head takes the place of one layer; there are {', '.join(several)}")
+        return heads
 
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, **settings: Any
@@ -98,9 +163,10 @@ class CatnatHead(_Catnat):
         """As in transformers for a classifier; refused for a language model, whose tree has its number of leaves."""
         if self.get_output_embeddings() is None:
             return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, **settings)  # type: ignore[misc]
-        if new_num_tokens not in (None, self.config.vocab_size) or pad_to_multiple_of is not None:
+        leaves = self.get_output_embeddings().num_classes
+        if new_num_tokens not in (None, leaves) or pad_to_multiple_of is not None:
             raise ValueError(
-                f"the tree of a catnat head has vocab_size = {self.config.vocab_size} leaves, which cannot become "
+                f"the tree of a catnat head has vocab_size = {leaves} leaves, which cannot become "
                 f"{new_num_tokens or 'more'}: set vocab_size in the configuration before the model is made"
             )
         return self.get_input_embeddings()
@@ -110,7 +176,8 @@ class CatnatRouters(_Catnat):
     """Put in front of a mixture-of-experts model (Mixtral, OLMoE, Qwen-MoE): its routers become catnats of E-1 scores.
 
     The routers' ``router_logits`` are normalised log-probabilities, from which the load-balancing loss is computed as
-    before. Routers that are more than a softmax of a linear layer are refused.
+    before. Other routers are refused. A softmax checkpoint is loaded with ``ignore_mismatched_sizes=True``; its routers
+    start anew.
 
     Example:
         >>> from transformers import MixtralConfig, MixtralForCausalLM
@@ -125,16 +192,19 @@ class CatnatRouters(_Catnat):
 
     def post_init(self) -> None:
         """Turn every router: transformers calls this when all modules stand, before it draws their weights."""
-        routers: list[Any] = [module for module in self.modules() if type(module).__name__.endswith("TopKRouter")]
+        routers: list[Any] = [module for module in self.modules() if "router" in type(module).__name__.lower()]
+        strangers = {type(router).__name__ for router in routers if type(router) not in ROUTERS}
+        if strangers:
+            names = ", ".join(sorted(strangers))
+            raise ValueError(f"{names} is more than a softmax of a linear layer, or not known here")
         if not routers:
             raise ValueError(f"no router was found in {type(self).__name__}")
         for router in routers:
-            if [name for name, _ in router.named_parameters()] != ["weight"] or any(True for _ in router.buffers()):
-                raise ValueError(f"{type(router).__name__} is more than a softmax of a linear layer")
             # a subclass of what it was: by that class transformers draws a router's weights and records its outputs
-            router.__class__ = type(f"Catnat{type(router).__name__}", (_Router, type(router)), {})
+            pi = self.catnat_parameterization(router.num_experts)
+            router.parameterization = ct.LogCatnat(pi).parameterization
             router.weight = torch.nn.Parameter(router.weight[1:].clone())
-            router.parameterization = self.catnat_parameterization()
+            router.__class__ = ROUTERS[type(router)]
         super().post_init()
 
 
@@ -151,6 +221,30 @@ class _Router(torch.nn.Module):
         scores = torch.nn.functional.linear(rows, self.weight)
         log_p = ct.log_catnat(scores.float(), self.parameterization)
         weights, experts = log_p.exp().topk(self.top_k, dim=-1)
-        if getattr(self, "norm_topk_prob", True):
+        if getattr(self, "norm_topk_prob", True):  # Mixtral always does
             weights = weights / weights.sum(-1, keepdim=True)
         return log_p, weights.to(scores.dtype), experts
+
+
+class _Mixtral(_Router, MixtralTopKRouter):
+    pass
+
+
+class _Olmoe(_Router, OlmoeTopKRouter):
+    pass
+
+
+class _Qwen2Moe(_Router, Qwen2MoeTopKRouter):
+    pass
+
+
+class _Qwen3Moe(_Router, Qwen3MoeTopKRouter):
+    pass
+
+
+ROUTERS: dict[type, type] = {
+    MixtralTopKRouter: _Mixtral,
+    OlmoeTopKRouter: _Olmoe,
+    Qwen2MoeTopKRouter: _Qwen2Moe,
+    Qwen3MoeTopKRouter: _Qwen3Moe,
+}

@@ -65,7 +65,7 @@ def minatar(options: RlMinatar) -> None:
         import gymnax  # noqa: F401
         import jax
     except ImportError as missing:
-        raise UserError(f'this needs the extra minatar, pip install "catnat[minatar]" ({missing})') from None
+        raise UserError(f"in catnat's folder: pip install '.[minatar]' ({missing})") from None
     experiment = minatar_study.MinAtar(chosen(minatar_study.plan_of(options.preset), options))
     jax.config.update("jax_compilation_cache_dir", str(options.output / "compiled"))  # for the next start
     facts = {"jax": jax.__version__, "jax on": str(jax.devices()[0])}

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
+from catnat_lab.stats import bootstrap, interquartile_mean, welch, welch_interval
+
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "results"
 PAPER = DOCS.parent / "src" / "catnat_lab" / "paper"
@@ -74,6 +76,70 @@ def autoencoders(data: str) -> str:
     return grid(["N × K", *(f"{n}×{k}" for n, k in sizes)], least_bold(table))
 
 
+def collapse() -> str:
+    """The dense VAE with N = 10, K = 8, where the paper's natural activation collapses."""
+    folder = RESULTS / "vae" / "collapse"
+    ours, curves = rows_of(folder / "values.csv"), rows_of(folder / "curves.csv")
+    paper = {
+        row["parameterization"].replace("_", "-"): f"{float(row['mean']):.1f} ± {float(row['std']):.1f}"
+        for row in rows_of(PAPER / "vae_mlp_elbo.csv")
+        if (row["n_variables"], row["n_categories"]) == ("10", "8")
+    }
+    last = max(float(row["step"]) for row in curves)
+    lines = [["softmax", "not run", paper["softmax"], ""]]
+    for head, told in {
+        "catnat-sigmoid": "catnat-sigmoid",
+        "catnat-natural-exact": "catnat-natural-exact: the paper's formula to the letter",
+        "catnat-natural": "catnat-natural: the same with a floor of 1e-8",
+        "catnat-natural-revive-fine": 'catnat-natural-revive-fine: `tail=0, saturation="revive", floor=1e-6`',
+    }.items():
+        found = [float(row["elbo_paper"]) for row in ours if row["head"] == head]
+        ends = [row["outside"] for row in curves if row["head"] == head and float(row["step"]) == last]
+        shares = [100 * float(share) for share in ends if share]
+        outside = f"{min(shares):.0f} to {max(shares):.0f}%" if shares else ""
+        theirs = "" if head == "catnat-natural" else paper.get(head.removesuffix("-exact"), "")
+        lines.append([told, f"{fmean(found):.1f} ± {stdev(found):.1f}", theirs, outside])
+    return grid(["", "ours, 5 seeds", "the paper's", "nodes outside the range"], lines)
+
+
+def policies() -> str:
+    """Final scores of PPO; of MinAtar's many seeds the interquartile mean too."""
+    both = ("Breakout", "Seaquest")
+    places = [(kind, kind.lower(), game) for kind in ("Atari", "MinAtar") for game in both]
+    names = {"softmax": "the paper's softmax", "catnat-natural": "the paper's natural"}
+    scores = {
+        (folder, game, head): [
+            float(row["score"])
+            for row in rows_of(RESULTS / "rl" / folder / "values.csv")
+            if (row["game"], row["head"], row["stage"]) == (game, head, "final")
+        ]
+        for _, folder, game in places
+        for head in names
+    }
+
+    def cell(folder: str, values: list[float]) -> str:
+        told = f"{fmean(values):.1f} ± {stdev(values):.1f}"
+        if folder == "atari":
+            return told
+        low, high = bootstrap(values, interquartile_mean)
+        return f"{told}, {interquartile_mean(values):.1f} [{low:.1f}, {high:.1f}]"
+
+    def difference(folder: str, game: str) -> str:
+        natural, softmax = scores[folder, game, "catnat-natural"], scores[folder, game, "softmax"]
+        if folder == "atari":
+            return f"p = {welch(natural, softmax):.2g}"
+        low, high = welch_interval(natural, softmax)
+        return f"{fmean(natural) - fmean(softmax):+.1f} [{low:.1f}, {high:.1f}], p = {welch(natural, softmax):.2g}"
+
+    body = [[head, *(cell(f, scores[f, game, head]) for _, f, game in places)] for head in names]
+    paper = {(r["game"], r["parameterization"].replace("_", "-")): r for r in rows_of(PAPER / "rl.csv")}
+    for head in names:
+        printed = [f"{paper[game, head]['mean']} ± {paper[game, head]['std']}" for game in both]
+        body.append([names[head], *printed, "", ""])
+    body.append(["natural less softmax, ours", *(difference(f, game) for _, f, game in places)])
+    return grid(["", *(f"{kind} {game}" for kind, _, game in places)], body)
+
+
 def ratios(paths: Sequence[str], line: Callable[[Row], str], keep: Callable[[Row], bool], by_rows: bool = False) -> str:
     """Times divided by a rival's."""
     rows = [row for path in paths for row in rows_of(RESULTS / path) if keep(row)]
@@ -110,6 +176,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "graphs": graphs,
     "autoencoders-grey": lambda: autoencoders("grey"),
     "autoencoders-binary": lambda: autoencoders("binary"),
+    "collapse": collapse,
+    "policies": policies,
     "gpu": lambda: ratios(["gpu/gpu.csv"], on_gpu, of_heads),
     "cpu": lambda: ratios(["cpu/cpu.csv"], against, lambda row: True, by_rows=True),
     "jax-cpu": lambda: ratios(["jax/jax-cpu.csv"], against, lambda row: True, by_rows=True),

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -184,6 +185,15 @@ def test_a_run_on_vectors_is_reported_and_shown(
     assert "no picture: gymnasium draws by pygame, which the extra watch has" in capsys.readouterr().out
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """As in a terminal: what a shell starts in the background ignores Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_saves_what_there_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The first ends the run after its update; the run that goes on is the one that was never stopped."""
     told: list[str] = []
@@ -200,6 +210,7 @@ def test_ctrl_c_saves_what_there_is(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert again.episodes == train(CART, tmp_path / "whole", CPU).episodes
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_a_second_signal_stops_at_once() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt), noted_stops() as stop:

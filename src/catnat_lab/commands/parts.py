@@ -156,7 +156,7 @@ def _train(
         known = study.note(note)
         spent = float(known.get("seconds", "0").split()[0]) + time.monotonic() - started
         known["seconds"] = f"{spent:.0f} of training and bookkeeping, start-up not counted"
-        if device.type == "cuda":
+        if device.type == "cuda" and on == "here":  # of other processes it is not known
             known["peak GPU memory"] = f"{torch.cuda.max_memory_allocated(device) / 1e9:.1f} GB"
         study.set_note(note, known)
     failed = {cell: reasons for cell in study.cells() if (reasons := study.failed(cell))}

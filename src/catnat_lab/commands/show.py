@@ -45,9 +45,8 @@ def status(options: Status) -> None:
         left = now.get("left", 0) - new
         print(f"this stage: {new:,} of {now.get('left', 0):,} jobs, by {now.get('workers', 1)} at a time")
         if new > 0 and seconds > 0:
-            print(
-                f"rate: {60 * new / seconds:.3g} jobs a minute; this stage takes {left * seconds / new / 60:.3g} more"
-            )
+            minutes = seconds / new / 60
+            print(f"rate: {1 / minutes:.3g} jobs per minute; this stage takes {left * minutes:.3g} minutes more")
 
 
 def _study(where: str) -> Path | str:

@@ -178,6 +178,25 @@ class Tree:
         return _frozen(counts)
 
     @cached_property
+    def path_lengths(self) -> Ints:
+        """[K] how many nodes the path to every class has."""
+        lengths = np.zeros(2 * self.num_classes, dtype=np.int64)
+        for low, high in self.levels:
+            nodes = np.arange(low, high)
+            lengths[2 * nodes] = lengths[2 * nodes + 1] = lengths[self.node_places[nodes]] + 1
+        return _frozen(lengths[self.class_places])
+
+    @cached_property
+    def ranks(self) -> Ints:
+        """[K] how many classes are left of every class."""
+        before = np.zeros(2 * self.num_classes, dtype=np.int64)
+        for low, high in self.levels:
+            nodes = np.arange(low, high)
+            before[2 * nodes] = before[self.node_places[nodes]]
+            before[2 * nodes + 1] = before[2 * nodes] + self.leaf_counts[2 * nodes]
+        return _frozen(before[self.class_places])
+
+    @cached_property
     def parents(self) -> Ints:
         """[2K] the place above every place; 0 above the root and above 0."""
         above = self.node_places[np.arange(2 * self.num_classes) >> 1]

@@ -5,7 +5,7 @@ Each is about the moment, not about a tensor: is anything watching that plain ea
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
@@ -25,7 +25,9 @@ __all__ = [
     "is_plain",
     "must_be_plain",
     "plain_backward",
+    "plain_backwards",
     "plainly",
+    "sparse_rows",
     "unwrap_if_dead",
 ]
 
@@ -82,6 +84,25 @@ def plain_backward(function: Callable[[Tensor], Any], x: Tensor, gradient: Any) 
         # a view of our own: the user's hooks on x must see this gradient once, not twice
         x = x.view_as(x) if again else x.detach().requires_grad_()
         return torch.autograd.grad(function(x), x, gradient, create_graph=again)[0]
+
+
+def plain_backwards(function: Callable[..., Tensor], inputs: Sequence[Tensor], gradient: Tensor) -> list[Tensor | None]:
+    """The same in several tensors; None for those that want no gradient."""
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        own = [t.view_as(t) if again else t.detach().requires_grad_(t.requires_grad) for t in inputs]
+        wanted = [i for i, t in enumerate(own) if t.requires_grad]
+        found = torch.autograd.grad(function(*own), [own[i] for i in wanted], gradient, create_graph=again)
+    results: list[Tensor | None] = [None] * len(own)
+    for i, one in zip(wanted, found, strict=True):
+        results[i] = one
+    return results
+
+
+def sparse_rows(rows: Tensor, values: Tensor, size: int) -> Tensor:
+    """Some rows, named in ascending order, of a tensor that has ``size`` of them and is 0 elsewhere."""
+    shape = (size, *values.shape[1:])
+    return torch.sparse_coo_tensor(rows[None], values, shape, is_coalesced=True, check_invariants=False)
 
 
 def assert_on_device(condition: Tensor) -> None:

@@ -52,6 +52,33 @@ def plan_for(
     return _find(parameterization, num_classes, dtype, like.device)
 
 
+def wide_plan_for(parameterization: Parameterization, dtype: torch.dtype, like: Tensor) -> Plan:
+    """The same for a linear head that reads one path, with the tables that its kernels need."""
+    if is_compiling():
+        from catnat.torch._constant import constant
+
+        return constant(_find_wide, parameterization, dtype, like.device)
+    if fake_mode_of(like) is not None:
+        return plan_for(parameterization, parameterization.num_classes, dtype, like)
+    return _find_wide(parameterization, dtype, like.device)
+
+
+def _find_wide(parameterization: Parameterization, dtype: torch.dtype, device: torch.device) -> Plan:
+    plan = _find(parameterization, parameterization.num_classes, dtype, device)
+    if plan.wide is UNASKED:
+        plan.wide = None
+        if device.type == "cuda" and dtype == torch.float32:
+            from catnat.torch._gpu import autograd
+
+            if autograd.has_kernels(device):
+                from catnat.torch._gpu import wide_launch
+
+                with plainly():
+                    plan.wide = wide_launch.wide_of(plan.pi, device)
+                WALKS["wide"] = wide_launch
+    return plan
+
+
 def _find(
     parameterization: Parameterization | Activation | str, num_classes: int, dtype: torch.dtype, device: torch.device
 ) -> Plan:

@@ -109,14 +109,21 @@ def log_path(x: Tensor, index: Tensor, plan: Plan) -> Tensor:
     """
     if plan.num_classes == 1:
         return x.new_zeros(index.shape) + x.sum(-1).reshape(-1, *[1] * (index.dim() - 1))
-    nodes, turns_right, on_path = _paths(index, plan)  # [R, (M,) depth]
+    nodes, turns_right, on_path = paths(index, plan)  # [R, (M,) depth]
     z = logit(torch.gather(x, 1, nodes.flatten(1)).view(nodes.shape), plan, nodes)
     terms = F.logsigmoid(torch.where(turns_right, z, -z))
     return (terms if on_path is None else torch.where(on_path, terms, 0.0)).sum(-1)
 
 
-def _paths(index: Tensor, plan: Plan) -> tuple[Tensor, Tensor, Tensor | None]:
+def paths(index: Tensor, plan: Plan) -> tuple[Tensor, Tensor, Tensor | None]:
     """Zero-based nodes, turns and, where paths differ in length, which steps count: [..., depth] each."""
+    if not plan.has_paths:  # there is no table: walk up from every class
+        place, walked = plan.class_places.index_select(0, index.reshape(-1)).view(index.shape), []
+        for _ in range(plan.depth):
+            walked.append(place)
+            place = plan.node_places[place >> 1].clamp(min=1)
+        places = torch.stack(walked, -1)
+        return ((places >> 1) - 1).clamp(min=0), (places & 1).bool(), places > 1
     if not plan.is_heap:
         assert plan.path_nodes is not None and plan.path_signs is not None
         shape, flat = (*index.shape, plan.depth), index.reshape(-1)

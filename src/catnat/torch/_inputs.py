@@ -134,6 +134,13 @@ def check_index(index: Tensor, plan: Plan, argument: str = "index") -> None:
         assert_on_device(((index >= 0) & (index < plan.num_classes)).all())
 
 
+def check_class_weights(weight: Tensor, plan: Plan) -> None:
+    """Raise unless ``weight`` holds one number per class."""
+    if not isinstance(weight, Tensor):
+        raise TypeError(f"weight must be a torch.Tensor, one number per class; got {type(weight).__name__}")
+    check_classes("weight", plan.num_classes, weight.shape[0] if weight.dim() == 1 else 0, weight.shape)
+
+
 def check_integers(index: Tensor, argument: str) -> None:
     """Raise unless ``index`` is a tensor of integers."""
     if not isinstance(index, Tensor) or index.dtype not in INTEGERS:

@@ -59,6 +59,7 @@ class Plan:
         self.fast: Any = UNASKED
         self.cpu: Any = None
         self.gpu: Any = None
+        self.wide: Any = UNASKED  # and the tables of a head that reads one path
 
     def _number(self, values: Floats) -> Tensor:
         kind = np.float32 if self._dtype == torch.float32 else np.float64

@@ -10,6 +10,7 @@ from catnat.torch import _dispatch, _eager, _masks, _node
 from catnat.torch._inputs import (
     ParameterizationLike,
     check_batch,
+    check_class_weights,
     check_index,
     check_integers,
     check_target_ids,
@@ -200,9 +201,7 @@ def cross_entropy(
     x, plan, dtype = prepare(scores, parameterization, dim)
     number = plan.center.dtype
     if weight is not None:
-        if not isinstance(weight, Tensor):
-            raise TypeError(f"weight must be a torch.Tensor, one number per class; got {type(weight).__name__}")
-        check_classes("weight", plan.num_classes, weight.shape[0] if weight.dim() == 1 else 0, weight.shape)
+        check_class_weights(weight, plan)
         weight = weight.to(number)
     if target.is_floating_point():
         if target.shape == x.shape[:-1]:
@@ -213,7 +212,7 @@ def cross_entropy(
         probs = probs * (1 - label_smoothing) + label_smoothing / plan.num_classes
         log_p = _dispatch.log_p(x, plan).to(number)
         loss = -_eager.times_log(probs if weight is None else probs * weight, log_p).sum(-1)
-        return _reduced(loss, torch.ones_like(loss), reduction, dtype)
+        return reduced(loss, torch.ones_like(loss), reduction, dtype)
     check_target_ids(target, x.shape[:-1])
     if label_smoothing == 0:
         try:
@@ -235,7 +234,7 @@ def cross_entropy(
         own = torch.gather(log_p, -1, ids.unsqueeze(-1)).squeeze(-1) * (1.0 if weight is None else weight[ids])
         every = (log_p if weight is None else log_p * weight).mean(-1)
         loss = -(1 - label_smoothing) * own - label_smoothing * every
-    return _reduced(torch.where(keep, loss, 0.0), counted, reduction, dtype)
+    return reduced(torch.where(keep, loss, 0.0), counted, reduction, dtype)
 
 
 def scores_from_probs(probs: Tensor, parameterization: ParameterizationLike = "natural", *, dim: int = -1) -> Tensor:
@@ -305,7 +304,7 @@ def saturation(scores: Tensor, parameterization: ParameterizationLike = "natural
 # -- shared parts ------------------------------------------------------------------------------------------------
 
 
-def _reduced(loss: Tensor, counted: Tensor, reduction: str, dtype: torch.dtype) -> Tensor:
+def reduced(loss: Tensor, counted: Tensor, reduction: str, dtype: torch.dtype) -> Tensor:
     """A loss for every row as the user wants it: ``counted`` is by how much every row counts."""
     if reduction == "none":
         return loss.to(dtype)

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from catnat.core.errors import MASK_MODES, REDUCTIONS, CatnatWarning, check_choice, check_num_classes, check_share
-from catnat.core.parameterization import listed, resolve
-from catnat.torch import functional, sampling
+from catnat.core.parameterization import Parameterization, listed, resolve
+from catnat.torch import _wide, functional, sampling
 from catnat.torch._compat import is_plain
-from catnat.torch._inputs import ParameterizationLike
+from catnat.torch._dispatch import wide_plan_for
+from catnat.torch._inputs import INTEGERS, ParameterizationLike, check_class_weights, check_index, check_target_ids
+from catnat.torch._plan import Plan
+from catnat.torch._wide import TopK
 from catnat.torch.distributions import CatnatCategorical
 from catnat.torch.functional import catnat, cross_entropy, log_catnat
 
 # to torch.fx each of these is one operation: what it traces is not a tensor
 for _name in ("catnat", "cross_entropy", "log_catnat"):
     torch.fx.wrap(_name)
+
+PATH_FROM = 2048  # classes; with fewer the scores of all nodes are as fast
+NO_CLASS = -(1 << 62)  # an id that no class has, and that nothing ignores
 
 
 class _Watching(torch.nn.Module):
@@ -153,13 +158,19 @@ class CatnatLinear(_Watching):
 
     It starts uniform, up to the small random weights that `torch.nn.Linear` has too, or at given class frequencies.
 
+    With many classes `loss`, `log_prob` and `sample` read one path of the tree: of K-1 rows of weights, about log2 K.
+    `forward`, `log_probs` and `distribution` compute all of them.
+
     Args:
         in_features: size of the last axis of the inputs.
         num_classes: K, how many.
         parameterization: a `catnat.Parameterization` of K classes, or the name (or value) of an activation.
         class_frequencies: [K] what the classes' probabilities are at the start, for a zero input; None is uniform.
         bias: whether the scores have one.
-        warn: give one `catnat.CatnatWarning` when more than half of the nodes are beyond their natural range.
+        sparse: whether the gradient of weights and bias is a sparse tensor of the nodes that were passed, as
+            `torch.optim.SparseAdam` and `torch.optim.SGD` take it. `loss` then reads one path whatever K is.
+        warn: give one `catnat.CatnatWarning` when more than half of the nodes are beyond their natural range. It looks
+            at all scores, so nothing is computed from one path until it was given.
         device: as in `torch.nn.Linear`.
         dtype: as in `torch.nn.Linear`.
 
@@ -171,6 +182,8 @@ class CatnatLinear(_Watching):
         (torch.Size([2, 10]), torch.Size([]), torch.Size([2]))
     """
 
+    parameterization: Parameterization
+
     def __init__(
         self,
         in_features: int,
@@ -179,6 +192,7 @@ class CatnatLinear(_Watching):
         *,
         class_frequencies: Tensor | None = None,
         bias: bool = True,
+        sparse: bool = False,
         warn: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -191,6 +205,7 @@ class CatnatLinear(_Watching):
                 f"parameterization must have num_classes = {self.num_classes} classes; "
                 f"it has {self.parameterization.num_classes}"
             )
+        self.sparse = sparse
         self.linear = torch.nn.Linear(in_features, self.num_classes - 1, bias=bias, device=device, dtype=dtype)
         if not bias:
             if class_frequencies is not None:
@@ -225,16 +240,87 @@ class CatnatLinear(_Watching):
         """The same as `log_probs`."""
         return self.log_probs(x)
 
-    def loss(self, x: Tensor, target: Tensor, **settings: Any) -> Tensor:
-        """- log p of the targets; settings as in `catnat.torch.cross_entropy`."""
-        return cross_entropy(self.scores(x), target, self.parameterization, **settings)
+    def loss(
+        self,
+        x: Tensor,
+        target: Tensor,
+        *,
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> Tensor:
+        """- log p of the targets; settings as in `catnat.torch.cross_entropy`.
+
+        Class ids without label smoothing need the scores on their paths alone.
+        """
+        check_choice("reduction", reduction, REDUCTIONS)
+        by_ids = isinstance(target, Tensor) and target.dtype in INTEGERS and label_smoothing == 0
+        plan = self._path_plan(x) if by_ids else None
+        if plan is None:
+            self._check_dense("class ids without label smoothing")
+            return cross_entropy(
+                self.scores(x),
+                target,
+                self.parameterization,
+                weight=weight,
+                ignore_index=ignore_index,
+                reduction=reduction,
+                label_smoothing=label_smoothing,
+            )
+        check_target_ids(target, x.shape[:-1])
+        target = target.long()
+        if weight is not None:
+            check_class_weights(weight, plan)
+        losses = self._losses(x, target, ignore_index, plan)
+        keep = target != ignore_index
+        counted = keep.to(losses.dtype) if weight is None else torch.where(keep, weight[target.clamp(min=0)], 0.0)
+        losses = losses if weight is None else losses * counted
+        return functional.reduced(losses, counted, reduction, self._answer_dtype(x))
+
+    def log_prob(self, x: Tensor, index: Tensor) -> Tensor:
+        """log p of one class per row: [..., in_features] and [...] to [...]."""
+        plan = self._path_plan(x)
+        if plan is None:
+            self._check_dense("a tree with short paths")
+            return functional.log_prob(self.scores(x), index, self.parameterization)
+        check_target_ids(index, x.shape[:-1])
+        return -self._losses(x, index.long(), NO_CLASS, plan).to(self._answer_dtype(x))
 
     def sample(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """A class per row."""
-        return sampling.sample(self.scores(x), self.parameterization, generator=generator)
+        plan = self._path_plan(x)
+        if plan is None:
+            return sampling.sample(self.scores(x), self.parameterization, generator=generator)
+        rows = x.reshape(-1, x.shape[-1])
+        return _wide.sample(rows, self._head(), plan, generator).reshape(x.shape[:-1])
 
-    def mode(self, x: Tensor) -> Tensor:
-        """The likeliest class of every row, about which the largest score says nothing."""
+    def topk(self, x: Tensor, k: int, *, beam: int | None = None) -> TopK:
+        """The ``k`` likeliest classes of every row and their log-probabilities: [..., k] each.
+
+        Args:
+            x: [..., in_features].
+            k: how many.
+            beam: None computes all K scores. A number, at least k, follows that many subtrees down the tree instead.
+                What it finds has its right log-probability, but a likelier class may have been missed, in a subtree
+                that was unlikely as a whole.
+        """
+        if not 1 <= k <= self.num_classes:
+            raise ValueError(f"k must lie in [1, {self.num_classes}]; got {k}")
+        if beam is None:
+            return TopK(*self.log_probs(x).topk(k))
+        if beam < k:
+            raise ValueError(f"beam must be at least k = {k}; got {beam}")
+        self._check_features(x)
+        plan = wide_plan_for(self.parameterization, self._number(x), x)
+        found = _wide.topk(x.reshape(-1, x.shape[-1]), self._head(), k, min(beam, self.num_classes), plan)
+        dtype = self._answer_dtype(x)
+        return TopK(*(t.reshape(*x.shape[:-1], k) for t in (found.log_probs.to(dtype), found.classes)))
+
+    def mode(self, x: Tensor, *, beam: int | None = None) -> Tensor:
+        """The likeliest class of every row, about which the largest score says nothing; ``beam`` as in `topk`."""
+        if beam is not None:
+            return self.topk(x, 1, beam=beam).classes.squeeze(-1)
         return sampling.mode(self.scores(x), self.parameterization)
 
     def distribution(self, x: Tensor, *, mask: Tensor | None = None) -> CatnatCategorical:
@@ -244,7 +330,46 @@ class CatnatLinear(_Watching):
     def extra_repr(self) -> str:
         """Settings for print()."""
         bias = None if self.linear.bias is not None else False
-        return listed(self.parameterization, {"in_features": self.linear.in_features}, bias=bias)
+        shown = {"in_features": self.linear.in_features}
+        return listed(self.parameterization, shown, bias=bias, sparse=self.sparse or None)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"  # of its one part the width says all
+
+    # -- one path ------------------------------------------------------------------------------------------------
+
+    def _path_plan(self, x: Tensor) -> Plan | None:
+        """The plan for one path; None where all scores are as fast, or are wanted for a warning."""
+        self._check_features(x)
+        if self.warn or not (self.sparse or self.num_classes >= PATH_FROM):
+            return None
+        plan = wide_plan_for(self.parameterization, self._number(x), x)
+        return plan if _wide.has_short_paths(plan) else None
+
+    def _losses(self, x: Tensor, target: Tensor, ignored: int, plan: Plan) -> Tensor:
+        ids = torch.where(target == ignored, 0, target)
+        if x.device.type != "cuda" or plan.wide is None:  # the kernels look themselves
+            check_index(ids, plan, "target")
+        rows = x.reshape(-1, x.shape[-1])
+        return _wide.losses(rows, self._head(), target.reshape(-1), ignored, plan).reshape(target.shape)
+
+    def _head(self) -> _wide.Head:
+        return _wide.Head(self.linear.weight, self.linear.bias, self.sparse)
+
+    def _number(self, x: Tensor) -> torch.dtype:
+        """The dtype to compute in."""
+        return torch.float64 if torch.float64 in (x.dtype, self.linear.weight.dtype) else torch.float32
+
+    def _answer_dtype(self, x: Tensor) -> torch.dtype:
+        """That of a loss from all scores: under autocast float32."""
+        return torch.float32 if torch.is_autocast_enabled(x.device.type) else self.linear.weight.dtype
+
+    def _check_features(self, x: Tensor) -> None:
+        width = self.linear.in_features
+        if not isinstance(x, Tensor) or x.dim() == 0 or x.shape[-1] != width:
+            came = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            raise ValueError(f"x must be a tensor of shape [..., in_features = {width}]; got {came}")
+
+    def _check_dense(self, expected: str) -> None:
+        if self.sparse and torch.is_grad_enabled() and self.linear.weight.requires_grad:
+            raise ValueError(f"sparse=True needs {expected}: the gradient of all K-1 scores is dense")

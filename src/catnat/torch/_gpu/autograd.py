@@ -80,7 +80,7 @@ def cross_entropy(x: Tensor, target: Tensor, plan: Plan, ignored: int, weight: T
 
 def sample(x: Tensor, count: int, plan: Plan, generator: torch.Generator | None) -> Tensor:
     """[count, ...] draws."""
-    return _call("sample", x.detach(), plan, _seed(x, generator), count)[0]
+    return _call("sample", x.detach(), plan, seed_for(x, generator), count)[0]
 
 
 def entropy(x: Tensor, plan: Plan) -> Tensor:
@@ -90,7 +90,7 @@ def entropy(x: Tensor, plan: Plan) -> Tensor:
 
 def draw(x: Tensor, plan: Plan, generator: torch.Generator | None) -> Tensors:
     """log p of one draw a row, the row's entropy, and the draw."""
-    return _call("draw", x, plan, _seed(x, generator))
+    return _call("draw", x, plan, seed_for(x, generator))
 
 
 def judge(x: Tensor, index: Tensor, plan: Plan) -> Tensors:
@@ -98,7 +98,7 @@ def judge(x: Tensor, index: Tensor, plan: Plan) -> Tensors:
     return _call("judge", x, plan, index)
 
 
-def _seed(x: Tensor, generator: torch.Generator | None) -> Tensor:
+def seed_for(x: Tensor, generator: torch.Generator | None) -> Tensor:
     """One number on the device, drawn there: the host need not know it, and a captured graph draws anew."""
     source = {} if generator is None else {"generator": generator}  # as in `_eager`
     return torch.randint(1 << 62, (1,), device=x.device, **source)  # type: ignore[call-overload]

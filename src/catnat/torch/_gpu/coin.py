@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from catnat.core.parameterization import Activation, Natural, Parameterization, Sigmoid
+from catnat.core.tree import Floats
 
 SIGMOID, NATURAL, PAPER, REVIVED = range(4)  # REVIVED: the paper's, whose gradient does not end at the floor
 NONE, UNEVEN, BY_NODE = range(3)
@@ -38,8 +39,8 @@ class Coin(NamedTuple):
 def coin_of(pi: Parameterization, device: torch.device) -> Coin | None:
     """The coin for the kernels; None where these have no form of it."""
     assert pi.tree is not None and isinstance(pi.activation, Activation)
-    formula = _formula(pi.activation)
-    if formula is None or pi.tree.heap_order is None or not 1 < pi.num_classes <= MAX_CLASSES:
+    found = formula(pi.activation)
+    if found is None or pi.tree.heap_order is None or not 1 < pi.num_classes <= MAX_CLASSES:
         return None
     kind, centers = NONE, pi.centers
     if centers.any():
@@ -47,12 +48,16 @@ def coin_of(pi: Parameterization, device: torch.device) -> Coin | None:
         uneven = np.array([centers[place - 1] if place else 0.0 for place in places])
         is_all = np.count_nonzero(uneven) == np.count_nonzero(centers)
         kind, centers = (UNEVEN, uneven) if is_all else (BY_NODE, centers)
+    return Coin(None if kind == NONE else table_of(centers, device), pi.num_classes, kind, *found)
+
+
+def table_of(centers: Floats, device: torch.device) -> Tensor:
+    """Centres in float32, and what that rounded away: [2, ...]."""
     short = centers.astype(np.float32)
-    table = torch.from_numpy(np.stack((short, (centers - short).astype(np.float32)))).to(device)
-    return Coin(None if kind == NONE else table, pi.num_classes, kind, *formula)
+    return torch.from_numpy(np.stack((short, (centers - short).astype(np.float32)))).to(device)
 
 
-def _formula(activation: Activation) -> tuple[int, float, float] | None:
+def formula(activation: Activation) -> tuple[int, float, float] | None:
     """Which formula, the amplitude and the least angle."""
     if type(activation) is Sigmoid or activation == Natural(tail=0.5):
         return SIGMOID, 0.0, 0.0

@@ -51,7 +51,7 @@ class Rows(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _numbers(activation: int, amplitude: float, least: float) -> tuple[float, ...]:
+def numbers_of(activation: int, amplitude: float, least: float) -> tuple[float, ...]:
     """Half the range, what that rounds away in radians, radians a unit of score, the least angle, the steepness."""
     if amplitude == 0:
         return (0.0,) * 5
@@ -105,7 +105,7 @@ def walk(x: Tensor, coin: Coin, exp: bool) -> Tensor:
     if rows.rows > 0:
         launcher, form = _walk_launcher(Call.of(x, rows, coin), exp)
         tensors = (rows.tensor, out, coin.centers)
-        launcher(_programs(rows.rows, form), tensors, (rows.rows, rows.stride), _numbers(*coin[3:]))
+        launcher(_programs(rows.rows, form), tensors, (rows.rows, rows.stride), numbers_of(*coin[3:]))
     return out
 
 
@@ -137,7 +137,7 @@ def pull(
         launcher, form = _pull_launcher(call, of, classes)
         sums = torch.empty((rows.rows, 1 << form.above), dtype=torch.float32, device=x.device) if form.above else None
         tensors = (rows.tensor, below, index, of_entropy, dx, sums, coin.centers)
-        launcher(_programs(rows.rows, form), tensors, (rows.rows, rows.stride), _numbers(*coin[3:]))
+        launcher(_programs(rows.rows, form), tensors, (rows.rows, rows.stride), numbers_of(*coin[3:]))
         if sums is None:
             return dx
         classes, below, index, of_entropy, of = 1 << form.above, sums, None, None, LOG_P
@@ -165,7 +165,7 @@ def log_path(
         height = blocks.path_height(coin.classes)
         launcher = _path_launcher(Call.of(x, rows, coin), "log_path", height, 4, ONE=items == rows.rows, WHAT=what)
         tensors = (rows.tensor, index.contiguous(), weight, out, coin.centers)
-        launcher(-(-items // height), tensors, (items, items // rows.rows, ignored, rows.stride), _numbers(*coin[3:]))
+        launcher(-(-items // height), tensors, (items, items // rows.rows, ignored, rows.stride), numbers_of(*coin[3:]))
     return out
 
 
@@ -187,7 +187,7 @@ def loss(
     sums = found if programs == 1 else torch.empty(2 * programs, dtype=torch.float32, device=x.device)
     launcher = _path_launcher(Call.of(x, rows, coin), "loss", height, warps, ALL=programs == 1, WHAT=what)
     tensors = (rows.tensor, target.contiguous(), weight, sums, share, coin.centers)
-    launcher(programs, tensors, (rows.rows, programs, ignored, rows.stride), _numbers(*coin[3:]))
+    launcher(programs, tensors, (rows.rows, programs, ignored, rows.stride), numbers_of(*coin[3:]))
     if programs > 1:
         _reduce_launcher(what)(1, (sums, found, share), (programs,))
     return found, share
@@ -216,7 +216,7 @@ def pull_path(
         tensors = (
             rows.tensor, index.contiguous(), _in_memory(weight), _in_memory(gradient), share, dx, coin.centers
         )  # fmt: skip
-        launcher(-(-dx.numel() // span), tensors, (rows.rows, samples, ignored, rows.stride), _numbers(*coin[3:]))
+        launcher(-(-dx.numel() // span), tensors, (rows.rows, samples, ignored, rows.stride), numbers_of(*coin[3:]))
     return dx if dx.dtype == x.dtype else dx.to(x.dtype)
 
 
@@ -227,7 +227,7 @@ def sample(x: Tensor, seed: Tensor, count: int, coin: Coin) -> Tensor:
     if out.numel() > 0:
         launcher = _path_launcher(Call.of(x, rows, coin), "sample", 128, 4, ONE=count == 1)
         tensors = (rows.tensor, seed, out, coin.centers)
-        launcher(-(-out.numel() // 128), tensors, (out.numel(), rows.rows, rows.stride), _numbers(*coin[3:]))
+        launcher(-(-out.numel() // 128), tensors, (out.numel(), rows.rows, rows.stride), numbers_of(*coin[3:]))
     return out
 
 
@@ -257,5 +257,5 @@ def head(
     if rows.rows > 0:
         launcher, form = _head_launcher(Call.of(x, rows, coin), what)
         tensors = (rows.tensor, index, seed, log_prob, entropy, coin.centers)
-        launcher(_programs(rows.rows, form), tensors, (rows.rows, rows.stride), _numbers(*coin[3:]))
+        launcher(_programs(rows.rows, form), tensors, (rows.rows, rows.stride), numbers_of(*coin[3:]))
     return log_prob, entropy, index

@@ -1,0 +1,317 @@
+"""From tensors to the programs of `wide`; as operators, for compilers; and as a function that autograd knows."""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, library
+from torch.compiler import is_compiling
+
+from catnat.core.parameterization import Activation, Parameterization
+from catnat.torch._compat import must_be_plain, plain_backwards, sparse_rows
+from catnat.torch._gpu import blocks, coin, wide
+from catnat.torch._gpu.autograd import seed_for
+from catnat.torch._gpu.blocks import Block
+from catnat.torch._gpu.coin import Coin
+from catnat.torch._gpu.launch import CHECKED, numbers_of
+from catnat.torch._gpu.launcher import Launcher
+from catnat.torch._gpu.node import INTERPRETED
+
+CHUNK = 64  # rows whose sums are one matrix product
+BLOCK = 128  # columns of a program that reads a whole path, and of one that multiplies a chunk
+RUN_BLOCK, RUN_HEIGHT = 512, 8  # columns, and rows at a time, of a program that adds up runs
+
+
+class Wide(NamedTuple):
+    """A parameterization as the kernels take it: any tree, in tables of 32-bit numbers."""
+
+    centers: Tensor | None  # [2, K-1] as in `Coin`, of every node
+    places: Tensor  # [K] where every class sits
+    lengths: Tensor  # [K] how long its path is
+    ranks: Tensor  # [K] how many classes are left of it
+    above: Tensor | None  # [K] where every node sits; None where node i is at place i
+    node_at: Tensor  # [2K] which node sits at a place, 0 for none
+    class_at: Tensor  # [2K] and which class
+    classes: int
+    depth: int
+    activation: int
+    amplitude: float
+    least: float
+
+    @property
+    def coin(self) -> Coin:
+        """Without its tensor."""
+        kind = coin.NONE if self.centers is None else coin.BY_NODE
+        return Coin(None, self.classes, kind, self.activation, self.amplitude, self.least)
+
+    @property
+    def levels(self) -> int:
+        """A power of two that covers the depth, and that a matrix product takes."""
+        return max(16, 1 << (self.depth - 1).bit_length())
+
+
+def wide_of(pi: Parameterization, device: torch.device) -> Wide | None:
+    """The tables of a parameterization; None where the kernels have no form of its activation."""
+    assert pi.tree is not None and isinstance(pi.activation, Activation)
+    formula, tree = coin.formula(pi.activation), pi.tree
+    if formula is None or not 1 < pi.num_classes <= coin.MAX_CLASSES:
+        return None
+
+    def table(values: Any) -> Tensor:
+        return torch.from_numpy(np.array(values, dtype=np.int32)).to(device)
+
+    node_at, class_at = np.zeros(2 * pi.num_classes), np.zeros(2 * pi.num_classes)
+    node_at[tree.node_places] = np.arange(pi.num_classes)
+    class_at[tree.class_places] = np.arange(pi.num_classes)
+    return Wide(
+        coin.table_of(pi.centers, device) if pi.centers.any() else None,
+        table(tree.class_places), table(tree.path_lengths), table(tree.ranks),
+        None if tree.heap_order is not None else table(tree.node_places), table(node_at), table(class_at),
+        pi.num_classes, tree.depth, *formula,
+    )  # fmt: skip
+
+
+# -- launches ----------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def _launcher(kernel: str, coin: Coin | None, warps: int, **constants: Any) -> Launcher:
+    if coin is not None:
+        constants["F"] = blocks.Form.of(coin, coin.classes, True, True, Block(32, 1, warps))
+    checked = CHECKED if kernel == "find_steps" else {}
+    return Launcher(getattr(wide, kernel), constants, warps, **checked)
+
+
+def _block(width: int, most: int) -> int:
+    return min(most, max(16, 1 << (width - 1).bit_length()))
+
+
+def loss(
+    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignored: int, slopes: bool, features: bool, of: Wide
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """- log p of a class per row, float32; and, where asked for, its slopes, the paths, and its gradient in x."""
+    rows, width = x.shape
+    found = x.new_empty(rows, dtype=torch.float32)
+    steps = x.new_empty((rows, of.depth), dtype=torch.int32)
+    slope = x.new_empty((rows if slopes else 0, of.depth), dtype=torch.float32)
+    dx = torch.empty_like(x) if features else x.new_empty(0)
+    if rows > 0:
+        tables = (target, of.places, of.lengths, of.above, steps)
+        finder = _launcher("find_steps", None, 4, CLASSES=of.classes, DEPTH=of.depth, HEIGHT=128)
+        finder(-(-rows // 128), tables, (rows, ignored))
+        sizes = {"WIDTH": width, "DEPTH": of.depth, "LEVELS": of.levels, "BLOCK": _block(width, BLOCK)}
+        tensors = (
+            x, weight, bias, steps, found, slope if slopes else None, dx if features else None, of.centers
+        )  # fmt: skip
+        _launcher("loss", of.coin, 4, **sizes)(rows, tensors, (), numbers_of(*of.coin[3:]))
+    return found, slope, steps, dx
+
+
+def weight_gradient(
+    x: Tensor, slopes: Tensor, steps: Tensor, target: Tensor, gradient: Tensor, ignored: int, like: Tensor, of: Wide
+) -> tuple[Tensor, Tensor]:
+    """The gradient of weights like these, and that of a bias."""
+    out, bias_out = torch.zeros_like(like), like.new_zeros(len(like))
+    if len(x) > 0:
+        runs = _Runs(x, slopes, steps, target, gradient, ignored, of)
+        runs.add_up(out, bias_out, None)
+    return out, bias_out
+
+
+def sparse_gradient(
+    x: Tensor, slopes: Tensor, steps: Tensor, target: Tensor, gradient: Tensor, ignored: int, like: Tensor, of: Wide
+) -> tuple[Tensor, Tensor]:
+    """The same as sparse tensors of the nodes that were passed. The host waits to learn how many these are."""
+    runs = _Runs(x, slopes, steps, target, gradient, ignored, of)
+    sorted_steps = steps[runs.order.long()]
+    begins = torch.arange(of.depth, device=x.device) >= runs.leaves[: len(x), None]
+    begins &= sorted_steps != 0
+    nodes, order = torch.sort(sorted_steps[begins].abs() - 1)
+    slots = torch.zeros_like(steps)
+    slots[begins] = torch.argsort(order).int()
+    values = like.new_empty((len(nodes), like.shape[1]))
+    bias_values = like.new_empty(len(nodes))
+    if len(x) > 0:
+        runs.add_up(values, bias_values, slots)
+    return sparse_rows(nodes.long(), values, len(like)), sparse_rows(nodes.long(), bias_values, len(like))
+
+
+class _Runs:
+    """Rows sorted by their targets' places from left to right, and where runs of one node begin among them."""
+
+    def __init__(
+        self, x: Tensor, slopes: Tensor, steps: Tensor, target: Tensor, gradient: Tensor, ignored: int, of: Wide
+    ) -> None:
+        self.x, self.slopes, self.steps, self.gradient, self.of = x, slopes, steps, gradient, of
+        rows = len(x)
+        rank = torch.where(target == ignored, of.classes, of.ranks[target.clamp(0, of.classes - 1)])
+        self.order = torch.sort(rank, stable=True)[1]
+        self.chunks = -(-rows // CHUNK)
+        self.leaves = steps.new_empty(self.chunks * CHUNK)
+        self.least = steps.new_empty(self.chunks)
+        if rows > 0:
+            finder = _launcher("find_leaves", None, 4, DEPTH=of.depth, LEVELS=of.levels, CHUNK=CHUNK)
+            finder(self.chunks, (steps, self.order, self.leaves, self.least), (rows,))
+
+    def add_up(self, out: Tensor, bias_out: Tensor, slots: Tensor | None) -> None:
+        """Write every node's sum to its row of ``out``, or to that of its slot."""
+        (rows, width), of = self.x.shape, self.of
+        sums = self.slopes.new_empty((self.chunks, of.depth, width))
+        bias_sums = self.slopes.new_empty((self.chunks, of.depth))
+        sizes = {"WIDTH": width, "DEPTH": of.depth, "LEVELS": of.levels, "CHUNK": CHUNK}
+        tensors = (self.x, self.slopes, self.gradient, self.order, self.least, sums, bias_sums)
+        block = _block(width, BLOCK)
+        precision = "ieee" if self.x.dtype == torch.float32 else "tf32"
+        chunk_launcher = _launcher("sum_chunks", None, 4, **sizes, BLOCK=block, PRECISION=precision)
+        chunk_launcher(self.chunks * -(-width // block), tensors, (rows,))
+        block = _block(width, RUN_BLOCK)
+        tensors = (
+            self.x, self.slopes, self.gradient, self.steps, self.order, self.leaves, self.least, sums, bias_sums,
+            slots, out, bias_out,
+        )  # fmt: skip
+        run_launcher = _launcher("sum_runs", None, 4, **sizes, BLOCK=block, HEIGHT=RUN_HEIGHT)
+        run_launcher(rows * -(-width // block), tensors, (rows, self.chunks))
+
+
+def sample(x: Tensor, weight: Tensor, bias: Tensor | None, seed: Tensor, of: Wide) -> Tensor:
+    """A class per row; ``seed`` is one int64 on the device."""
+    out = x.new_empty(len(x), dtype=torch.int64)
+    if len(x) > 0:
+        sizes = {"WIDTH": x.shape[1], "DEPTH": of.depth, "BLOCK": _block(x.shape[1], 2048)}
+        tensors = (x, weight, bias, seed, of.node_at, of.class_at, out, of.centers)
+        _launcher("sample", of.coin, 4, **sizes)(len(x), tensors, (), numbers_of(*of.coin[3:]))
+    return out
+
+
+# -- as operators ------------------------------------------------------------------------------------------------
+
+WIDE = (
+    "Tensor? centers, Tensor places, Tensor lengths, Tensor ranks, Tensor? above, Tensor node_at, Tensor class_at, "
+    "int classes, int depth, int activation, float amplitude, float least"
+)
+N = len(Wide._fields)
+_library = library.Library("catnat", "FRAGMENT")
+
+
+def _call(start: Any, *given: Any) -> Any:
+    return start(*given[:-N], Wide(*given[-N:]))
+
+
+def _fake_loss(
+    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignored: int, slopes: bool, features: bool, *of: Any
+) -> tuple[Tensor, ...]:
+    rows, depth = x.shape[0], Wide(*of).depth
+    return (
+        x.new_empty(rows, dtype=torch.float32),
+        x.new_empty((rows if slopes else 0, depth), dtype=torch.float32),
+        x.new_empty((rows, depth), dtype=torch.int32),
+        torch.empty_like(x) if features else x.new_empty(0),
+    )
+
+
+_library.define(
+    "wide_loss(Tensor x, Tensor weight, Tensor? bias, Tensor target, int ignored, bool slopes, bool features, "
+    f"{WIDE}) -> (Tensor, Tensor, Tensor, Tensor)"
+)
+_library.define(
+    "wide_gradient(Tensor x, Tensor slopes, Tensor steps, Tensor target, Tensor gradient, int ignored, Tensor like, "
+    f"{WIDE}) -> (Tensor, Tensor)"
+)
+_library.define(f"wide_sample(Tensor x, Tensor weight, Tensor? bias, Tensor seed, {WIDE}) -> Tensor")
+for _device in ("CUDA", "CPU") if INTERPRETED else ("CUDA",):
+    for _name, _start in {"wide_loss": loss, "wide_gradient": weight_gradient, "wide_sample": sample}.items():
+        _library.impl(_name, partial(_call, _start), _device)
+library.register_fake("catnat::wide_loss", _fake_loss, lib=_library)
+library.register_fake(
+    "catnat::wide_gradient",
+    lambda *given: (torch.empty_like(given[-N - 1]), given[-N - 1].new_empty(given[-N - 1].shape[0])),
+    lib=_library,
+)
+library.register_fake("catnat::wide_sample", lambda x, *rest: x.new_empty(x.shape[0], dtype=torch.int64), lib=_library)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """Keep inputs and results for the backward pass: tensors where autograd sees them."""
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.numbers = tuple(None if isinstance(i, Tensor) else i for i in inputs)
+    ctx.is_tensor = tuple(isinstance(i, Tensor) for i in inputs)
+    ctx.save_for_backward(*(i for i in inputs if isinstance(i, Tensor)), *output[1:])
+
+
+def _kept(ctx: Any) -> tuple[list[Any], list[Tensor]]:
+    tensors = list(ctx.saved_tensors)
+    return [tensors.pop(0) if t else n for t, n in zip(ctx.is_tensor, ctx.numbers, strict=True)], tensors
+
+
+def _backward(ctx: Any, gradient: Tensor, *rest: Tensor) -> tuple[Any, ...]:
+    (x, weight, bias, target, ignored, _, features, *of), (slopes, steps, dx) = _kept(ctx)
+    d_weight = d_bias = None
+    if ctx.needs_input_grad[1]:
+        d_weight, d_bias = torch.ops.catnat.wide_gradient(x, slopes, steps, target, gradient, ignored, weight, *of)
+    dx = (dx * gradient[:, None]).to(x.dtype) if features else None
+    return dx, d_weight, None if bias is None else d_bias, *[None] * (4 + N)
+
+
+library.register_autograd("catnat::wide_loss", _backward, setup_context=_keep, lib=_library)
+
+
+# -- for autograd ------------------------------------------------------------------------------------------------
+
+
+def draw(x: Tensor, weight: Tensor, bias: Tensor | None, of: Wide, generator: torch.Generator | None) -> Tensor:
+    """A class per row."""
+    given = x, weight, bias, seed_for(x, generator)
+    found: Tensor = torch.ops.catnat.wide_sample(*given, *of) if is_compiling() else sample(*given, of)
+    return found
+
+
+def path_loss(
+    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignored: int, of: Wide, sparse: bool, plain: Any
+) -> Tensor:
+    """- log p of a class per row, 0 for the class id ``ignored``; ``plain`` is the same in plain tensor code."""
+    learns = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+    if is_compiling():
+        features = learns and x.requires_grad
+        found: Tensor = torch.ops.catnat.wide_loss(x, weight, bias, target, ignored, learns, features, *of)[0]
+        return found
+    if learns:
+        return _Loss.apply(x, weight, bias, target, ignored, of, sparse, plain)
+    return loss(x, weight, bias, target, ignored, False, False, of)[0]
+
+
+class _Loss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        target: Tensor,
+        ignored: int,
+        of: Wide,
+        sparse: bool,
+        plain: Any,
+    ) -> Tensor:
+        found, slopes, steps, dx = loss(x, weight, bias, target, ignored, True, ctx.needs_input_grad[0], of)
+        ctx.settings = ignored, of, sparse, plain, bias is not None
+        ctx.save_for_backward(x, weight, *(() if bias is None else (bias,)), target, slopes, steps, dx)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        ignored, of, sparse, plain, has_bias = ctx.settings
+        inputs = ctx.saved_tensors[: 2 + has_bias]
+        target, slopes, steps, dx = ctx.saved_tensors[2 + has_bias :]
+        if must_be_plain(gradient):
+            found = plain_backwards(lambda *given: plain(target, *given), inputs, gradient)
+        else:
+            x, weight = inputs[:2]
+            sums = (None, None)
+            if ctx.needs_input_grad[1]:
+                add_up = sparse_gradient if sparse else weight_gradient
+                sums = add_up(x, slopes, steps, target, gradient.contiguous(), ignored, weight, of)
+            found = (dx * gradient.to(dx.dtype)[:, None] if ctx.needs_input_grad[0] else None, *sums)
+        return *found[: 2 + has_bias], *[None] * (6 - has_bias)

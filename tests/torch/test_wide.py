@@ -1,0 +1,266 @@
+"""A linear head that reads one path of its tree equals the same head by all scores: values, gradients, draws."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import catnat
+import catnat.torch as ct
+from catnat import Natural, Parameterization, Tree
+from catnat.torch import _wide, nn
+from catnat.torch._dispatch import wide_plan_for
+from tests.thinned import thinned
+
+ROWS, WIDTH = 37, 12
+
+
+def trees(classes: int) -> dict[str, Tree]:
+    rng = np.random.default_rng(classes)
+    return {
+        "balanced": Tree.balanced(classes),
+        "cluster": Tree.cluster(rng.normal(size=(classes, 3))),
+        "huffman": Tree.huffman(rng.exponential(size=classes) ** 4),
+        "chain": Tree.chain(min(classes, 20)),
+    }
+
+
+ACTIVATIONS = {
+    "natural": "natural",
+    "sigmoid": "sigmoid",
+    "paper": "paper",
+    "tail": Natural(tail=0.01, amplitude=4.0),
+    "reflect": Natural(tail=0.0, saturation="reflect", floor=1e-6),
+    "revive": Natural(tail=0.0, saturation="revive", floor=1e-6),
+}
+
+
+def head_of(pi: Parameterization, *, bias: bool = True, sparse: bool = False, dtype=torch.float32) -> ct.CatnatLinear:
+    torch.manual_seed(pi.num_classes)
+    head = ct.CatnatLinear(WIDTH, pi.num_classes, pi, bias=bias, sparse=sparse, dtype=dtype)
+    with torch.no_grad():
+        if bias:
+            head.linear.bias.normal_()
+    return head
+
+
+def data(classes: int, dtype=torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(classes)
+    x = torch.randn(ROWS, WIDTH, generator=generator).to(dtype)
+    # some classes come often, as words do
+    target = (torch.rand(ROWS, generator=generator) ** 3 * classes).long()
+    return x, target
+
+
+@pytest.fixture
+def by_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths are read from the first class on."""
+    monkeypatch.setattr(nn, "PATH_FROM", 2)
+
+
+def gradients(head: ct.CatnatLinear, loss: torch.Tensor, x: torch.Tensor) -> list[torch.Tensor]:
+    found = torch.autograd.grad(loss, [x, *head.parameters()])
+    return [g.to_dense() if g.is_sparse else g for g in found]
+
+
+CASES = [
+    (size, tree, activation, settings)
+    for size in (2, 5, 64, 100)
+    for tree in ("balanced", "cluster", "huffman", "chain")
+    for activation in ACTIVATIONS
+    for settings in ("mean", "sum", "none", "weighted")
+]
+
+
+@pytest.mark.parametrize(("size", "tree", "activation", "settings"), thinned(CASES, every=5))
+def test_the_loss_and_its_gradients_are_those_of_all_scores(size, tree, activation, settings, by_path):
+    tree = trees(size)[tree]
+    pi = Parameterization(tree.num_classes, ACTIVATIONS[activation], tree=tree)
+    head, (x, target) = head_of(pi, dtype=torch.float64), data(pi.num_classes, torch.float64)
+    x.requires_grad_()
+    target[::5] = -100
+    given = {"reduction": settings} if settings != "weighted" else {"weight": torch.rand(pi.num_classes).double()}
+    expected = ct.cross_entropy(head.linear(x), target, pi, **given)
+    found = head.loss(x, target, **given)
+    torch.testing.assert_close(found, expected)
+    down = torch.linspace(0.5, 2, expected.numel(), dtype=torch.float64).reshape(expected.shape)
+    torch.testing.assert_close(gradients(head, (found * down).sum(), x), gradients(head, (expected * down).sum(), x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_short_numbers_are_computed_in_float32(dtype, by_path):
+    pi = Parameterization(100)
+    head, (x, target) = head_of(pi, dtype=dtype), data(100, dtype)
+    exact = head_of(pi, dtype=dtype).double()
+    x.requires_grad_()
+    loss = head.loss(x, target)
+    assert loss.dtype == dtype
+    far = x.detach().double().requires_grad_()
+    expected = exact.loss(far, target)
+    tolerance = {"rtol": 2 * torch.finfo(dtype).eps, "atol": torch.finfo(dtype).eps}
+    torch.testing.assert_close(loss.double(), expected, **tolerance)
+    for found, judge in zip(gradients(head, loss, x), gradients(exact, expected, far), strict=True):
+        assert found.dtype == dtype
+        torch.testing.assert_close(found.double(), judge, **tolerance)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("tree", ["cluster", "huffman"])
+def test_sparse_gradients_are_the_dense_ones_in_fewer_rows(tree, bias):
+    pi = Parameterization(100, tree=trees(100)[tree])
+    x, target = data(100)
+    dense, sparse = head_of(pi, bias=bias), head_of(pi, bias=bias, sparse=True)
+    dense.loss(x, target).backward()
+    sparse.loss(x, target).backward()
+    passed = {node - 1 for k in target.tolist() for node, _ in pi.tree.path(k)}
+    for expected, found in zip(dense.parameters(), sparse.parameters(), strict=True):
+        assert found.grad.is_sparse
+        torch.testing.assert_close(found.grad.to_dense(), expected.grad)
+        rows = found.grad._indices()[0].tolist()
+        assert rows == sorted(set(rows)) and passed <= set(rows) <= passed | {0}
+
+
+def test_a_sparse_head_trains_with_sparse_adam():
+    pi = Parameterization(300)
+    head = head_of(pi, sparse=True)
+    optimizer = torch.optim.SparseAdam(list(head.parameters()), lr=0.05)
+    x = torch.randn(200, WIDTH, generator=torch.Generator().manual_seed(0))
+    target = (x[:, 0] > 0).long() * 200 + (x[:, 1] > 0).long() * 50
+    first = head.loss(x, target).item()
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = head.loss(x, target)
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.1 * first
+    assert (head.mode(x, beam=4) == target).float().mean() > 0.8
+
+
+def test_a_sparse_head_refuses_what_needs_all_scores():
+    x, target = data(100)
+    head = head_of(Parameterization(100), sparse=True)
+    with pytest.raises(ValueError, match="sparse=True needs class ids without label smoothing"):
+        head.loss(x, target, label_smoothing=0.1)
+    chain = head_of(Parameterization(100, tree=Tree.chain(100)), sparse=True)
+    with pytest.raises(ValueError, match="sparse=True needs"):
+        chain.loss(x, target)
+
+
+def test_second_derivatives(by_path):
+    pi = Parameterization(9)
+    head, (x, target) = head_of(pi, dtype=torch.float64), data(9, torch.float64)
+    x, target = x[:3].requires_grad_(), target[:3]
+    weight, bias = head.linear.weight, head.linear.bias
+    call = lambda x, weight, bias: torch.func.functional_call(  # noqa: E731
+        _Loss(head), {"head.linear.weight": weight, "head.linear.bias": bias}, (x, target)
+    )
+    assert torch.autograd.gradgradcheck(call, (x, weight, bias))
+
+
+class _Loss(torch.nn.Module):
+    def __init__(self, head: ct.CatnatLinear) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return self.head.loss(x, target)
+
+
+def test_function_transforms_take_it(by_path):
+    head, (x, target) = head_of(Parameterization(50)), data(50)
+    each = torch.func.vmap(lambda x, target: head.loss(x, target))(x[:, None], target[:, None])
+    torch.testing.assert_close(each, head.loss(x, target, reduction="none"))
+
+
+@pytest.mark.parametrize("tree", ["balanced", "huffman"])
+def test_torch_compile_gives_the_same(tree, by_path):
+    pi = Parameterization(100, tree=trees(100)[tree])
+    head, (x, target) = head_of(pi), data(100)
+    x.requires_grad_()
+    expected = head.loss(x, target)
+    compiled = torch.compile(lambda x, target: head.loss(x, target), backend="aot_eager", fullgraph=True)
+    found = compiled(x, target)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(gradients(head, found, x), gradients(head, expected, x))
+
+
+def test_batches_of_any_shape(by_path):
+    head, (x, target) = head_of(Parameterization(100)), data(100)
+    flat = head.loss(x[:36], target[:36], reduction="none")
+    folded = head.loss(x[:36].view(3, 12, WIDTH), target[:36].view(3, 12), reduction="none")
+    torch.testing.assert_close(folded, flat.view(3, 12))
+    assert head.loss(x[:0], target[:0], reduction="sum") == 0
+    torch.testing.assert_close(head.loss(x[0], target[0]), flat[0])
+    torch.testing.assert_close(head.log_prob(x[:36], target[:36]), -flat)
+    assert head.sample(x.view(37, 1, WIDTH)).shape == (37, 1)
+
+
+def test_draws_follow_the_probabilities(by_path):
+    for tree in trees(12).values():
+        head = head_of(Parameterization(tree.num_classes, tree=tree))
+        x = data(12)[0][:1]
+        count = 40_000
+        drawn = head.sample(x.expand(count, -1), generator=torch.Generator().manual_seed(1))
+        share = torch.bincount(drawn, minlength=tree.num_classes) / count
+        p = head.log_probs(x)[0].exp()
+        assert (share - p).abs().max() < 5 * (0.25 / count) ** 0.5
+
+
+@pytest.mark.parametrize("tree", ["balanced", "cluster", "huffman", "chain"])
+def test_a_wide_beam_finds_the_likeliest_classes(tree):
+    tree = trees(64)[tree]
+    head = head_of(Parameterization(tree.num_classes, tree=tree))
+    x = 3 * data(64)[0]
+    exact = head.topk(x, 5)
+    torch.testing.assert_close(exact.log_probs, head.log_probs(x).topk(5).values)
+    found = head.topk(x, 5, beam=tree.num_classes)
+    torch.testing.assert_close(found.log_probs, exact.log_probs)
+    narrow = head.topk(x, 2, beam=6)
+    own = head.log_probs(x).gather(1, narrow.classes)
+    torch.testing.assert_close(narrow.log_probs, own)  # what it finds has its right probability
+    assert torch.isclose(narrow.log_probs[:, 0], exact.log_probs[:, 0]).float().mean() > 0.7
+    assert (head.mode(x, beam=tree.num_classes) == head.mode(x)).all()
+
+
+def test_what_is_wrong_is_named(by_path):
+    head, (x, target) = head_of(Parameterization(100)), data(100)
+    with pytest.raises(ValueError, match=r"x must be a tensor of shape \[..., in_features = 12\]; got \(37, 11\)"):
+        head.loss(x[:, 1:], target)
+    with pytest.raises((ValueError, IndexError), match="target"):
+        head.loss(x, target + 100)
+    with pytest.raises(ValueError, match="target must hold one class id a row"):
+        head.loss(x, target[:5])
+    with pytest.raises(ValueError, match="reduction"):
+        head.loss(x, target, reduction="avg")
+    with pytest.raises(ValueError, match="beam must be at least k = 3; got 2"):
+        head.topk(x, 3, beam=2)
+    with pytest.raises(ValueError, match=r"k must lie in \[1, 100\]; got 101"):
+        head.topk(x, 101)
+
+
+def test_a_warning_looks_at_all_scores(by_path):
+    x, target = data(100)
+    head = ct.CatnatLinear(WIDTH, 100, warn=True)
+    with pytest.warns(catnat.CatnatWarning):
+        head.loss(1000 * x, target)
+    assert not head.warn
+
+
+def test_autocast_answers_in_float32(by_path):
+    head, (x, target) = head_of(Parameterization(100)), data(100)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = head.loss(x, target)
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, head.loss(x, target))
+
+
+def test_trees_without_a_table_of_paths(by_path, monkeypatch):
+    pi = Parameterization(100, tree=trees(100)["huffman"])
+    plan = wide_plan_for(pi, torch.float32, torch.zeros(1))
+    index = torch.arange(100)
+    with_table = _wide._eager.paths(index, plan)
+    monkeypatch.setattr(plan, "has_paths", False)
+    nodes, right, taken = _wide._eager.paths(index, plan)
+    assert (taken == with_table[2]).all()
+    assert (nodes[taken] == with_table[0][taken]).all() and (right[taken] == with_table[1][taken]).all()

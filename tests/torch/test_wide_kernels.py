@@ -1,0 +1,138 @@
+"""The GPU kernels of a wide head without a GPU: Triton's interpreter on small shapes, against plain tensor code."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from catnat import Parameterization
+from catnat.torch import _wide
+from catnat.torch._dispatch import wide_plan_for
+from tests.thinned import thinned
+from tests.torch.test_wide import ACTIVATIONS, WIDTH, head_of, trees
+
+pytest.importorskip("triton")
+wide = pytest.importorskip("catnat.torch._gpu.wide_launch")
+
+pytestmark = [
+    pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels themselves are tested there"),
+    pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning"),
+]
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a few rows, which the interpreter takes long for, have several."""
+    monkeypatch.setattr(wide, "CHUNK", 16)
+
+
+def kernel_loss(head, x, target, ignored, sparse=False):
+    of = wide.wide_of(head.parameterization, CPU)
+    plan = wide_plan_for(head.parameterization, torch.float32, x)
+    plain = lambda target, *given: _wide._plain_losses(*given, target, ignored, plan, False)  # noqa: E731
+    return wide.path_loss(x, head.linear.weight, head.linear.bias, target, ignored, of, sparse, plain)
+
+
+def compare(head, x, target, sparse=False, tolerance=None):
+    plan = wide_plan_for(head.parameterization, torch.float32, x)
+    x.requires_grad_()
+    expected = _wide._plain_losses(x, head.linear.weight, head.linear.bias, target, -100, plan, False)
+    found = kernel_loss(head, x, target, -100, sparse)
+    tolerance = tolerance or {"rtol": 2e-5, "atol": 2e-5}
+    torch.testing.assert_close(found, expected, **tolerance)
+    down = torch.linspace(-1, 2, len(x))
+    inputs = [x, *head.parameters()]
+    for got, judge in zip(
+        torch.autograd.grad(found, inputs, down), torch.autograd.grad(expected, inputs, down), strict=True
+    ):
+        assert got.dtype == judge.dtype and got.is_sparse == (sparse and got.shape != x.shape)
+        torch.testing.assert_close(got.to_dense() if got.is_sparse else got, judge, **tolerance)
+
+
+def targets(rows: int, classes: int, kind: str) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(rows)
+    if kind == "one":
+        return torch.full((rows,), classes - 1)
+    spread = torch.rand(rows, generator=generator)
+    target = ((spread**4 if kind == "often" else spread) * classes).long()
+    if kind == "often":  # some rows are ignored
+        target[::7] = -100
+    return target
+
+
+CASES = [
+    (rows, tree, activation, kind)
+    for rows in (3, 40)
+    for tree in ("balanced", "cluster", "huffman", "chain")
+    for activation in ("natural", "sigmoid", "paper", "tail")
+    for kind in ("spread", "often", "one")
+]
+
+
+@pytest.mark.parametrize(("rows", "tree", "activation", "kind"), thinned(CASES, every=8))
+def test_losses_and_gradients(rows, tree, activation, kind):
+    tree = trees(21)[tree]
+    head = head_of(Parameterization(tree.num_classes, ACTIVATIONS[activation], tree=tree))
+    x = torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(1))
+    compare(head, x, targets(rows, tree.num_classes, kind))
+
+
+@pytest.mark.parametrize("kind", ["spread", "often", "one"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_sparse_gradients(kind, bias):
+    head = head_of(Parameterization(21, tree=trees(21)["huffman"]), bias=bias)
+    x = torch.randn(50, WIDTH, generator=torch.Generator().manual_seed(1))
+    compare(head, x, targets(50, 21, kind), sparse=True)
+
+
+def test_centres_and_wide_rows():
+    pi = Parameterization(20, center=tuple(torch.linspace(-1, 1, 19).tolist()))
+    head = head_of(pi)
+    head.linear = torch.nn.Linear(300, 19)
+    compare(head, torch.randn(40, 300, generator=torch.Generator().manual_seed(1)), targets(40, 20, "spread"))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_short_numbers(dtype):
+    head = head_of(Parameterization(45)).to(dtype)
+    x = torch.randn(40, WIDTH, generator=torch.Generator().manual_seed(1)).to(dtype)
+    eps = torch.finfo(dtype).eps
+    compare(head, x, targets(40, 45, "spread"), tolerance={"rtol": 4 * eps, "atol": 4 * eps})
+
+
+def test_second_derivatives_go_by_plain_code():
+    head = head_of(Parameterization(9))
+    x = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    target = torch.tensor([0, 4, 8])
+    plan = wide_plan_for(head.parameterization, torch.float32, x)
+    twice = []
+    for loss in (
+        kernel_loss(head, x, target, -100),
+        _wide._plain_losses(x, head.linear.weight, head.linear.bias, target, -100, plan, False),
+    ):
+        (dx,) = torch.autograd.grad(loss.sum(), x, create_graph=True)
+        twice.append(torch.autograd.grad(dx.square().sum(), [x, head.linear.weight]))
+    torch.testing.assert_close(*twice)
+
+
+@pytest.mark.parametrize("tree", ["balanced", "huffman", "chain"])
+def test_draws(tree):
+    tree = trees(7)[tree]
+    head = head_of(Parameterization(tree.num_classes, tree=tree))
+    x = torch.randn(1, WIDTH, generator=torch.Generator().manual_seed(1))
+    of, count = wide.wide_of(head.parameterization, CPU), 1500
+    drawn = wide.sample(x.expand(count, -1).contiguous(), head.linear.weight, head.linear.bias, torch.tensor([7]), of)
+    p = head.log_probs(x)[0].exp()
+    share = torch.bincount(drawn, minlength=tree.num_classes) / count
+    assert (share - p).abs().max() < 5 * (0.25 / count) ** 0.5
+
+
+def test_operators_keep_pytorchs_contract():
+    head = head_of(Parameterization(20, tree=trees(20)["huffman"]))
+    of = wide.wide_of(head.parameterization, CPU)
+    x = torch.randn(5, WIDTH, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    target = torch.tensor([0, 3, -100, 19, 19])
+    given = (x, head.linear.weight, head.linear.bias, target, -100, True, True)
+    torch.library.opcheck(torch.ops.catnat.wide_loss.default, (*given, *of))
+    torch.library.opcheck(torch.ops.catnat.wide_sample.default, (*given[:3], torch.tensor([3]), *of))

@@ -9,9 +9,11 @@ import argparse
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,59 +24,82 @@ from catnat_lab.provenance import provenance
 
 COLUMNS = ("what", "contender", "rows", "width", "classes", "microseconds", "by_torch", "peak_mib", "timed")
 RIVAL = "torch Linear + cross_entropy"
+CAPTURED = ("catnat, one path", RIVAL)  # by CUDA graphs too; the host of others waits in between
+MAX_TOGETHER = 1 << 31  # weights
 SAMPLED = 8192  # classes of a sampled softmax
 
 
-def with_gradients(module: torch.nn.Module, x: torch.Tensor, loss: Callable[[], torch.Tensor]) -> Run:
-    """One call: the loss, and the gradients of features and weights."""
-    inputs = [x, *(p for p in module.parameters() if p.requires_grad)]
-    return lambda: torch.autograd.grad(loss(), inputs)
+Make = Callable[[int, int, int, torch.device, torch.dtype], Run]
 
 
-def contenders(
-    rows: int, width: int, classes: int, device: torch.device, dtype: torch.dtype
-) -> Iterator[tuple[str, Run]]:
-    """Each head with weights of its own, made when it is asked for."""
-    torch.manual_seed(0)
-    x = torch.randn(rows, width, device=device, dtype=dtype, requires_grad=True)
-    target = torch.randint(classes, (rows,), device=device)
-    for name, sparse in (("catnat, one path", False), ("catnat, one path, sparse gradient", True)):
-        head = ct.CatnatLinear(width, classes, sparse=sparse, device=device, dtype=dtype)
-        yield name, with_gradients(head, x, lambda head=head: head.loss(x, target))  # type: ignore[misc]
-    linear = torch.nn.Linear(width, classes, device=device, dtype=dtype)
-    yield RIVAL, with_gradients(linear, x, lambda: F.cross_entropy(linear(x), target))
-    if classes <= 200_000:
-        own = torch.nn.Linear(width, classes - 1, device=device, dtype=dtype)
-        yield "catnat, all scores", with_gradients(own, x, lambda: ct.cross_entropy(own(x), target))
-    try:
-        from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
-    except ImportError:
-        pass
-    else:
-        fused = LigerFusedLinearCrossEntropyLoss()
-        liger = torch.nn.Linear(width, classes, device=device, dtype=dtype)
-        yield "Liger's fused", with_gradients(liger, x, lambda: fused(liger.weight, x, target, liger.bias))
-    cutoffs = [classes // 20, classes // 5]
-    adaptive = torch.nn.AdaptiveLogSoftmaxWithLoss(width, classes, cutoffs, device=device, dtype=dtype)
-    yield "torch adaptive softmax", with_gradients(adaptive, x, lambda: adaptive(x, target).loss)
-    table = torch.nn.Embedding(classes, width, device=device, dtype=dtype)
+def head_run(
+    make: Callable[..., torch.nn.Module], loss: Callable[[torch.nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
+) -> Make:
+    """One call: the loss of a head of one's own, and the gradients of features and weights."""
 
-    def sampled() -> torch.Tensor:
-        """The targets and so many other classes, drawn anew, in place of all."""
-        drawn = torch.randint(classes, (SAMPLED,), device=device)
-        own = (table(target) * x).sum(-1, keepdim=True)
-        return F.cross_entropy(torch.cat((own, x @ table(drawn).T), 1).float(), torch.zeros_like(target))
+    def made(rows: int, width: int, classes: int, device: torch.device, dtype: torch.dtype) -> Run:
+        torch.manual_seed(0)
+        x = torch.randn(rows, width, device=device, dtype=dtype, requires_grad=True)
+        target = torch.randint(classes, (rows,), device=device)
+        head = make(width, classes, device=device, dtype=dtype)
+        inputs = [x, *head.parameters()]
+        return lambda: torch.autograd.grad(loss(head, x, target), inputs, allow_unused=True)
 
-    yield f"sampled softmax, {SAMPLED}", with_gradients(table, x, sampled)
+    return made
 
 
-def drawing(rows: int, width: int, classes: int, device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, Run]]:
+def fused(head: torch.nn.Module, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Chunks of rows at a time, with the gradients worked out on the way."""
+    from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
+
+    found: torch.Tensor = LigerFusedLinearCrossEntropyLoss()(head.weight, x, target, head.bias)
+    return found
+
+
+def sampled(table: torch.nn.Module, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """The target and so many other classes, drawn anew, in place of all."""
+    drawn = torch.randint(len(table.weight), (SAMPLED,), device=x.device)  # type: ignore[arg-type]
+    own = (table(target) * x).sum(-1, keepdim=True)
+    return F.cross_entropy(torch.cat((own, x @ table(drawn).T), 1).float(), torch.zeros_like(target))
+
+
+def adaptive(width: int, classes: int, **like: Any) -> torch.nn.Module:
+    """A twentieth of the classes at once, the rest in two parts."""
+    return torch.nn.AdaptiveLogSoftmaxWithLoss(width, classes, [classes // 20, classes // 5], **like)
+
+
+CONTENDERS: dict[str, Make] = {
+    "catnat, one path": head_run(ct.CatnatLinear, lambda head, x, target: head.loss(x, target)),
+    "catnat, one path, sparse gradient": head_run(
+        partial(ct.CatnatLinear, sparse=True), lambda head, x, target: head.loss(x, target)
+    ),
+    RIVAL: head_run(torch.nn.Linear, lambda head, x, target: F.cross_entropy(head(x), target)),
+    "catnat, all scores": head_run(
+        lambda width, classes, **like: torch.nn.Linear(width, classes - 1, **like),
+        lambda head, x, target: ct.cross_entropy(head(x), target),
+    ),
+    "Liger's fused": head_run(torch.nn.Linear, fused),
+    "torch adaptive softmax": head_run(adaptive, lambda head, x, target: head(x, target).loss),
+    f"sampled softmax, {SAMPLED}": head_run(
+        lambda width, classes, **like: torch.nn.Embedding(classes, width, **like), sampled
+    ),
+}
+
+
+def draw_run(make: Callable[..., Any], draw: Callable[[Any, torch.Tensor], torch.Tensor]) -> Make:
     """One step of sampling."""
-    x = torch.randn(rows, width, device=device, dtype=dtype)
-    head = ct.CatnatLinear(width, classes, device=device, dtype=dtype)
-    linear = torch.nn.Linear(width, classes, device=device, dtype=dtype)
-    yield "catnat, one path", lambda: head.sample(x)
-    yield RIVAL, lambda: torch.multinomial(linear(x).float().softmax(-1), 1) if classes < 1 << 24 else None
+
+    def made(rows: int, width: int, classes: int, device: torch.device, dtype: torch.dtype) -> Run:
+        x, head = torch.randn(rows, width, device=device, dtype=dtype), make(width, classes, device=device, dtype=dtype)
+        return torch.no_grad()(lambda: draw(head, x))
+
+    return made
+
+
+DRAWING: dict[str, Make] = {
+    "catnat, one path": draw_run(ct.CatnatLinear, lambda head, x: head.sample(x)),
+    RIVAL: draw_run(torch.nn.Linear, lambda head, x: torch.multinomial(head(x).float().softmax(-1), 1)),
+}
 
 
 def peak_mib(run: Run, device: torch.device) -> float:
@@ -89,16 +114,13 @@ def peak_mib(run: Run, device: torch.device) -> float:
     return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
-def captured(run: Run) -> Run | None:
-    """The same as a CUDA graph: the GPU's own time. None where the host must wait in between."""
-    try:
-        for _ in range(2):
-            run()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            result = run()
-    except (RuntimeError, torch.AcceleratorError):
-        return None
+def captured(run: Run) -> Run:
+    """The same as a CUDA graph: the GPU's own time."""
+    for _ in range(2):
+        run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = run()
 
     def replay(keeps: object = (run, result)) -> None:  # what the graph reads and writes must live
         graph.replay()
@@ -127,31 +149,37 @@ def main() -> None:
     sizes += [("sample", r, w, k) for w in arguments.widths for k in arguments.classes for r in arguments.batches]
     rows: list[tuple[object, ...]] = []
     for what, *size in sizes:
-        runs, peaks = {}, {}
-        for name, run in (contenders if what == "loss" else drawing)(*size, device, dtype):
-            if arguments.only not in name and name != RIVAL:
-                continue
+        peaks: dict[str, float] = {}
+        found: dict[tuple[str, str], float] = {}
+        runs: dict[tuple[str, str], Run] = {}
+        # very large heads are timed one by one, so that each has the whole memory
+        alone = size[1] * size[2] > MAX_TOGETHER
+        names = [
+            name for name in (CONTENDERS if what == "loss" else DRAWING) if arguments.only in name or name == RIVAL
+        ]
+        for name in names:
             try:
+                run = (CONTENDERS if what == "loss" else DRAWING)[name](*size, device, dtype)
                 run()
                 peaks[name] = peak_mib(run, device)
-            except (torch.OutOfMemoryError, RuntimeError) as error:
+                runs[name, "calls"] = run
+                if arguments.graphs and cuda and name in CAPTURED:
+                    runs[name, "graph"] = captured(run)
+            except (torch.OutOfMemoryError, RuntimeError, ImportError) as error:
                 print(f"{what} {name} {size}: {str(error).splitlines()[0][:90]}", flush=True)
                 rows.append((what, name, *size, "", "", "", "does not run"))
-                continue
-            runs[name, "calls"] = run
-            if arguments.graphs and cuda and (graph := captured(run)) is not None:
-                runs[name, "graph"] = graph
-        times = interleave(runs, rounds=arguments.rounds, seconds=arguments.seconds, wait=wait)  # type: ignore[arg-type]
-        found = {key: median(values) for key, values in times.items()}
+            if runs and (alone or name == names[-1]):
+                times = interleave(runs, rounds=arguments.rounds, seconds=arguments.seconds, wait=wait)  # type: ignore[arg-type]
+                found |= {key: median(values) for key, values in times.items()}
+                runs, run = {}, None
+                if cuda:
+                    torch.cuda.empty_cache()
         for (name, timed), seconds in found.items():
             rival = found.get((RIVAL, timed))
             ratio = "" if rival is None else f"{seconds / rival:.4f}"
             row = (what, name, *size, f"{1e6 * seconds:.1f}", ratio, f"{peaks[name]:.1f}", timed)
             rows.append(row)
             print("{:6} {:36} {:>5} {:>5} {:>8} {:>10} {:>8} {:>9} {}".format(*map(str, row)), flush=True)
-        del runs, run
-        if cuda:
-            torch.cuda.empty_cache()
         if arguments.output:
             arguments.output.mkdir(parents=True, exist_ok=True)
             with (arguments.output / "wide.csv").open("w", newline="") as file:

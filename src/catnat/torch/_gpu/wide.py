@@ -6,8 +6,10 @@ turn, -node for a left one and 0 when done. Any tree will do.
 **The weights' gradient** of a node is a sum over the rows that pass it. Sorted by where their targets stand from left
 to right, these rows are neighbours: a *run*. Where a row's path leaves that of the row before it, at the level
 ``leaves[row]``, runs begin at that level and at all below; a run of level l ends before the next row with leaves <= l.
-One program adds up the runs that begin at one row, in a fixed order and without atomics. A long run is made of whole
-chunks of CHUNK rows, whose sums of all levels are one small matrix product each (`sum_chunks`).
+Sorted rows come in chunks. A run that ends in the chunk where it begins is added up by the program of its first row
+(`sum_short_runs`). At most one run per level leaves a chunk, and at most one enters it: the chunk's part in both is a
+small matrix product for all levels at once (`sum_chunks`), and one program adds up those parts (`sum_long_runs`). All
+sums have a fixed order; there are no atomics.
 """
 
 from __future__ import annotations
@@ -47,23 +49,39 @@ def find_steps(
 
 @triton.jit(do_not_specialize=NUMBERS)
 def find_leaves(
-    steps_ptr, order_ptr, leaves_ptr, least_ptr, rows,
+    steps_ptr, slopes_ptr, gradient_ptr, order_ptr, sorted_steps_ptr, sorted_slopes_ptr, leaves_ptr, least_ptr, rows,
     DEPTH: tl.constexpr, LEVELS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Where the path of every sorted row leaves that of the row before it, and the least of every chunk."""
+    """Steps and slopes, times the loss's gradient, of the sorted rows; where each leaves the path of the one before."""
     row = tl.program_id(0) * CHUNK + tl.arange(0, CHUNK)
     level = tl.arange(0, LEVELS)[None, :]
-    here = tl.load(order_ptr + row, row < rows, other=0)[:, None] * DEPTH
+    inside, first = (row < rows)[:, None] & (level < DEPTH), (row == 0)[:, None]
+    line = tl.load(order_ptr + row, row < rows, other=0)
     before = tl.load(order_ptr + row - 1, (row < rows) & (row > 0), other=0)[:, None] * DEPTH
-    own = tl.abs(tl.load(steps_ptr + here + level, level < DEPTH, other=0))
-    other = tl.abs(tl.load(steps_ptr + before + level, level < DEPTH, other=0))
-    leaves = tl.min(tl.where(own != other, level, LEVELS), 1)
-    leaves = tl.where(row == 0, 0, tl.where(row < rows, leaves, -1))  # past the last row every run has ended
+    own = tl.load(steps_ptr + line[:, None] * DEPTH + level, inside, other=0)
+    other = tl.load(steps_ptr + before + level, inside & (first == 0), other=0)
+    slope = tl.load(slopes_ptr + line[:, None] * DEPTH + level, inside, other=0.0)
+    slope *= tl.load(gradient_ptr + line, row < rows, other=0.0)[:, None]
+    tl.store(sorted_steps_ptr + row[:, None] * DEPTH + level, own, level < DEPTH)
+    tl.store(sorted_slopes_ptr + row[:, None] * DEPTH + level, slope, level < DEPTH)
+    leaves = tl.min(tl.where((tl.abs(own) != tl.abs(other)) | first, level, LEVELS), 1)
+    leaves = tl.where(row < rows, leaves, -1)  # past the last row every run has ended
     tl.store(leaves_ptr + row, leaves)
     tl.store(least_ptr + tl.program_id(0), tl.min(leaves, 0))
 
 
 # -- the loss, and the gradient of the features --------------------------------------------------------------------
+
+
+@triton.jit
+def _weights(weight_ptr, steps_ptr, row, at, DEPTH: tl.constexpr, WIDTH: tl.constexpr):
+    """The rows of the weights on a path, a tuple."""
+    found = ()
+    for level in tl.static_range(DEPTH):
+        step = tl.load(steps_ptr + row * DEPTH + level)
+        start = (tl.abs(step).to(tl.int64) - 1) * WIDTH
+        found = found + (tl.load(weight_ptr + start + at, (at < WIDTH) & (step != 0), other=0.0),)
+    return found
 
 
 @triton.jit(do_not_specialize=NUMBERS)
@@ -72,23 +90,25 @@ def loss(
     half, half_rest, angle, least, steepness,
     WIDTH: tl.constexpr, DEPTH: tl.constexpr, LEVELS: tl.constexpr, BLOCK: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
-    """- log p of a row's target, its slope in every score of the path and, if asked for, its gradient in x."""
+    """- log p of a row's target, its slope in every score of the path and, if asked for, its gradient in x.
+
+    Where a row is one block, the weights stay in registers for the gradient: they are read once.
+    """
     numbers = (half, half_rest, angle, least, steepness)
     row = tl.program_id(0).to(tl.int64)
-    level, column = tl.arange(0, LEVELS), tl.arange(0, BLOCK)
-    step = tl.load(steps_ptr + row * DEPTH + level, level < DEPTH, other=0)
+    levels, column = tl.arange(0, LEVELS), tl.arange(0, BLOCK)
+    step = tl.load(steps_ptr + row * DEPTH + levels, levels < DEPTH, other=0)
     taken, right = step != 0, step > 0
     place = tl.where(taken, tl.abs(step), 1)
-    start = (place.to(tl.int64) - 1) * WIDTH
-    products = tl.zeros((LEVELS, BLOCK), tl.float32)
-    for first in range(0, WIDTH, BLOCK):
-        at = first + column
-        x = tl.load(x_ptr + row * WIDTH + at, at < WIDTH, other=0.0).to(tl.float32)
-        inside = taken[:, None] & (at < WIDTH)[None, :]
-        products += tl.load(weight_ptr + start[:, None] + at[None, :], inside, other=0.0).to(tl.float32) * x[None, :]
-    score = tl.sum(products, 1)
+    score = tl.zeros((LEVELS,), tl.float32)
     if bias_ptr is not None:
         score += tl.load(bias_ptr + place - 1).to(tl.float32)
+    for first in tl.static_range(0, WIDTH, BLOCK):
+        at = first + column
+        weights = _weights(weight_ptr, steps_ptr, row, at, DEPTH, WIDTH)
+        x = tl.load(x_ptr + row * WIDTH + at, at < WIDTH, other=0.0).to(tl.float32)
+        for level in tl.static_range(DEPTH):
+            score += tl.where(levels == level, tl.sum(weights[level].to(tl.float32) * x, 0), 0.0)
     offset, rounded = node.offset_of(score, place, 0, centers_ptr, F.kind, F)
     to_left, to_right = node.log_branches(0.0, offset, rounded, numbers, F)
     tl.store(loss_ptr + row, tl.sum(tl.where(taken, tl.where(right, to_right, to_left), 0.0), 0) * -node.LN_4)
@@ -96,13 +116,27 @@ def loss(
         minus_one = tl.zeros_like(score) - 1
         left_part, right_part = tl.where(right, 0.0, minus_one), tl.where(right, minus_one, 0.0)
         slope = tl.where(taken, node.pull(left_part, right_part, minus_one, offset, rounded, numbers, F), 0.0)
-        tl.store(slopes_ptr + row * DEPTH + level, slope, level < DEPTH)
+        tl.store(slopes_ptr + row * DEPTH + levels, slope, levels < DEPTH)
         if dx_ptr is not None:
-            for first in range(0, WIDTH, BLOCK):
+            for first in tl.static_range(0, WIDTH, BLOCK):
                 at = first + column
-                inside = taken[:, None] & (at < WIDTH)[None, :]
-                weight = tl.load(weight_ptr + start[:, None] + at[None, :], inside, other=0.0).to(tl.float32)
-                tl.store(dx_ptr + row * WIDTH + at, tl.sum(weight * slope[:, None], 0), at < WIDTH)
+                if WIDTH > BLOCK:
+                    weights = _weights(weight_ptr, steps_ptr, row, at, DEPTH, WIDTH)
+                total = tl.zeros((BLOCK,), tl.float32)
+                for level in tl.static_range(DEPTH):
+                    own = tl.sum(tl.where(levels == level, slope, 0.0), 0)
+                    total += weights[level].to(tl.float32) * own
+                tl.store(dx_ptr + row * WIDTH + at, total, at < WIDTH)
+
+
+@triton.jit
+def scale_rows(x_ptr, gradient_ptr, out_ptr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """Every row times its number."""
+    BLOCKS: tl.constexpr = (WIDTH + BLOCK - 1) // BLOCK
+    row = (tl.program_id(0) // BLOCKS).to(tl.int64)
+    at = tl.program_id(0) % BLOCKS * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * WIDTH + at, at < WIDTH, other=0.0).to(tl.float32)
+    tl.store(out_ptr + row * WIDTH + at, x * tl.load(gradient_ptr + row), at < WIDTH)
 
 
 # -- the gradient of the weights -----------------------------------------------------------------------------------
@@ -110,100 +144,122 @@ def loss(
 
 @triton.jit(do_not_specialize=NUMBERS)
 def sum_chunks(
-    x_ptr, slopes_ptr, gradient_ptr, order_ptr, least_ptr, sums_ptr, bias_sums_ptr, rows,
+    x_ptr, slopes_ptr, order_ptr, leaves_ptr, first_ptr, last_ptr, first_bias_ptr, last_bias_ptr, rows,
     WIDTH: tl.constexpr, DEPTH: tl.constexpr, LEVELS: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The sums of a chunk of sorted rows, at the levels at which all of it is inside of one run."""
+    """A chunk's parts, at every level, in the run that enters it and in the run that is open at its end."""
     BLOCKS: tl.constexpr = (WIDTH + BLOCK - 1) // BLOCK
     chunk, block = tl.program_id(0) // BLOCKS, tl.program_id(0) % BLOCKS
-    least = tl.load(least_ptr + chunk)
-    if least > 0:
-        level, at = tl.arange(0, LEVELS), block * BLOCK + tl.arange(0, BLOCK)
-        row = tl.load(order_ptr + chunk * CHUNK + tl.arange(0, CHUNK))
-        used = level < tl.minimum(least, DEPTH)
-        slope = tl.load(slopes_ptr + row[:, None] * DEPTH + level[None, :], used[None, :], other=0.0)
-        slope *= tl.load(gradient_ptr + row)[:, None]
-        x = tl.load(x_ptr + row[:, None] * WIDTH + at[None, :], (at < WIDTH)[None, :], other=0.0).to(tl.float32)
-        sums = tl.dot(tl.trans(slope), x, input_precision=PRECISION)
-        to = (chunk.to(tl.int64) * DEPTH + level)[:, None] * WIDTH + at[None, :]
-        tl.store(sums_ptr + to, sums, used[:, None] & (at < WIDTH)[None, :])
-        if block == 0:
-            tl.store(bias_sums_ptr + chunk * DEPTH + level, tl.sum(slope, 0), used)
+    level, own = tl.arange(0, LEVELS), tl.arange(0, CHUNK)
+    at = block * BLOCK + tl.arange(0, BLOCK)
+    row = chunk * CHUNK + own
+    line = tl.load(order_ptr + row, row < rows, other=0)
+    begins = tl.load(leaves_ptr + row)[:, None] <= level[None, :]
+    begin = tl.min(tl.where(begins, own[:, None], CHUNK), 0)[None, :]  # of the first run in the chunk
+    last = tl.max(tl.where(begins, own[:, None], 0), 0)[None, :]  # and of the last one
+    slope = tl.load(slopes_ptr + row[:, None] * DEPTH + level[None, :], (level < DEPTH)[None, :], other=0.0)
+    entering, leaving = tl.where(own[:, None] < begin, slope, 0.0), tl.where(own[:, None] >= last, slope, 0.0)
+    inside = (row < rows)[:, None] & (at < WIDTH)[None, :]
+    x = tl.load(x_ptr + line[:, None] * WIDTH + at[None, :], inside, other=0.0).to(tl.float32)
+    to = (chunk.to(tl.int64) * DEPTH + level)[:, None] * WIDTH + at[None, :]
+    inside = (level < DEPTH)[:, None] & (at < WIDTH)[None, :]
+    tl.store(first_ptr + to, tl.dot(tl.trans(entering), x, input_precision=PRECISION), inside)
+    tl.store(last_ptr + to, tl.dot(tl.trans(leaving), x, input_precision=PRECISION), inside)
+    if block == 0:
+        tl.store(first_bias_ptr + chunk * DEPTH + level, tl.sum(entering, 0), level < DEPTH)
+        tl.store(last_bias_ptr + chunk * DEPTH + level, tl.sum(leaving, 0), level < DEPTH)
 
 
 @triton.jit
-def _add_rows(
-    total, bias_total, first, end, own, level, x_ptr, slopes_ptr, gradient_ptr, order_ptr, leaves_ptr, at,
-    WIDTH: tl.constexpr, DEPTH: tl.constexpr, HEIGHT: tl.constexpr,
-):  # fmt: skip
-    """Add sorted rows from ``first`` on up to the end of the run of row ``own``; whether it ends before ``end``."""
-    ended = first < 0
-    while (first < end) & (ended == 0):
-        row = first + tl.arange(0, HEIGHT)
-        leaves = tl.load(leaves_ptr + row, row < end, other=FAR)
-        stop = tl.min(tl.where((leaves <= level) & (row != own), row, FAR), 0)
-        inside = (row < end) & (row < stop)
-        line = tl.load(order_ptr + row, inside, other=0)
-        slope = tl.load(slopes_ptr + line * DEPTH + level, inside, other=0.0)
-        slope *= tl.load(gradient_ptr + line, inside, other=0.0)
-        cell = line[:, None] * WIDTH + at[None, :]
-        x = tl.load(x_ptr + cell, inside[:, None] & (at < WIDTH)[None, :], other=0.0).to(tl.float32)
-        total += slope[:, None] * x
-        bias_total += slope
-        ended = stop < FAR
-        first += HEIGHT
-    return total, bias_total, ended
+def _to(steps_ptr, slots_ptr, cell):
+    """Where a node's sum goes: to the node's own row, or to that of its slot."""
+    if slots_ptr is None:
+        return tl.abs(tl.load(steps_ptr + cell)).to(tl.int64) - 1
+    else:
+        return tl.load(slots_ptr + cell).to(tl.int64)
 
 
 @triton.jit(do_not_specialize=NUMBERS)
-def sum_runs(
-    x_ptr, slopes_ptr, gradient_ptr, steps_ptr, order_ptr, leaves_ptr, least_ptr, sums_ptr, bias_sums_ptr, slots_ptr,
+def sum_long_runs(
+    steps_ptr, leaves_ptr, least_ptr, first_ptr, last_ptr, first_bias_ptr, last_bias_ptr, slots_ptr,
     out_ptr, bias_out_ptr, rows, chunks,
-    WIDTH: tl.constexpr, DEPTH: tl.constexpr, LEVELS: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
-    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr, DEPTH: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, HEIGHT: tl.constexpr,
 ):  # fmt: skip
-    """The runs that begin at one sorted row. A node's sum goes to its own row of ``out``, or to that of its slot."""
+    """The run of one level that begins in one chunk and leaves it, if there is one."""
+    BLOCKS: tl.constexpr = (WIDTH + BLOCK - 1) // BLOCK
+    block, rest = tl.program_id(0) % BLOCKS, tl.program_id(0) // BLOCKS
+    level, chunk = rest % DEPTH, rest // DEPTH
+    goes_on = tl.load(leaves_ptr + (chunk + 1) * CHUNK, chunk + 1 < chunks, other=-1) > level
+    if goes_on & (tl.load(least_ptr + chunk) <= level):
+        row = chunk * CHUNK + tl.arange(0, CHUNK)
+        own = tl.max(tl.where(tl.load(leaves_ptr + row) <= level, row, 0), 0)
+        cell = own * DEPTH + level
+        if tl.load(steps_ptr + cell) != 0:
+            at = block * BLOCK + tl.arange(0, BLOCK)
+            total = tl.load(last_ptr + (chunk.to(tl.int64) * DEPTH + level) * WIDTH + at, at < WIDTH, other=0.0)
+            bias_total = tl.load(last_bias_ptr + chunk * DEPTH + level)
+            chunk += 1
+            goes_on = chunk < chunks
+            while goes_on:
+                some = chunk + tl.arange(0, HEIGHT)
+                ends = tl.load(least_ptr + some, some < chunks, other=-1) <= level
+                stop = tl.min(tl.where(ends, some, FAR), 0)  # the chunk that it ends in has a part in it, too
+                inside = (some <= stop) & (some < chunks)
+                start = (some.to(tl.int64) * DEPTH + level)[:, None] * WIDTH
+                part = tl.load(first_ptr + start + at[None, :], inside[:, None] & (at < WIDTH)[None, :], other=0.0)
+                total += tl.sum(part, 0)
+                bias_total += tl.sum(tl.load(first_bias_ptr + some * DEPTH + level, inside, other=0.0), 0)
+                goes_on = stop == FAR
+                chunk += HEIGHT
+            to = _to(steps_ptr, slots_ptr, cell)
+            tl.store(out_ptr + to * WIDTH + at, total, at < WIDTH)
+            if block == 0:
+                tl.store(bias_out_ptr + to, bias_total)
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def sum_short_runs(
+    x_ptr, steps_ptr, slopes_ptr, order_ptr, leaves_ptr, slots_ptr, out_ptr, bias_out_ptr, rows,
+    WIDTH: tl.constexpr, DEPTH: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, HEIGHT: tl.constexpr,
+):  # fmt: skip
+    """The runs that begin at one sorted row and end in its chunk. Most have a few rows, which are read once."""
     BLOCKS: tl.constexpr = (WIDTH + BLOCK - 1) // BLOCK
     own, block = tl.program_id(0) // BLOCKS, tl.program_id(0) % BLOCKS
     at = block * BLOCK + tl.arange(0, BLOCK)
-    line = tl.load(order_ptr + own).to(tl.int64)
-    levels = tl.arange(0, LEVELS)
-    steps = tl.load(steps_ptr + line * DEPTH + levels, levels < DEPTH, other=0)
-    length = tl.sum((steps != 0).to(tl.int32), 0)
-    level = tl.load(leaves_ptr + own)
-    edge = tl.minimum((own // CHUNK + 1) * CHUNK, rows)  # of the chunk in which the run begins
-    while level < length:
-        total, bias_total = tl.zeros((HEIGHT, BLOCK), tl.float32), tl.zeros((HEIGHT,), tl.float32)
-        total, bias_total, ended = _add_rows(
-            total, bias_total, own, edge, own, level, x_ptr, slopes_ptr, gradient_ptr, order_ptr, leaves_ptr, at,
-            WIDTH, DEPTH, HEIGHT,
-        )  # fmt: skip
-        chunk = own // CHUNK + 1
-        whole = ended == 0
-        while (chunk < chunks) & whole:
-            some = chunk + tl.arange(0, HEIGHT)
-            least = tl.load(least_ptr + some, some < chunks, other=-1)
-            stop = tl.min(tl.where(least <= level, some, FAR), 0)
-            inside = some < stop
-            cell = (some.to(tl.int64) * DEPTH + level)[:, None] * WIDTH + at[None, :]
-            total += tl.load(sums_ptr + cell, inside[:, None] & (at < WIDTH)[None, :], other=0.0)
-            bias_total += tl.load(bias_sums_ptr + some * DEPTH + level, inside, other=0.0)
-            whole = stop == FAR
-            chunk = tl.minimum(stop, chunk + HEIGHT)
-        if ended == 0:
-            total, bias_total, ended = _add_rows(
-                total, bias_total, chunk * CHUNK, rows, own, level, x_ptr, slopes_ptr, gradient_ptr, order_ptr,
-                leaves_ptr, at, WIDTH, DEPTH, HEIGHT,
-            )  # fmt: skip
-        if slots_ptr is None:
-            to = tl.abs(tl.load(steps_ptr + line * DEPTH + level)).to(tl.int64) - 1
-        else:
-            to = tl.load(slots_ptr + own * DEPTH + level).to(tl.int64)
-        tl.store(out_ptr + to * WIDTH + at, tl.sum(total, 0), at < WIDTH)
-        if (block == 0) & (bias_out_ptr is not None):
-            tl.store(bias_out_ptr + to, tl.sum(bias_total, 0))
+    top = tl.load(leaves_ptr + own)
+    edge = (own // CHUNK + 1) * CHUNK
+    later = own + 1 + tl.arange(0, CHUNK)
+    leaves = tl.load(leaves_ptr + later, (later <= edge) & (later < rows), other=FAR)
+    leaves = tl.where((later == rows) & (later <= edge), -1, leaves)
+    row = own + tl.arange(0, HEIGHT)
+    least = tl.min(tl.where(leaves <= top, later, edge), 0)  # no run of this row is longer
+    line = tl.load(order_ptr + row, row < least, other=0).to(tl.int64)[:, None] * WIDTH
+    x = tl.load(x_ptr + line + at[None, :], (row < least)[:, None] & (at < WIDTH)[None, :], other=0.0).to(tl.float32)
+    level = top
+    is_node = level < DEPTH
+    while is_node:
+        cell = own * DEPTH + level
+        stop = tl.min(tl.where(leaves <= level, later, FAR), 0)
+        is_node = tl.load(steps_ptr + cell) != 0
+        if is_node & (stop < FAR):
+            slope = tl.load(slopes_ptr + row * DEPTH + level, row < stop, other=0.0)
+            total, bias_total = tl.sum(slope[:, None] * x, 0), tl.sum(slope, 0)
+            first = own + HEIGHT
+            while first < stop:
+                more = first + tl.arange(0, HEIGHT)
+                line = tl.load(order_ptr + more, more < stop, other=0).to(tl.int64)[:, None] * WIDTH
+                slope = tl.load(slopes_ptr + more * DEPTH + level, more < stop, other=0.0)
+                inside = (more < stop)[:, None] & (at < WIDTH)[None, :]
+                total += tl.sum(slope[:, None] * tl.load(x_ptr + line + at[None, :], inside, other=0.0), 0)
+                bias_total += tl.sum(slope, 0)
+                first += HEIGHT
+            to = _to(steps_ptr, slots_ptr, cell)
+            tl.store(out_ptr + to * WIDTH + at, total, at < WIDTH)
+            if block == 0:
+                tl.store(bias_out_ptr + to, bias_total)
         level += 1
+        is_node = is_node & (level < DEPTH)
 
 
 # -- a walk down ---------------------------------------------------------------------------------------------------

@@ -21,8 +21,9 @@ from catnat.torch._gpu.launcher import Launcher
 from catnat.torch._gpu.node import INTERPRETED
 
 CHUNK = 64  # rows whose sums are one matrix product
-BLOCK = 128  # columns of a program that reads a whole path, and of one that multiplies a chunk
-RUN_BLOCK, RUN_HEIGHT = 512, 8  # columns, and rows at a time, of a program that adds up runs
+MAX_BLOCK = 4096  # columns of a program that reads a path: as many as stay in its registers
+CHUNK_BLOCK = 128  # of one that multiplies a chunk
+RUN_BLOCK, RUN_HEIGHT = 512, 8  # of one that adds up runs, and its rows at a time
 
 
 class Wide(NamedTuple):
@@ -102,11 +103,12 @@ def loss(
         tables = (target, of.places, of.lengths, of.above, steps)
         finder = _launcher("find_steps", None, 4, CLASSES=of.classes, DEPTH=of.depth, HEIGHT=128)
         finder(-(-rows // 128), tables, (rows, ignored))
-        sizes = {"WIDTH": width, "DEPTH": of.depth, "LEVELS": of.levels, "BLOCK": _block(width, BLOCK)}
+        block = _block(width, MAX_BLOCK)
+        sizes = {"WIDTH": width, "DEPTH": of.depth, "LEVELS": of.levels, "BLOCK": block}
         tensors = (
             x, weight, bias, steps, found, slope if slopes else None, dx if features else None, of.centers
         )  # fmt: skip
-        _launcher("loss", of.coin, 4, **sizes)(rows, tensors, (), numbers_of(*of.coin[3:]))
+        _launcher("loss", of.coin, max(1, block // 256), **sizes)(rows, tensors, (), numbers_of(*of.coin[3:]))
     return found, slope, steps, dx
 
 
@@ -126,11 +128,10 @@ def sparse_gradient(
 ) -> tuple[Tensor, Tensor]:
     """The same as sparse tensors of the nodes that were passed. The host waits to learn how many these are."""
     runs = _Runs(x, slopes, steps, target, gradient, ignored, of)
-    sorted_steps = steps[runs.order.long()]
-    begins = torch.arange(of.depth, device=x.device) >= runs.leaves[: len(x), None]
-    begins &= sorted_steps != 0
-    nodes, order = torch.sort(sorted_steps[begins].abs() - 1)
-    slots = torch.zeros_like(steps)
+    begins = torch.arange(of.depth, device=x.device) >= runs.leaves[:, None]
+    begins &= runs.steps != 0
+    nodes, order = torch.sort(runs.steps[begins].abs() - 1)
+    slots = torch.zeros_like(runs.steps)
     slots[begins] = torch.argsort(order).int()
     values = like.new_empty((len(nodes), like.shape[1]))
     bias_values = like.new_empty(len(nodes))
@@ -145,35 +146,47 @@ class _Runs:
     def __init__(
         self, x: Tensor, slopes: Tensor, steps: Tensor, target: Tensor, gradient: Tensor, ignored: int, of: Wide
     ) -> None:
-        self.x, self.slopes, self.steps, self.gradient, self.of = x, slopes, steps, gradient, of
-        rows = len(x)
+        self.x, self.of, rows = x, of, len(x)
         rank = torch.where(target == ignored, of.classes, of.ranks[target.clamp(0, of.classes - 1)])
         self.order = torch.sort(rank, stable=True)[1]
         self.chunks = -(-rows // CHUNK)
-        self.leaves = steps.new_empty(self.chunks * CHUNK)
-        self.least = steps.new_empty(self.chunks)
+        padded = self.chunks * CHUNK
+        self.leaves, self.least = steps.new_empty(padded), steps.new_empty(self.chunks)
+        self.steps, self.slopes = steps.new_empty((padded, of.depth)), slopes.new_empty((padded, of.depth))
         if rows > 0:
+            tensors = (steps, slopes, gradient, self.order, self.steps, self.slopes, self.leaves, self.least)
             finder = _launcher("find_leaves", None, 4, DEPTH=of.depth, LEVELS=of.levels, CHUNK=CHUNK)
-            finder(self.chunks, (steps, self.order, self.leaves, self.least), (rows,))
+            finder(self.chunks, tensors, (rows,))
 
     def add_up(self, out: Tensor, bias_out: Tensor, slots: Tensor | None) -> None:
         """Write every node's sum to its row of ``out``, or to that of its slot."""
         (rows, width), of = self.x.shape, self.of
-        sums = self.slopes.new_empty((self.chunks, of.depth, width))
-        bias_sums = self.slopes.new_empty((self.chunks, of.depth))
-        sizes = {"WIDTH": width, "DEPTH": of.depth, "LEVELS": of.levels, "CHUNK": CHUNK}
-        tensors = (self.x, self.slopes, self.gradient, self.order, self.least, sums, bias_sums)
-        block = _block(width, BLOCK)
+        parts = [self.slopes.new_empty((self.chunks, of.depth, width)) for _ in range(2)]
+        parts += [self.slopes.new_empty((self.chunks, of.depth)) for _ in range(2)]
+        sizes = {"WIDTH": width, "DEPTH": of.depth, "CHUNK": CHUNK}
+        block = _block(width, CHUNK_BLOCK)
         precision = "ieee" if self.x.dtype == torch.float32 else "tf32"
-        chunk_launcher = _launcher("sum_chunks", None, 4, **sizes, BLOCK=block, PRECISION=precision)
-        chunk_launcher(self.chunks * -(-width // block), tensors, (rows,))
+        launcher = _launcher("sum_chunks", None, 4, **sizes, LEVELS=of.levels, BLOCK=block, PRECISION=precision)
+        programs = -(-width // block)
+        launcher(self.chunks * programs, (self.x, self.slopes, self.order, self.leaves, *parts), (rows,))
         block = _block(width, RUN_BLOCK)
-        tensors = (
-            self.x, self.slopes, self.gradient, self.steps, self.order, self.leaves, self.least, sums, bias_sums,
-            slots, out, bias_out,
-        )  # fmt: skip
-        run_launcher = _launcher("sum_runs", None, 4, **sizes, BLOCK=block, HEIGHT=RUN_HEIGHT)
-        run_launcher(rows * -(-width // block), tensors, (rows, self.chunks))
+        sizes |= {"BLOCK": block, "HEIGHT": RUN_HEIGHT}
+        programs, warps = -(-width // block), max(1, block // 128)
+        tensors = (self.steps, self.leaves, self.least, *parts, slots, out, bias_out)
+        launcher = _launcher("sum_long_runs", None, warps, **sizes)
+        launcher(self.chunks * of.depth * programs, tensors, (rows, self.chunks))
+        tensors = (self.x, self.steps, self.slopes, self.order, self.leaves, slots, out, bias_out)
+        _launcher("sum_short_runs", None, warps, **sizes)(rows * programs, tensors, (rows,))
+
+
+def scale_rows(x: Tensor, gradient: Tensor) -> Tensor:
+    """Every row times its number."""
+    out = torch.empty_like(x)
+    if len(x) > 0:
+        block = _block(x.shape[1], 2048)
+        launcher = _launcher("scale_rows", None, 4, WIDTH=x.shape[1], BLOCK=block)
+        launcher(len(x) * -(-x.shape[1] // block), (x, gradient, out), ())
+    return out
 
 
 def sample(x: Tensor, weight: Tensor, bias: Tensor | None, seed: Tensor, of: Wide) -> Tensor:
@@ -308,10 +321,10 @@ class _Loss(torch.autograd.Function):
         if must_be_plain(gradient):
             found = plain_backwards(lambda *given: plain(target, *given), inputs, gradient)
         else:
-            x, weight = inputs[:2]
+            (x, weight), gradient = inputs[:2], gradient.contiguous()
             sums = (None, None)
             if ctx.needs_input_grad[1]:
                 add_up = sparse_gradient if sparse else weight_gradient
-                sums = add_up(x, slopes, steps, target, gradient.contiguous(), ignored, weight, of)
-            found = (dx * gradient.to(dx.dtype)[:, None] if ctx.needs_input_grad[0] else None, *sums)
+                sums = add_up(x, slopes, steps, target, gradient, ignored, weight, of)
+            found = (scale_rows(dx, gradient) if ctx.needs_input_grad[0] else None, *sums)
         return *found[: 2 + has_bias], *[None] * (6 - has_bias)

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-KERNELS = {"find_steps", "loss", "find_leaves", "sum_chunks", "sum_long_runs", "sum_short_runs", "scale_rows", "sample"}
+KERNELS = {"find_steps", "loss", "find_runs", "sum_chunks", "sum_long_runs", "sum_short_runs", "scale_rows", "sample"}
 
 
 def test_they_compile() -> None:
@@ -66,8 +66,8 @@ def compile_all(rows: int, width: int, classes: int, dtype: torch.dtype) -> dict
     of = wide_launch.wide_of(Parameterization(classes, tree=tree), torch.device("cpu"))
     x, weight = torch.zeros(rows, width, dtype=dtype), torch.zeros(1, dtype=dtype).expand(classes - 1, width)
     target = torch.zeros(rows, dtype=torch.int64)
-    losses, slopes, steps, dx = wide_launch.loss(x, weight, weight[:, 0], target, -100, True, True, of)
-    runs = wide_launch._Runs(x, slopes, steps, target, losses, -100, of)
+    losses, slopes, steps, keys, dx = wide_launch.loss(x, weight, weight[:, 0], target, -100, True, True, of)
+    runs = wide_launch._Runs(x, slopes, steps, keys, losses, of)
     runs.add_up(weight[:1], weight[0], None)
     wide_launch.scale_rows(dx, losses)
     wide_launch.sample(x, weight, weight[:, 0], torch.zeros(1, dtype=torch.int64), of)

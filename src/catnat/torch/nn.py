@@ -347,9 +347,8 @@ class CatnatLinear(_Watching):
         return plan if _wide.has_short_paths(plan) else None
 
     def _losses(self, x: Tensor, target: Tensor, ignored: int, plan: Plan) -> Tensor:
-        ids = torch.where(target == ignored, 0, target)
         if x.device.type != "cuda" or plan.wide is None:  # the kernels look themselves
-            check_index(ids, plan, "target")
+            check_index(torch.where(target == ignored, 0, target), plan, "target")
         rows = x.reshape(-1, x.shape[-1])
         return _wide.losses(rows, self._head(), target.reshape(-1), ignored, plan).reshape(target.shape)
 

@@ -28,10 +28,13 @@ FAR: tl.constexpr = tl.constexpr(1 << 30)
 
 @triton.jit(do_not_specialize=NUMBERS)
 def find_steps(
-    target_ptr, places_ptr, lengths_ptr, above_ptr, steps_ptr, rows, ignored,
+    target_ptr, places_ptr, lengths_ptr, ranks_ptr, above_ptr, steps_ptr, keys_ptr, rows, ignored,
     CLASSES: tl.constexpr, DEPTH: tl.constexpr, HEIGHT: tl.constexpr,
 ):  # fmt: skip
-    """The paths to the targets, written from their ends. ``above``: the place of every node, None in a heap."""
+    """The paths to the targets, written from their ends, and by what rows are sorted: their targets' ranks.
+
+    ``above`` is the place of every node, None in a heap.
+    """
     row = tl.program_id(0).to(tl.int64) * HEIGHT + tl.arange(0, HEIGHT)
     target = tl.load(target_ptr + row, row < rows, other=ignored)
     counts = (row < rows) & (target != ignored)
@@ -39,6 +42,8 @@ def find_steps(
     target = tl.where(counts, tl.minimum(tl.maximum(target, 0), CLASSES - 1), 0)
     place = tl.load(places_ptr + target)
     length = tl.where(counts, tl.load(lengths_ptr + target), 0)
+    if keys_ptr is not None:
+        tl.store(keys_ptr + row, tl.where(counts, tl.load(ranks_ptr + target), CLASSES), row < rows)
     for j in range(DEPTH):
         level = length - 1 - j
         own = place >> 1
@@ -47,25 +52,42 @@ def find_steps(
         place = own if above_ptr is None else tl.load(above_ptr + own, level > 0, other=1)
 
 
+@triton.jit
+def _least(a, b):
+    return tl.minimum(a, b)
+
+
 @triton.jit(do_not_specialize=NUMBERS)
-def find_leaves(
-    steps_ptr, slopes_ptr, gradient_ptr, order_ptr, sorted_steps_ptr, sorted_slopes_ptr, leaves_ptr, least_ptr, rows,
-    DEPTH: tl.constexpr, LEVELS: tl.constexpr, CHUNK: tl.constexpr,
+def find_runs(
+    steps_ptr, slopes_ptr, gradient_ptr, order_ptr, sorted_steps_ptr, sorted_slopes_ptr, leaves_ptr, ends_ptr,
+    least_ptr, rows, DEPTH: tl.constexpr, LEVELS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Steps and slopes, times the loss's gradient, of the sorted rows; where each leaves the path of the one before."""
+    """Of the sorted rows: steps; slopes, times the loss's gradient; where each leaves the path of the row before it.
+
+    And ``ends``, the row before which a run of a level ends that begins here; 0 for none, or one that leaves the chunk.
+    """
     row = tl.program_id(0) * CHUNK + tl.arange(0, CHUNK)
     level = tl.arange(0, LEVELS)[None, :]
-    inside, first = (row < rows)[:, None] & (level < DEPTH), (row == 0)[:, None]
-    line = tl.load(order_ptr + row, row < rows, other=0)
-    before = tl.load(order_ptr + row - 1, (row < rows) & (row > 0), other=0)[:, None] * DEPTH
+    is_row, is_first, is_last = row < rows, row == 0, row == rows - 1
+    inside = is_row[:, None] & (level < DEPTH)
+    line = tl.load(order_ptr + row, is_row, other=0)
+    before = tl.load(order_ptr + row - 1, is_row & (is_first == 0), other=0)
+    after = tl.load(order_ptr + row + 1, row < rows - 1, other=0)
     own = tl.load(steps_ptr + line[:, None] * DEPTH + level, inside, other=0)
-    other = tl.load(steps_ptr + before + level, inside & (first == 0), other=0)
+    one = tl.load(steps_ptr + before[:, None] * DEPTH + level, inside, other=0)
+    other = tl.load(steps_ptr + after[:, None] * DEPTH + level, inside, other=0)
     slope = tl.load(slopes_ptr + line[:, None] * DEPTH + level, inside, other=0.0)
-    slope *= tl.load(gradient_ptr + line, row < rows, other=0.0)[:, None]
-    tl.store(sorted_steps_ptr + row[:, None] * DEPTH + level, own, level < DEPTH)
-    tl.store(sorted_slopes_ptr + row[:, None] * DEPTH + level, slope, level < DEPTH)
-    leaves = tl.min(tl.where((tl.abs(own) != tl.abs(other)) | first, level, LEVELS), 1)
-    leaves = tl.where(row < rows, leaves, -1)  # past the last row every run has ended
+    slope *= tl.load(gradient_ptr + line, is_row, other=0.0)[:, None]
+    leaves = tl.min(tl.where((tl.abs(own) != tl.abs(one)) | is_first[:, None], level, LEVELS), 1)
+    leaves = tl.where(is_row, leaves, -1)  # past the last row every run has ended
+    ending = tl.min(tl.where((tl.abs(own) != tl.abs(other)) | is_last[:, None], level, LEVELS), 1)
+    ends = tl.where((ending[:, None] <= level) & is_row[:, None], row[:, None] + 1, FAR)
+    ends = tl.associative_scan(ends, 0, _least, reverse=True)
+    begins = (leaves[:, None] <= level) & (own != 0) & (ends < FAR)
+    cell = row[:, None] * DEPTH + level
+    tl.store(sorted_steps_ptr + cell, own, level < DEPTH)
+    tl.store(sorted_slopes_ptr + cell, slope, level < DEPTH)
+    tl.store(ends_ptr + cell, tl.where(begins, ends, 0), level < DEPTH)
     tl.store(leaves_ptr + row, leaves)
     tl.store(least_ptr + tl.program_id(0), tl.min(leaves, 0))
 
@@ -220,46 +242,41 @@ def sum_long_runs(
 
 @triton.jit(do_not_specialize=NUMBERS)
 def sum_short_runs(
-    x_ptr, steps_ptr, slopes_ptr, order_ptr, leaves_ptr, slots_ptr, out_ptr, bias_out_ptr, rows,
-    WIDTH: tl.constexpr, DEPTH: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, HEIGHT: tl.constexpr,
+    x_ptr, steps_ptr, slopes_ptr, order_ptr, leaves_ptr, ends_ptr, slots_ptr, out_ptr, bias_out_ptr, rows,
+    WIDTH: tl.constexpr, DEPTH: tl.constexpr, BLOCK: tl.constexpr, HEIGHT: tl.constexpr,
 ):  # fmt: skip
     """The runs that begin at one sorted row and end in its chunk. Most have a few rows, which are read once."""
     BLOCKS: tl.constexpr = (WIDTH + BLOCK - 1) // BLOCK
     own, block = tl.program_id(0) // BLOCKS, tl.program_id(0) % BLOCKS
     at = block * BLOCK + tl.arange(0, BLOCK)
-    top = tl.load(leaves_ptr + own)
-    edge = (own // CHUNK + 1) * CHUNK
-    later = own + 1 + tl.arange(0, CHUNK)
-    leaves = tl.load(leaves_ptr + later, (later <= edge) & (later < rows), other=FAR)
-    leaves = tl.where((later == rows) & (later <= edge), -1, leaves)
     row = own + tl.arange(0, HEIGHT)
-    least = tl.min(tl.where(leaves <= top, later, edge), 0)  # no run of this row is longer
-    line = tl.load(order_ptr + row, row < least, other=0).to(tl.int64)[:, None] * WIDTH
-    x = tl.load(x_ptr + line + at[None, :], (row < least)[:, None] & (at < WIDTH)[None, :], other=0.0).to(tl.float32)
-    level = top
-    is_node = level < DEPTH
-    while is_node:
-        cell = own * DEPTH + level
-        stop = tl.min(tl.where(leaves <= level, later, FAR), 0)
-        is_node = tl.load(steps_ptr + cell) != 0
-        if is_node & (stop < FAR):
-            slope = tl.load(slopes_ptr + row * DEPTH + level, row < stop, other=0.0)
-            total, bias_total = tl.sum(slope[:, None] * x, 0), tl.sum(slope, 0)
-            first = own + HEIGHT
-            while first < stop:
-                more = first + tl.arange(0, HEIGHT)
-                line = tl.load(order_ptr + more, more < stop, other=0).to(tl.int64)[:, None] * WIDTH
-                slope = tl.load(slopes_ptr + more * DEPTH + level, more < stop, other=0.0)
-                inside = (more < stop)[:, None] & (at < WIDTH)[None, :]
-                total += tl.sum(slope[:, None] * tl.load(x_ptr + line + at[None, :], inside, other=0.0), 0)
-                bias_total += tl.sum(slope, 0)
-                first += HEIGHT
-            to = _to(steps_ptr, slots_ptr, cell)
-            tl.store(out_ptr + to * WIDTH + at, total, at < WIDTH)
-            if block == 0:
-                tl.store(bias_out_ptr + to, bias_total)
-        level += 1
-        is_node = is_node & (level < DEPTH)
+    line = tl.load(order_ptr + row, row < rows, other=0).to(tl.int64)[:, None] * WIDTH
+    level = tl.load(leaves_ptr + own)
+    if level < DEPTH:
+        # the first rows, of which no run of this row has more than the one of its highest level that is here
+        most = tl.load(ends_ptr + own * DEPTH + level)
+        inside = (row < tl.where(most == 0, own + HEIGHT, most)) & (row < rows)
+        x = tl.load(x_ptr + line + at[None, :], inside[:, None] & (at < WIDTH)[None, :], other=0.0).to(tl.float32)
+        while level < DEPTH:
+            cell = own * DEPTH + level
+            stop = tl.load(ends_ptr + cell)
+            if stop > 0:
+                slope = tl.load(slopes_ptr + row * DEPTH + level, row < stop, other=0.0)
+                total, bias_total = tl.sum(slope[:, None] * x, 0), tl.sum(slope, 0)
+                first = own + HEIGHT
+                while first < stop:
+                    more = first + tl.arange(0, HEIGHT)
+                    lines = tl.load(order_ptr + more, more < stop, other=0).to(tl.int64)[:, None] * WIDTH
+                    slope = tl.load(slopes_ptr + more * DEPTH + level, more < stop, other=0.0)
+                    read = (more < stop)[:, None] & (at < WIDTH)[None, :]
+                    total += tl.sum(slope[:, None] * tl.load(x_ptr + lines + at[None, :], read, other=0.0), 0)
+                    bias_total += tl.sum(slope, 0)
+                    first += HEIGHT
+                to = _to(steps_ptr, slots_ptr, cell)
+                tl.store(out_ptr + to * WIDTH + at, total, at < WIDTH)
+                if block == 0:
+                    tl.store(bias_out_ptr + to, bias_total)
+            level += 1
 
 
 # -- a walk down ---------------------------------------------------------------------------------------------------

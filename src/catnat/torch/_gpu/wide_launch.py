@@ -23,7 +23,7 @@ from catnat.torch._gpu.node import INTERPRETED
 CHUNK = 64  # rows whose sums are one matrix product
 MAX_BLOCK = 4096  # columns of a program that reads a path: as many as stay in its registers
 CHUNK_BLOCK = 128  # of one that multiplies a chunk
-RUN_BLOCK, RUN_HEIGHT = 512, 8  # of one that adds up runs, and its rows at a time
+RUN_BLOCK, RUN_HEIGHT = 1024, 4  # of one that adds up runs, and its rows at a time
 
 
 class Wide(NamedTuple):
@@ -92,15 +92,16 @@ def _block(width: int, most: int) -> int:
 
 def loss(
     x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignored: int, slopes: bool, features: bool, of: Wide
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """- log p of a class per row, float32; and, where asked for, its slopes, the paths, and its gradient in x."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """- log p of a class per row, float32; where asked for, its slopes, paths, keys to sort by, and gradient in x."""
     rows, width = x.shape
     found = x.new_empty(rows, dtype=torch.float32)
     steps = x.new_empty((rows, of.depth), dtype=torch.int32)
     slope = x.new_empty((rows if slopes else 0, of.depth), dtype=torch.float32)
+    keys = x.new_empty(rows if slopes else 0, dtype=torch.int32)
     dx = torch.empty_like(x) if features else x.new_empty(0)
     if rows > 0:
-        tables = (target, of.places, of.lengths, of.above, steps)
+        tables = (target, of.places, of.lengths, of.ranks, of.above, steps, keys if slopes else None)
         finder = _launcher("find_steps", None, 4, CLASSES=of.classes, DEPTH=of.depth, HEIGHT=128)
         finder(-(-rows // 128), tables, (rows, ignored))
         block = _block(width, MAX_BLOCK)
@@ -109,25 +110,25 @@ def loss(
             x, weight, bias, steps, found, slope if slopes else None, dx if features else None, of.centers
         )  # fmt: skip
         _launcher("loss", of.coin, max(1, block // 256), **sizes)(rows, tensors, (), numbers_of(*of.coin[3:]))
-    return found, slope, steps, dx
+    return found, slope, steps, keys, dx
 
 
 def weight_gradient(
-    x: Tensor, slopes: Tensor, steps: Tensor, target: Tensor, gradient: Tensor, ignored: int, like: Tensor, of: Wide
+    x: Tensor, slopes: Tensor, steps: Tensor, keys: Tensor, gradient: Tensor, like: Tensor, of: Wide
 ) -> tuple[Tensor, Tensor]:
     """The gradient of weights like these, and that of a bias."""
     out, bias_out = torch.zeros_like(like), like.new_zeros(len(like))
     if len(x) > 0:
-        runs = _Runs(x, slopes, steps, target, gradient, ignored, of)
+        runs = _Runs(x, slopes, steps, keys, gradient, of)
         runs.add_up(out, bias_out, None)
     return out, bias_out
 
 
 def sparse_gradient(
-    x: Tensor, slopes: Tensor, steps: Tensor, target: Tensor, gradient: Tensor, ignored: int, like: Tensor, of: Wide
+    x: Tensor, slopes: Tensor, steps: Tensor, keys: Tensor, gradient: Tensor, like: Tensor, of: Wide
 ) -> tuple[Tensor, Tensor]:
     """The same as sparse tensors of the nodes that were passed. The host waits to learn how many these are."""
-    runs = _Runs(x, slopes, steps, target, gradient, ignored, of)
+    runs = _Runs(x, slopes, steps, keys, gradient, of)
     begins = torch.arange(of.depth, device=x.device) >= runs.leaves[:, None]
     begins &= runs.steps != 0
     nodes, order = torch.sort(runs.steps[begins].abs() - 1)
@@ -143,39 +144,42 @@ def sparse_gradient(
 class _Runs:
     """Rows sorted by their targets' places from left to right, and where runs of one node begin among them."""
 
-    def __init__(
-        self, x: Tensor, slopes: Tensor, steps: Tensor, target: Tensor, gradient: Tensor, ignored: int, of: Wide
-    ) -> None:
+    def __init__(self, x: Tensor, slopes: Tensor, steps: Tensor, keys: Tensor, gradient: Tensor, of: Wide) -> None:
         self.x, self.of, rows = x, of, len(x)
-        rank = torch.where(target == ignored, of.classes, of.ranks[target.clamp(0, of.classes - 1)])
-        self.order = torch.sort(rank, stable=True)[1]
+        self.order = torch.sort(keys, stable=True)[1]
         self.chunks = -(-rows // CHUNK)
         padded = self.chunks * CHUNK
         self.leaves, self.least = steps.new_empty(padded), steps.new_empty(self.chunks)
-        self.steps, self.slopes = steps.new_empty((padded, of.depth)), slopes.new_empty((padded, of.depth))
+        self.steps, self.ends = steps.new_empty((2, padded, of.depth))
+        self.slopes = slopes.new_empty((padded, of.depth))
         if rows > 0:
-            tensors = (steps, slopes, gradient, self.order, self.steps, self.slopes, self.leaves, self.least)
-            finder = _launcher("find_leaves", None, 4, DEPTH=of.depth, LEVELS=of.levels, CHUNK=CHUNK)
+            found = (self.steps, self.slopes, self.leaves, self.ends, self.least)
+            tensors = (steps, slopes, gradient, self.order, *found)
+            finder = _launcher("find_runs", None, 4, DEPTH=of.depth, LEVELS=of.levels, CHUNK=CHUNK)
             finder(self.chunks, tensors, (rows,))
 
     def add_up(self, out: Tensor, bias_out: Tensor, slots: Tensor | None) -> None:
         """Write every node's sum to its row of ``out``, or to that of its slot."""
         (rows, width), of = self.x.shape, self.of
-        parts = [self.slopes.new_empty((self.chunks, of.depth, width)) for _ in range(2)]
-        parts += [self.slopes.new_empty((self.chunks, of.depth)) for _ in range(2)]
-        sizes = {"WIDTH": width, "DEPTH": of.depth, "CHUNK": CHUNK}
+        parts = (
+            *self.slopes.new_empty((2, self.chunks, of.depth, width)),
+            *self.slopes.new_empty((2, self.chunks, of.depth)),
+        )
+        sizes = {"WIDTH": width, "DEPTH": of.depth}
         block = _block(width, CHUNK_BLOCK)
         precision = "ieee" if self.x.dtype == torch.float32 else "tf32"
-        launcher = _launcher("sum_chunks", None, 4, **sizes, LEVELS=of.levels, BLOCK=block, PRECISION=precision)
+        launcher = _launcher(
+            "sum_chunks", None, 4, **sizes, LEVELS=of.levels, CHUNK=CHUNK, BLOCK=block, PRECISION=precision
+        )
         programs = -(-width // block)
         launcher(self.chunks * programs, (self.x, self.slopes, self.order, self.leaves, *parts), (rows,))
         block = _block(width, RUN_BLOCK)
         sizes |= {"BLOCK": block, "HEIGHT": RUN_HEIGHT}
-        programs, warps = -(-width // block), max(1, block // 128)
+        programs, warps = -(-width // block), max(1, block // 256)
         tensors = (self.steps, self.leaves, self.least, *parts, slots, out, bias_out)
-        launcher = _launcher("sum_long_runs", None, warps, **sizes)
+        launcher = _launcher("sum_long_runs", None, warps, **sizes, CHUNK=CHUNK)
         launcher(self.chunks * of.depth * programs, tensors, (rows, self.chunks))
-        tensors = (self.x, self.steps, self.slopes, self.order, self.leaves, slots, out, bias_out)
+        tensors = (self.x, self.steps, self.slopes, self.order, self.leaves, self.ends, slots, out, bias_out)
         _launcher("sum_short_runs", None, warps, **sizes)(rows * programs, tensors, (rows,))
 
 
@@ -221,16 +225,17 @@ def _fake_loss(
         x.new_empty(rows, dtype=torch.float32),
         x.new_empty((rows if slopes else 0, depth), dtype=torch.float32),
         x.new_empty((rows, depth), dtype=torch.int32),
+        x.new_empty(rows if slopes else 0, dtype=torch.int32),
         torch.empty_like(x) if features else x.new_empty(0),
     )
 
 
 _library.define(
     "wide_loss(Tensor x, Tensor weight, Tensor? bias, Tensor target, int ignored, bool slopes, bool features, "
-    f"{WIDE}) -> (Tensor, Tensor, Tensor, Tensor)"
+    f"{WIDE}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 _library.define(
-    "wide_gradient(Tensor x, Tensor slopes, Tensor steps, Tensor target, Tensor gradient, int ignored, Tensor like, "
+    "wide_gradient(Tensor x, Tensor slopes, Tensor steps, Tensor keys, Tensor gradient, Tensor like, "
     f"{WIDE}) -> (Tensor, Tensor)"
 )
 _library.define(f"wide_sample(Tensor x, Tensor weight, Tensor? bias, Tensor seed, {WIDE}) -> Tensor")
@@ -260,10 +265,10 @@ def _kept(ctx: Any) -> tuple[list[Any], list[Tensor]]:
 
 
 def _backward(ctx: Any, gradient: Tensor, *rest: Tensor) -> tuple[Any, ...]:
-    (x, weight, bias, target, ignored, _, features, *of), (slopes, steps, dx) = _kept(ctx)
+    (x, weight, bias, _, _, _, features, *of), (slopes, steps, keys, dx) = _kept(ctx)
     d_weight = d_bias = None
     if ctx.needs_input_grad[1]:
-        d_weight, d_bias = torch.ops.catnat.wide_gradient(x, slopes, steps, target, gradient, ignored, weight, *of)
+        d_weight, d_bias = torch.ops.catnat.wide_gradient(x, slopes, steps, keys, gradient, weight, *of)
     dx = (dx * gradient[:, None]).to(x.dtype) if features else None
     return dx, d_weight, None if bias is None else d_bias, *[None] * (4 + N)
 
@@ -308,16 +313,16 @@ class _Loss(torch.autograd.Function):
         sparse: bool,
         plain: Any,
     ) -> Tensor:
-        found, slopes, steps, dx = loss(x, weight, bias, target, ignored, True, ctx.needs_input_grad[0], of)
-        ctx.settings = ignored, of, sparse, plain, bias is not None
-        ctx.save_for_backward(x, weight, *(() if bias is None else (bias,)), target, slopes, steps, dx)
+        found, *kept = loss(x, weight, bias, target, ignored, True, ctx.needs_input_grad[0], of)
+        ctx.settings = of, sparse, plain, bias is not None
+        ctx.save_for_backward(x, weight, *(() if bias is None else (bias,)), target, *kept)
         return found
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        ignored, of, sparse, plain, has_bias = ctx.settings
+        of, sparse, plain, has_bias = ctx.settings
         inputs = ctx.saved_tensors[: 2 + has_bias]
-        target, slopes, steps, dx = ctx.saved_tensors[2 + has_bias :]
+        target, slopes, steps, keys, dx = ctx.saved_tensors[2 + has_bias :]
         if must_be_plain(gradient):
             found = plain_backwards(lambda *given: plain(target, *given), inputs, gradient)
         else:
@@ -325,6 +330,6 @@ class _Loss(torch.autograd.Function):
             sums = (None, None)
             if ctx.needs_input_grad[1]:
                 add_up = sparse_gradient if sparse else weight_gradient
-                sums = add_up(x, slopes, steps, target, gradient, ignored, weight, of)
+                sums = add_up(x, slopes, steps, keys, gradient, weight, of)
             found = (scale_rows(dx, gradient) if ctx.needs_input_grad[0] else None, *sums)
         return *found[: 2 + has_bias], *[None] * (6 - has_bias)

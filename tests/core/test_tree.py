@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catnat import Parameterization, Tree
-from catnat.core import reference
-from catnat.core import tree as tree_module
-from tests.core.trees import make_tree, nested, trees
+from catnat.core import clusters, reference
+from tests.core.trees import KINDS, make_tree, nested, random_nested, trees
 
 sizes = st.integers(1, 200)
 
@@ -183,6 +182,18 @@ def test_huffman_of_equal_weights_is_as_shallow_as_the_heap(size: int) -> None:
     assert Tree.huffman([1.0] * size).depth == Tree.balanced(size).depth
 
 
+# the third makes sums that round to equal numbers
+@given(st.sampled_from([(0.0, 1.0, 2.0), (0.1, 0.2, 0.3), (1 - 2**-53, 1.0, 2**-53)]), sizes, st.integers(0, 99))
+def test_huffman_joins_shallow_subtrees_first_then_old_ones(values: tuple[float, ...], size: int, seed: int) -> None:
+    weights = np.random.default_rng(seed).choice(values, size).tolist()
+    heap: list[tuple[float, int, int, object]] = [(w, 0, k, k) for k, w in enumerate(weights)]
+    heapq.heapify(heap)
+    for age in range(size, 2 * size - 1):
+        one, other = heapq.heappop(heap), heapq.heappop(heap)
+        heapq.heappush(heap, (one[0] + other[0], 1 + max(one[1], other[1]), age, [one[3], other[3]]))
+    assert Tree.huffman(weights) == Tree.from_nested(heap[0][3])  # type: ignore[arg-type]
+
+
 @given(st.integers(1, 300), st.integers(1, 5), st.integers(0, 99))
 def test_cluster_has_the_shape_of_the_heap(size: int, dimension: int, seed: int) -> None:
     tree = Tree.cluster(np.random.default_rng(seed).normal(size=(size, dimension)))
@@ -258,8 +269,41 @@ def test_cluster_takes_every_kind_of_number() -> None:
 def test_cluster_is_the_same_in_one_batch_or_many(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = np.random.default_rng(0).normal(size=(300, 4))
     tree = Tree.cluster(vectors)
-    monkeypatch.setattr(tree_module, "AT_ONCE", 100)
+    monkeypatch.setattr(clusters, "AT_ONCE", 100)
     assert Tree.cluster(vectors) == tree
+
+
+@pytest.mark.parametrize("dimension", [1, 3, 33, 70])  # the powers of small and large matrices of both kinds
+@pytest.mark.parametrize("size", [2, 34, 71, 500])
+@pytest.mark.parametrize("at_once", [2**7, 2**18])
+def test_cluster_takes_so_many_power_iterations_by_the_vectors(
+    monkeypatch: pytest.MonkeyPatch, size: int, dimension: int, at_once: int
+) -> None:
+    monkeypatch.setattr(clusters, "AT_ONCE", at_once)
+    vectors = np.random.default_rng(dimension).normal(size=(size, dimension)) + 3.0
+    for left, right in splits(Tree.cluster(vectors)):
+        classes = [*left, *right]
+        inside = vectors[classes] - vectors[classes].mean(0)
+        u = np.cos(np.arange(1.0, dimension + 1))
+        for _ in range(40):
+            u = inside.T @ (inside @ u)
+            u /= np.linalg.norm(u)
+        along = inside @ u
+        assert along[: len(left)].max() <= along[len(left) :].min() + 1e-9 * np.abs(along).max()
+
+
+def test_cluster_of_twins_keeps_their_order() -> None:
+    # many vectors come several times; equal ones stay in the heap's order wherever they stand in a block
+    rng = np.random.default_rng(0)
+    few = rng.normal(size=(40, 7))
+    which = rng.integers(0, 40, 1000)
+    tree = Tree.cluster(few[which])
+    left_to_right = sorted(range(1000), key=lambda k: [bit for _, bit in tree.path(k)])
+    heap = Tree.balanced(1000)
+    from_left = {k: [bit for _, bit in heap.path(k)] for k in range(1000)}
+    for one in range(40):
+        twins = [k for k in left_to_right if which[k] == one]
+        assert twins == sorted(twins, key=from_left.__getitem__)
 
 
 def expected_length(tree: Tree, weights: list[float] | list[int]) -> float:
@@ -277,6 +321,101 @@ def all_path_lengths(size: int) -> set[tuple[int, ...]]:
         for left in all_path_lengths(split)
         for right in all_path_lengths(size - split)
     }
+
+
+# -- nodes that stay ---------------------------------------------------------------------------------------------
+
+
+def splits(tree: Tree) -> list[tuple[frozenset[int], frozenset[int]]]:
+    """The classes left and right of every node."""
+    parts: list[tuple[set[int], set[int]]] = [(set(), set()) for _ in range(tree.num_nodes)]
+    for k in range(tree.num_classes):
+        for node, bit in tree.path(k):
+            parts[node - 1][bit].add(k)
+    return [(frozenset(left), frozenset(right)) for left, right in parts]
+
+
+def kept_by_sets(new: Tree, old: Tree) -> tuple[list[int], list[int]]:
+    found = {split: (node, 1) for node, split in enumerate(splits(old), 1)}
+    found |= {(right, left): (node, -1) for (left, right), (node, _) in found.items()}
+    pairs = [found.get(split, (0, 0)) for split in splits(new)]
+    return [node for node, _ in pairs], [sign for _, sign in pairs]
+
+
+def mirrored(written: object, rng: np.random.Generator) -> object:
+    """Nested pairs with left and right swapped at random nodes."""
+    if isinstance(written, int):
+        return written
+    left, right = (mirrored(part, rng) for part in written)  # type: ignore[attr-defined]
+    return [right, left] if rng.random() < 0.5 else [left, right]
+
+
+def regrown(written: object, rng: np.random.Generator) -> object:
+    """Nested pairs in which some subtrees are grown anew over their classes, and some are mirrored."""
+    if isinstance(written, int):
+        return written
+    if rng.random() < 0.15:
+        classes = sorted(leaves(written))
+        return relabelled(random_nested(len(classes), rng), classes)
+    left, right = (regrown(part, rng) for part in written)  # type: ignore[attr-defined]
+    return [right, left] if rng.random() < 0.3 else [left, right]
+
+
+def leaves(written: object) -> set[int]:
+    return {written} if isinstance(written, int) else leaves(written[0]) | leaves(written[1])  # type: ignore[index]
+
+
+def relabelled(written: object, names: list[int]) -> object:
+    return names[written] if isinstance(written, int) else [relabelled(part, names) for part in written]  # type: ignore[attr-defined]
+
+
+@given(st.integers(1, 60), st.integers(0, 2**32 - 1))
+def test_kept_nodes_are_those_with_the_same_two_sets(size: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    written = random_nested(size, rng)
+    old, new = (Tree.from_nested(w) for w in (written, regrown(written, rng)))  # type: ignore[arg-type]
+    for one, other in ((new, old), (old, new)):
+        nodes, signs = one.kept_nodes(other)
+        assert (nodes.tolist(), signs.tolist()) == kept_by_sets(one, other)
+        assert nodes.dtype == np.int64 and signs.dtype == np.int8
+
+
+@given(st.integers(1, 60), st.integers(0, 9), st.sampled_from(KINDS), st.sampled_from(KINDS))
+def test_kept_nodes_between_trees_of_every_kind(size: int, seed: int, kind: str, other_kind: str) -> None:
+    new, old = make_tree(kind, size, seed), make_tree(other_kind, size, seed + 1)
+    nodes, signs = new.kept_nodes(old)
+    assert (nodes.tolist(), signs.tolist()) == kept_by_sets(new, old)
+
+
+@given(trees())
+def test_a_tree_keeps_all_its_own_nodes(tree: Tree) -> None:
+    nodes, signs = tree.kept_nodes(tree)
+    assert nodes.tolist() == list(range(1, tree.num_classes)) and (signs == 1).all()
+
+
+@given(st.integers(2, 60), st.integers(0, 2**32 - 1))
+def test_mirrored_nodes_all_stay_and_carry_the_distribution_over(size: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    written = random_nested(size, rng)
+    old, new = (Tree.from_nested(w) for w in (written, mirrored(written, rng)))  # type: ignore[arg-type]
+    nodes, signs = new.kept_nodes(old)
+    assert sorted(nodes.tolist()) == list(range(1, size)) and (signs != 0).all()
+    scores = rng.normal(size=size - 1)
+    for activation in ("natural", "sigmoid"):
+        before = reference.log_catnat(scores, Parameterization(size, activation, old))
+        after = reference.log_catnat(signs * scores[nodes - 1], Parameterization(size, activation, new))
+        np.testing.assert_allclose(after, before, rtol=1e-12)
+
+
+def test_kept_nodes_at_a_million_classes() -> None:
+    size = 10**6
+    rng = np.random.default_rng(0)
+    old = Tree(np.arange(size, 2 * size) ^ 1)  # the heap with neighbours at the deepest places swapped
+    new = Tree.balanced(size)
+    nodes, signs = new.kept_nodes(old)
+    assert (nodes == np.arange(1, size)).all()
+    assert ((signs == -1) == (2 * nodes >= size)).all()  # a node whose children are classes
+    assert not Tree(size + rng.permutation(size)).kept_nodes(old)[0][:1000].any()
 
 
 # -- a value -----------------------------------------------------------------------------------------------------

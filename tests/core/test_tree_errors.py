@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from catnat import Tree
+from catnat import Parameterization, Tree
 
 
 @pytest.mark.parametrize("build", [Tree.balanced, Tree.chain])
@@ -130,3 +130,32 @@ def test_bad_vectors(vectors: object, error: type[Exception], message: str) -> N
 def test_there_is_no_path_to_a_class_that_is_not_there(k: int) -> None:
     with pytest.raises(IndexError, match=rf"\[0, 4\].*{k}"):
         Tree.balanced(5).path(k)
+
+
+@pytest.mark.parametrize(
+    ("old", "error", "message"),
+    [
+        ([2, 3, 4], TypeError, r"old must be a catnat\.Tree; got \[2, 3, 4\]"),
+        (Tree.balanced(4), ValueError, r"old must have num_classes = 5 classes; it has 4"),
+    ],
+)
+def test_nodes_are_kept_from_a_tree_of_the_same_classes(old: object, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Tree.balanced(5).kept_nodes(old)  # type: ignore[arg-type]
+
+
+def test_no_message_prints_a_million_numbers() -> None:
+    many = 10**6
+    for build in (
+        lambda: Tree(range(many)),
+        lambda: Tree(range(1, many + 1)),
+        lambda: Tree([[1], *[2] * many]),
+        lambda: Tree.huffman(["a"] * many),
+        lambda: Tree.from_nested([0] * many),
+        lambda: Parameterization(many, tree=[2] * many),  # type: ignore[arg-type]
+        lambda: Parameterization(many, center=[math.nan] * (many - 1)),
+        lambda: Parameterization(many, center=["a"] * (many - 1)),  # type: ignore[arg-type]
+    ):
+        with pytest.raises((TypeError, ValueError)) as raised:
+            build()
+        assert len(str(raised.value)) < 300

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from reprlib import repr as brief  # of a million numbers the first few
 from typing import Any
 
 import numpy as np
@@ -218,7 +219,7 @@ class Parameterization:
         if self.tree is None:
             set_field(self, "tree", Tree.balanced(self.num_classes))
         elif not isinstance(self.tree, Tree):
-            raise TypeError(f"tree must be a catnat.Tree or None; got {self.tree!r}")
+            raise TypeError(f"tree must be a catnat.Tree or None; got {brief(self.tree)}")
         elif self.tree.num_classes != self.num_classes:
             raise ValueError(f"tree must have num_classes = {self.num_classes} classes; it has {self.tree.num_classes}")
         if not isinstance(self.center, str) and isinstance(self.center, (Sequence, np.ndarray)):
@@ -270,9 +271,9 @@ class Parameterization:
             object.__setattr__(self, "center", float(self.center))
             centers = np.full(self.num_nodes, float(self.center))
         else:
-            raise TypeError(f"center must be 'uniform', a number or a sequence of numbers; got {self.center!r}")
+            raise TypeError(f"center must be 'uniform', a number or a sequence of numbers; got {brief(self.center)}")
         if not np.isfinite(centers).all():
-            raise ValueError(f"center must be finite; got {self.center!r}")
+            raise ValueError(f"center must be finite; got {brief(self.center)}")
         centers.flags.writeable = False
         return centers
 

@@ -14,11 +14,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
+from itertools import repeat
+from reprlib import repr as brief  # of a million numbers the first few
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from catnat.core.clusters import Rows, check_vectors, sort_by_likeness
 from catnat.core.errors import check_index_range, check_num_classes
 
 Ints = npt.NDArray[np.int64]
@@ -66,22 +69,13 @@ class Tree:
         try:
             values = np.asarray(weights, dtype=np.float64)
         except (TypeError, ValueError):
-            raise ValueError(f"weights must be a sequence of one number a class; got {weights!r}") from None
+            raise ValueError(f"weights must be a sequence of one number a class; got {brief(weights)}") from None
         if values.ndim != 1 or values.size == 0:
             raise ValueError(f"weights must be a sequence of one number a class; got shape {values.shape}")
         bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
         if bad.size:
             raise ValueError(f"weights must be finite and at least 0; weights[{bad[0]}] is {values[bad[0]]}")
-        # (weight, height, age, subtree): height before age keeps equal weights shallow
-        heap: list[tuple[float, int, int, Nested]] = [(w, 0, k, k) for k, w in enumerate(values.tolist())]
-        heapq.heapify(heap)
-        age = len(heap)
-        while len(heap) > 1:
-            first, second = heapq.heappop(heap), heapq.heappop(heap)
-            height = 1 + max(first[1], second[1])
-            heapq.heappush(heap, (first[0] + second[0], height, age, [first[3], second[3]]))
-            age += 1
-        return _from_nested(heap[0][3])
+        return _huffman(values)
 
     @staticmethod
     def cluster(vectors: npt.ArrayLike) -> Tree:
@@ -94,7 +88,9 @@ class Tree:
 
         with the classes of the least :math:`u \cdot v_k` on the left, as many as the heap has there; then each part in
         turn. The depth stays ceil(log2 K), and where all vectors are equal the tree is the heap. u comes from a fixed
-        number of power iterations in float64 from a fixed start: the same vectors give the same tree.
+        number of power iterations in float64 from a fixed start: the same vectors give the same tree. (Another BLAS,
+        or another number of its threads, may round u otherwise in its last digits, and then a class that lies on the
+        cut to all 15 digits may change sides.)
 
         Args:
             vectors: [K, d] one vector a class: the rows of an embedding or of a trained head's weights, or averages of
@@ -106,7 +102,7 @@ class Tree:
             >>> tree == catnat.Tree.from_nested([[0, 2], [1, 3]])
             True
         """
-        return _cluster(_vectors(vectors))
+        return _cluster(check_vectors(vectors))
 
     @staticmethod
     def from_nested(nested: Nested) -> Tree:
@@ -173,8 +169,7 @@ class Tree:
         counts = np.zeros(2 * self.num_classes, dtype=np.int64)
         counts[self.class_places] = 1
         for low, high in reversed(self.levels):
-            nodes = np.arange(low, high)
-            counts[self.node_places[nodes]] = counts[2 * nodes] + counts[2 * nodes + 1]
+            counts[self.node_places[low:high]] = counts[2 * low : 2 * high : 2] + counts[2 * low + 1 : 2 * high : 2]
         return _frozen(counts)
 
     @cached_property
@@ -223,6 +218,35 @@ class Tree:
             place = np.where(place > 1, self.node_places[node], 1)
         return _frozen(steps)
 
+    def kept_nodes(self, old: Tree) -> tuple[Ints, npt.NDArray[np.int8]]:
+        """Which nodes of ``old``, a tree over the same classes, still stand in this one: to carry weights over.
+
+        A node stays if some node here parts the same classes in the same two sets. Where left and right have changed
+        sides, the score that means the same is the negative one: exactly so with the centre "uniform" or 0 and an
+        activation whose log-odds are odd, as all of ours are.
+
+        Returns:
+            For every node here, [K-1] each, its number in the old tree, from 1, and the sign, 1 or -1. A node that is
+            new has 0 for both, so that its row becomes zero below. With the centre "uniform" it then tells nothing of
+            its classes but how many there are.
+
+        Example:
+            >>> import numpy as np, catnat
+            >>> old = catnat.Tree.from_nested([[0, 1], [2, 3]])
+            >>> new = catnat.Tree.from_nested([[3, 2], [0, 1]])
+            >>> nodes, signs = new.kept_nodes(old)
+            >>> nodes.tolist(), signs.tolist()
+            ([1, 3, 2], [-1, -1, 1])
+            >>> weight = np.array([[0.5], [1.0], [2.0]])  # a row a node
+            >>> (signs[:, None] * weight[nodes - 1]).tolist()
+            [[-0.5], [-2.0], [1.0]]
+        """
+        if not isinstance(old, Tree):
+            raise TypeError(f"old must be a catnat.Tree; got {brief(old)}")
+        if old.num_classes != self.num_classes:
+            raise ValueError(f"old must have num_classes = {self.num_classes} classes; it has {old.num_classes}")
+        return _kept_nodes(old, self)
+
     # -- a value -----------------------------------------------------------------------------------------------
 
     def __eq__(self, other: object) -> bool:
@@ -252,14 +276,14 @@ class Tree:
 
     def _check(self) -> None:
         places, size = self.class_places, self.num_classes
-        if np.unique(places).size != size or places.min() < 1 or places.max() >= 2 * size:
+        if places.min() < 1 or places.max() >= 2 * size or self.node_places.size != size:
             raise ValueError(
-                f"class_places must be {size} different places in [1, {2 * size - 1}]; got {places.tolist()}"
+                f"class_places must be {size} different places in [1, {2 * size - 1}]; got {brief(places.tolist())}"
             )
         # a node's children come after it, so every place is reached from the root
         nodes = np.arange(1, size)
         if np.any(self.node_places[1:] >= 2 * nodes):
-            raise ValueError(f"class_places do not describe a binary tree: {places.tolist()}")
+            raise ValueError(f"class_places do not describe a binary tree: {brief(places.tolist())}")
 
 
 def _frozen(array: Array) -> Array:
@@ -275,14 +299,14 @@ def _whole_numbers(given: object) -> Ints:
     try:
         places = np.array(given)
     except ValueError:  # rows of different lengths
-        raise ValueError(f"class_places must be a sequence of whole numbers; got {given!r}") from None
+        raise ValueError(f"class_places must be a sequence of whole numbers; got {brief(given)}") from None
     if places.ndim != 1 or places.size == 0:
         raise ValueError(f"class_places must be a non-empty sequence; got shape {places.shape}")
     mixed = () if isinstance(given, np.ndarray) else given  # NumPy makes one kind of all
     wrong = next((p for p in mixed if not hasattr(p, "__index__") or isinstance(p, (bool, np.bool_))), None)  # type: ignore[attr-defined]
     if places.dtype.kind not in "iu" or wrong is not None:
-        shown = f"dtype {places.dtype}" if wrong is None else f"{wrong!r} in it"
-        raise TypeError(f"class_places must be a sequence of whole numbers; got {shown}")
+        came = f"dtype {places.dtype}" if wrong is None else f"{wrong!r} in it"
+        raise TypeError(f"class_places must be a sequence of whole numbers; got {came}")
     return places.astype(np.int64, copy=False)
 
 
@@ -294,7 +318,76 @@ def _balanced(num_classes: int) -> Tree:
 @lru_cache(maxsize=256)
 def _chain(num_classes: int) -> Tree:
     # node i (place 2i-2, or 1 for the root) has class i-1 at 2i+1; the last class takes the last left place
-    return Tree([*(2 * i + 1 for i in range(1, num_classes)), max(1, 2 * (num_classes - 1))])
+    return Tree(np.append(2 * np.arange(1, num_classes) + 1, max(1, 2 * (num_classes - 1))))
+
+
+def _huffman(weights: Floats) -> Tree:
+    """Join the two lightest subtrees again and again; subtrees are numbered by age, the classes first."""
+    size = len(weights)
+    lightest_last = np.argsort(weights, kind="stable")[::-1]
+    # (weight, height, age): height before age keeps equal weights shallow
+    classes = list(zip(weights[lightest_last].tolist(), repeat(0), lightest_last.tolist(), strict=False))
+    joined: list[tuple[float, int, int]] = []  # a heap; what is pushed is heavy, so it stays near the end
+
+    def pop_lightest() -> tuple[float, int, int]:
+        return classes.pop() if not joined or (classes and classes[-1] < joined[0]) else heapq.heappop(joined)
+
+    children = np.empty((size - 1, 2), dtype=np.int64)
+    for age in range(size, 2 * size - 1):
+        first, second = pop_lightest(), pop_lightest()
+        children[age - size] = first[2], second[2]
+        heapq.heappush(joined, (first[0] + second[0], 1 + max(first[1], second[1]), age))
+    # number the places level by level
+    class_places = np.empty(size, dtype=np.int64)
+    level, next_place = np.array([2 * size - 2]), 1
+    while level.size:
+        is_class = level < size
+        class_places[level[is_class]] = next_place + np.flatnonzero(is_class)
+        next_place += level.size
+        level = children[level[~is_class] - size].ravel()
+    return Tree(class_places)
+
+
+def _kept_nodes(old: Tree, new: Tree) -> tuple[Ints, npt.NDArray[np.int8]]:
+    """As `Tree.kept_nodes`.
+
+    Number the classes from left to right in the old tree. Then a set of classes is one below an old place if and only
+    if its least and its greatest number are those of that place and no number between is missing. And between every
+    two neighbours exactly one old node makes its cut.
+    """
+    size = old.num_classes
+    begins = _begins(old)
+    cuts = begins[3::2]  # of every old node: the first number on its right
+    ends = cuts + old.leaf_counts[3::2]
+    node_at_cut = np.zeros(size + 1, dtype=np.int64)
+    node_at_cut[cuts] = np.arange(1, size)
+
+    least, most = np.zeros((2, 2 * size), dtype=np.int64)  # of the numbers below every new place
+    least[new.class_places] = begins[old.class_places]
+    most[new.class_places] = begins[old.class_places] + 1  # one past it
+    for low, high in reversed(new.levels):
+        left, right = slice(2 * low, 2 * high, 2), slice(2 * low + 1, 2 * high, 2)
+        least[new.node_places[low:high]] = np.minimum(least[left], least[right])
+        most[new.node_places[low:high]] = np.maximum(most[left], most[right])
+
+    whole = most - least == new.leaf_counts
+    same, swapped = most[2::2] == least[3::2], most[3::2] == least[2::2]
+    nodes = node_at_cut[np.where(same, least[3::2], least[2::2])]
+    own_ends = np.maximum(most[2::2], most[3::2])
+    own_begins = np.minimum(least[2::2], least[3::2])
+    kept = whole[2::2] & whole[3::2] & (same | swapped) & (nodes > 0)
+    kept &= (begins[2::2][nodes - 1] == own_begins) & (ends[nodes - 1] == own_ends)
+    return nodes * kept, np.where(same, 1, -1).astype(np.int8) * kept
+
+
+def _begins(tree: Tree) -> Ints:
+    """[2K] how many classes stand left of every place; entry 0 is unused."""
+    begins = np.zeros(2 * tree.num_classes, dtype=np.int64)
+    for low, high in tree.levels:
+        here = begins[tree.node_places[low:high]]
+        begins[2 * low : 2 * high : 2] = here
+        begins[2 * low + 1 : 2 * high : 2] = here + tree.leaf_counts[2 * low : 2 * high : 2]
+    return begins
 
 
 def _from_nested(nested: Nested) -> Tree:
@@ -323,67 +416,17 @@ def _from_nested(nested: Nested) -> Tree:
 def _pair(item: object) -> Iterator[Nested]:
     if isinstance(item, Sequence) and not isinstance(item, (str, bytes)) and len(item) == 2:
         return iter(item)
-    raise ValueError(f"nested must be a class id or a pair of subtrees everywhere; got {item!r}")
+    raise ValueError(f"nested must be a class id or a pair of subtrees everywhere; got {brief(item)}")
 
 
-# -- clusters ----------------------------------------------------------------------------------------------------
-
-POWER_ITERATIONS = 40  # the variance along u is then within a few hundredths of the greatest, however near the second
-AT_ONCE = 2**22  # numbers in one batch of sets, so that they stay near the processor
-
-
-def _vectors(given: npt.ArrayLike) -> Floats:
-    """``vectors`` as [K, d] in float64, with entries of at most 1, or raise."""
-    expected = "vectors must be an array of numbers of shape [num_classes, dimension]"
-    try:
-        vectors = np.asarray(given)
-    except (TypeError, ValueError) as error:  # rows of different lengths, or a tensor that is not on the CPU
-        raise ValueError(f"{expected}; got a {type(given).__name__}: {error}") from None
-    if not np.can_cast(vectors.dtype, np.float64, "same_kind"):
-        raise TypeError(f"{expected}; got dtype {vectors.dtype}")
-    if vectors.ndim != 2 or vectors.size == 0:
-        raise ValueError(f"{expected}, neither of them 0; got shape {vectors.shape}")
-    vectors = vectors.astype(np.float64)
-    bad = np.argwhere(~np.isfinite(vectors))
-    if bad.size:
-        k, i = bad[0].tolist()
-        raise ValueError(f"vectors must be finite; vectors[{k}, {i}] is {vectors[k, i]}")
-    return vectors / (np.abs(vectors).max() or 1.0)  # so that no difference overflows
-
-
-def _cluster(vectors: Floats) -> Tree:
-    """Sort the classes of every node by their projection, level by level; the cut falls where the heap has it."""
+def _cluster(vectors: Rows) -> Tree:
+    """The heap with its classes sorted by likeness from left to right."""
     size = len(vectors)
     heap = _balanced(size)
     last = 1 << heap.depth  # the first place of the last level
     places = np.concatenate([np.arange(last, 2 * size), np.arange(size, last)])  # of the classes, from left to right
     order = places - size  # the class at each of them: at first the heap's own
-    for low, high in heap.levels:
-        counts = heap.leaf_counts[heap.node_places[low:high]]
-        begin = 0
-        # whole subtrees on the left, half as large ones on the right, one between: at most three sizes a level
-        for count in dict.fromkeys(counts.tolist()):
-            sets = order[begin : begin + count * np.count_nonzero(counts == count)].reshape(-1, count)
-            step = max(1, AT_ONCE // (count * vectors.shape[1]))
-            for first in range(0, len(sets), step):
-                some = sets[first : first + step]
-                ranks = np.argsort(_projections(vectors[some]), axis=-1, kind="stable")
-                sets[first : first + step] = np.take_along_axis(some, ranks, -1)
-            begin += sets.size
+    sizes = (heap.leaf_counts[heap.node_places[low:high]] for low, high in heap.levels)
     class_places = np.empty(size, dtype=np.int64)
-    class_places[order] = places
+    class_places[sort_by_likeness(order, vectors, sizes)] = places
     return Tree(class_places)
-
-
-def _projections(sets: Floats) -> Floats:
-    """[sets, n] every vector of [sets, n, d] along the first principal direction of its set."""
-    centred = sets - sets[:, :1]  # first, so that equal vectors leave no roundings behind
-    centred -= centred.mean(1, keepdims=True)
-    centred /= np.maximum(np.abs(centred).max((1, 2), keepdims=True), np.finfo(np.float64).tiny)
-    # a start that is orthogonal to no data but by accident, and the same everywhere
-    direction = np.broadcast_to(np.cos(np.arange(1.0, sets.shape[2] + 1)), (len(sets), sets.shape[2]))[..., None]
-    for _ in range(POWER_ITERATIONS):
-        direction = centred.swapaxes(1, 2) @ (centred @ direction)
-        length = np.linalg.norm(direction, axis=1, keepdims=True)
-        direction = direction / np.where(length > 0, length, 1.0)  # 0 for a set of equal vectors: any order will do
-    return (centred @ direction)[..., 0]

@@ -32,6 +32,7 @@ from catnat.jax.fisher import (
 )
 from catnat.jax.functional import (
     catnat,
+    catnat_linear_loss,
     cross_entropy,
     entropy,
     kl_divergence,
@@ -42,7 +43,7 @@ from catnat.jax.functional import (
     scores_from_probs,
 )
 from catnat.jax.nn import Catnat, CatnatCrossEntropyLoss, CatnatLinear, LogCatnat
-from catnat.jax.sampling import Draw, draw, mode, sample
+from catnat.jax.sampling import Draw, catnat_linear_sample, draw, mode, sample
 
 __all__ = [
     "Catnat",
@@ -58,6 +59,8 @@ __all__ = [
     "OneHotCatnatStraightThrough",
     "RelaxedOneHotCatnat",
     "catnat",
+    "catnat_linear_loss",
+    "catnat_linear_sample",
     "condition_number",
     "cross_entropy",
     "draw",

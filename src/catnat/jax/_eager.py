@@ -11,6 +11,7 @@ as the whole, and one a level would make the backward pass as slow as the tree i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -104,24 +105,47 @@ def log_path(x: Array, index: Array, plan: Plan) -> Array:
     """log p of classes [..., M] of every row of scores [..., K-1], from those on their paths alone."""
     if plan.num_classes == 1:
         return jnp.zeros(index.shape, x.dtype)
-    nodes, turns_right, on_path = _paths(index, plan)  # [..., M, depth]
+    path = paths(index, plan)  # [..., M, depth]
+    nodes = path.nodes
     flat = (*nodes.shape[:-2], nodes.shape[-2] * plan.depth)
     picked = jnp.take_along_axis(x, nodes.reshape(flat), -1, mode="promise_in_bounds").reshape(nodes.shape)
-    left, right = log_coin(logit(picked, plan, nodes))
-    terms = jnp.where(turns_right, right, left)
-    return jnp.sum(terms if on_path is None else jnp.where(on_path, terms, 0), -1)
+    return log_turns(picked, path, plan)
 
 
-def _paths(index: Array, plan: Plan) -> tuple[Array, Array, Array | None]:
+class Paths(NamedTuple):
     """Zero-based nodes, turns and, where paths differ in length, which steps count: [..., depth] each."""
-    if plan.is_heap:
-        places = (index.astype(jnp.int32) + plan.num_classes)[..., None]
+
+    nodes: Array
+    turns_right: Array
+    on_path: Array | None
+
+
+def log_turns(scores: Array, path: Paths, plan: Plan) -> Array:
+    """The sum, along paths, of the log-probabilities of their turns at nodes with these scores [..., depth]."""
+    left, right = log_coin(logit(scores, plan, path.nodes))
+    terms = jnp.where(path.turns_right, right, left)
+    return jnp.sum(terms if path.on_path is None else jnp.where(path.on_path, terms, 0), -1)
+
+
+def paths(index: Array, plan: Plan) -> Paths:
+    """The paths of classes [...], from below."""
+    if plan.heap_order is not None:
+        ids = index if plan.is_heap else look_up(plan.heap_order, index)
+        places = (ids.astype(jnp.int32) + plan.num_classes)[..., None]
         shifts = np.arange(1, plan.depth + 1, dtype=np.int32)
         nodes = places >> shifts
         turns_right = ((places >> (shifts - 1)) & 1) == 1
-        return jnp.maximum(nodes - 1, 0), turns_right, None if plan.even else nodes > 0
-    steps = look_up(plan.tree.paths, index)
-    return jnp.maximum(jnp.abs(steps), 1) - 1, steps > 0, steps != 0
+        return Paths(jnp.maximum(nodes - 1, 0), turns_right, None if plan.even else nodes > 0)
+    if plan.has_paths:
+        steps = look_up(plan.tree.paths, index)
+        return Paths(jnp.maximum(jnp.abs(steps), 1) - 1, steps > 0, steps != 0)
+
+    def climb_one(place: Array, _: None) -> tuple[Array, Array]:
+        return look_up(plan.place_of_node, place >> 1), place
+
+    _, climbed = lax.scan(climb_one, look_up(plan.class_places, index), None, length=plan.depth)
+    places = jnp.moveaxis(climbed, 0, -1)
+    return Paths(jnp.maximum(places >> 1, 1) - 1, places & 1 == 1, places > 1)
 
 
 # -- sampling ----------------------------------------------------------------------------------------------------
@@ -139,8 +163,18 @@ def draw(key: Array, values: Array, count: int, plan: Plan, *, are_logits: bool 
         return jnp.zeros(shape, jnp.int32)
     if plan.depth > MAX_STEPS:
         return _draw_deep(key, values if are_logits else logit(values, plan), shape, plan)
+
+    def logit_at(nodes: Array) -> Array:
+        z = jnp.take_along_axis(values, nodes, -1, mode="promise_in_bounds")
+        return z if are_logits else logit(z, plan, nodes)
+
+    return walk_down(key, shape, plan, logit_at, values)
+
+
+def walk_down(key: Array, shape: tuple[int, ...], plan: Plan, logit_at: Callable[[Array], Array], like: Array) -> Array:
+    """Classes of ``shape``, where ``logit_at`` has the logits of zero-based nodes of that shape."""
     thrown = _thrown(key, (plan.depth, *shape), plan)
-    place = jnp.ones(shape, jnp.int32) + jnp.zeros_like(values[..., :1], jnp.int32)  # spread as the rows are
+    place = jnp.ones(shape, jnp.int32) + jnp.zeros_like(like[..., :1], jnp.int32)  # spread as the rows are
     for step in range(plan.depth):
         node = place if plan.is_heap else look_up(plan.node_at, place)
         # some paths end early; in the heap only before the last step
@@ -148,9 +182,7 @@ def draw(key: Array, values: Array, count: int, plan: Plan, *, are_logits: bool 
         if not plan.even and (step == plan.depth - 1 or not plan.is_heap):
             inside = (node < plan.num_classes) & (node > 0)
             node = jnp.where(inside, node, 1)
-        z = jnp.take_along_axis(values, node - 1, -1, mode="promise_in_bounds")
-        z = z if are_logits else logit(z, plan, node - 1)
-        below = 2 * node + (thrown[step] < z).astype(jnp.int32)
+        below = 2 * node + (thrown[step] < logit_at(node - 1)).astype(jnp.int32)
         place = below if inside is None else jnp.where(inside, below, place)
     return place - plan.num_classes if plan.is_heap else look_up(plan.class_at, place)
 

@@ -43,6 +43,30 @@ def prepare(scores: Array, parameterization: ParameterizationLike, axis: int = -
     return x, plan, np.dtype(scores.dtype)
 
 
+def prepare_linear(
+    weight: Array, bias: Array | None, x: Array, parameterization: ParameterizationLike
+) -> tuple[Array, Array | None, Array, Plan, np.dtype]:
+    """A linear layer and its input, checked, with the plan, and the dtype to answer in."""
+    weight, x = check_floating(weight, "weight"), check_floating(x, "x")
+    dtype = jnp.promote_types(weight.dtype, x.dtype)
+    if weight.ndim != 2 or x.shape[-1] != weight.shape[1]:
+        raise ValueError(
+            f"weight must have shape [num_classes - 1, width of x = {x.shape[-1]}]: a row a node; got {weight.shape}"
+        )
+    if bias is not None:
+        bias = check_floating(bias, "bias")
+        dtype = jnp.promote_types(dtype, bias.dtype)
+        if bias.shape != weight.shape[:1]:
+            raise ValueError(f"bias must have one number a row of weight, shape {weight.shape[:1]}; got {bias.shape}")
+    plan = plan_for(parameterization, len(weight) + 1, np.dtype(jnp.promote_types(dtype, jnp.float32)))
+    if plan.num_nodes != len(weight):
+        raise ValueError(
+            f"weight must have num_classes - 1 = {plan.num_nodes} rows for {plan.num_classes} classes; "
+            f"got shape {weight.shape}"
+        )
+    return weight, bias, x, plan, np.dtype(dtype)
+
+
 def at_least_single(values: Array) -> Array:
     """Values in float32 or more: what is made of many terms wants the digits."""
     return values.astype(jnp.float32) if values.dtype.itemsize < 4 else values
@@ -159,6 +183,13 @@ def prepare_probs(probs: Array, parameterization: ParameterizationLike, axis: in
     if is_readable(last) and (np.asarray(last) < 0).any():
         raise ValueError(f"probs must not be negative; got {float(last.min()):g}")
     return last
+
+
+def prepare_class_weight(weight: Array, plan: Plan, argument: str) -> Array:
+    """[K] a weight a class in the plan's dtype, checked."""
+    weight = as_array(weight, argument)
+    check_classes(argument, plan.num_classes, weight.shape[0] if weight.ndim == 1 else 0, weight.shape)
+    return weight.astype(plan.dtype)
 
 
 def check_index(index: Array, plan: Plan, argument: str = "index") -> Array:

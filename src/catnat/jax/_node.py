@@ -228,7 +228,7 @@ _compat.transpose_last(_gate, lambda ct, outside: jnp.where((outside == 0) | (ou
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
-def gate_revival(x: Array, plan: Plan) -> Array:
+def gate_revival(x: Array, plan: Plan, nodes: Array | None = None) -> Array:
     """The scores themselves; on the way back, outside the range, only a gradient whose descent step leads back inside.
 
     The gate looks at the whole gradient of a score, so it stands where the scores come in. Forward mode knows no
@@ -239,8 +239,8 @@ def gate_revival(x: Array, plan: Plan) -> Array:
 
 @gate_revival.defjvp
 def _gate_revival_jvp(plan: Plan, primals: tuple, tangents: tuple) -> Pair:
-    x = lax.stop_gradient(primals[0])
-    to_lower, to_upper = _angles(x, plan, None)
+    x, nodes = lax.stop_gradient(primals[0]), primals[1]
+    to_lower, to_upper = _angles(x, plan, nodes)
     side = jnp.where(to_upper < to_lower, 1.0, -1.0).astype(x.dtype)
     outside = jnp.where(jnp.minimum(to_lower, to_upper) < plan.least, side, 0)
     return primals[0], _gate.bind(outside, tangents[0])

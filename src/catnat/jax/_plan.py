@@ -17,8 +17,8 @@ from catnat.core.parameterization import Activation, Natural, Parameterization, 
 from catnat.core.tree import Floats
 from catnat.jax._compat import look_up
 
-# Past this many entries a table of all paths is not written into a program: such a tree is a heap, whose paths are
-# arithmetic, or it is so deep that a path is no shortcut.
+# Past this many entries a table of all paths is not written into a program. Such a tree has the heap's shape, so that
+# its paths are arithmetic; or its paths are climbed step by step, which pays where the scores are not at hand.
 MAX_PATH_TABLE = 1 << 20
 
 Values = np.ndarray | np.floating | Array
@@ -50,8 +50,9 @@ class Plan:
         tree = pi.tree
         self.tree, self.depth, self.is_heap = tree, tree.depth, tree.is_heap
         self.level_sizes = tuple(high - low for low, high in tree.levels)
-        self.even = tree.is_heap and tree.num_classes == 1 << tree.depth  # all paths have the same length
-        self.has_paths = tree.is_heap or tree.num_classes * tree.depth <= MAX_PATH_TABLE
+        # all paths have the same length
+        self.even = tree.heap_order is not None and tree.num_classes == 1 << tree.depth
+        self.has_paths = tree.heap_order is not None or tree.num_classes * tree.depth <= MAX_PATH_TABLE
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Plan) and self._key == other._key)
@@ -114,6 +115,17 @@ class Plan:
     def class_places(self) -> np.ndarray:
         """[K] the place of every class."""
         return self.tree.class_places.astype(np.int32)
+
+    @cached_property
+    def place_of_node(self) -> np.ndarray:
+        """[K] the place of every node, counted from 1; 0 for none."""
+        return self.tree.node_places.astype(np.int32)
+
+    @cached_property
+    def heap_order(self) -> np.ndarray | None:
+        """[K] which class of the heap sits where class k sits; None in a tree of another shape."""
+        order = self.tree.heap_order
+        return None if order is None else order.astype(np.int32)
 
     @cached_property
     def class_at(self) -> np.ndarray:

@@ -15,6 +15,8 @@ from catnat.jax._inputs import (
     check_index,
     check_label_ids,
     prepare,
+    prepare_class_weight,
+    prepare_linear,
     prepare_mask,
     prepare_probs,
     prepare_where,
@@ -199,9 +201,7 @@ def cross_entropy(
     batch = x.shape[:-1]
     mask, rows = prepare_where(where, x, plan, axis)
     if weight is not None:
-        weight = as_array(weight, "weight")
-        check_classes("weight", plan.num_classes, weight.shape[0] if weight.ndim == 1 else 0, weight.shape)
-        weight = weight.astype(x.dtype)
+        weight = prepare_class_weight(weight, plan, "weight")
     by_class = jnp.ones((), x.dtype) if weight is None else weight
     # the share of every class in what smoothing spreads
     share = 1 / plan.num_classes if mask is None else mask / mask.sum(-1, keepdims=True, dtype=x.dtype)
@@ -220,18 +220,71 @@ def cross_entropy(
         ids = jnp.where(keep, labels, 0)
         check_index(ids, plan, "labels")
         own = jnp.ones_like(x, shape=batch) if weight is None else weight[ids]
-        counted = jnp.where(keep, own, 0)
+        counted = own
         loss = -_dispatch.times_log(own, _dispatch.log_prob(x, ids, mask, plan=plan, mask_mode="renormalize"))
         if label_smoothing:
             every = _dispatch.log_p(x, mask, plan=plan, mask_mode="renormalize")
             spread = -_dispatch.times_log(jnp.broadcast_to(share * by_class, every.shape), every).sum(-1)
             loss = (1 - label_smoothing) * loss + label_smoothing * spread
+    return _reduce(loss, counted, keep, reduction).astype(dtype)
+
+
+def _reduce(loss: Array, counted: Array, keep: Array | None, reduction: str) -> Array:
+    """The losses of rows that are kept, 0 for others; their sum; or that divided by what they count for."""
     if keep is not None:
-        loss = jnp.where(keep, loss, 0)
-        counted = jnp.where(keep, counted, 0)
-    if reduction != "none":
-        loss = loss.sum() / counted.sum() if reduction == "mean" else loss.sum()
-    return loss.astype(dtype)
+        loss, counted = jnp.where(keep, loss, 0), jnp.where(keep, counted, 0)
+    if reduction == "none":
+        return loss
+    return loss.sum() / counted.sum() if reduction == "mean" else loss.sum()
+
+
+def catnat_linear_loss(
+    weight: Array,
+    bias: Array | None,
+    x: Array,
+    labels: Array,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    class_weight: Array | None = None,
+    ignore_index: int = -100,
+    reduction: str = "none",
+) -> Array:
+    """`cross_entropy` of the scores x @ weight.T + bias, of which only those on the labels' paths are computed.
+
+    For very many classes: a row costs about log2(K) inner products in place of K-1, and no array is K wide but the
+    weight and its gradient. It may be differentiated in reverse mode, and then once more in any mode. To map it over
+    rows, pass them all at once: under `jax.vmap` over x alone every row would have a gradient of the weight's size.
+
+    Args:
+        weight: [K-1, D], a row a node, as in `CatnatLinear`: what a path needs then lies together. Keep the transpose
+            of a Flax kernel as the parameter; to transpose it at every step would cost more than the loss.
+        bias: [K-1] or None.
+        x: [..., D].
+        labels: [...] class ids.
+        parameterization: as in `log_catnat`.
+        class_weight: [K] weight of every class.
+        ignore_index: as in `cross_entropy`.
+        reduction: as in `cross_entropy`.
+
+    Returns:
+        The loss of every row, or one number. 16-bit arguments are multiplied and added up in float32.
+
+    Example:
+        >>> import jax.numpy as jnp, catnat.jax as cj
+        >>> cj.catnat_linear_loss(jnp.zeros((999_999, 8)), None, jnp.ones((2, 8)), jnp.array([0, 999_999])).round(2)
+        Array([13.82, 13.82], dtype=float32)
+    """
+    check_choice("reduction", reduction, REDUCTIONS)
+    weight, bias, x, plan, dtype = prepare_linear(weight, bias, x, parameterization)
+    labels = check_label_ids(labels, x.shape[:-1])
+    keep = labels != ignore_index
+    ids = check_index(jnp.where(keep, labels, 0), plan, "labels")
+    if class_weight is None:
+        own = jnp.ones(ids.shape, plan.dtype)
+    else:
+        own = prepare_class_weight(class_weight, plan, "class_weight")[ids]
+    loss = -_dispatch.times_log(own, _dispatch.linear_log_prob(weight, bias, x, ids, plan=plan))
+    return _reduce(loss, own, keep, reduction).astype(dtype)
 
 
 def scores_from_probs(probs: Array, parameterization: ParameterizationLike = "natural", *, axis: int = -1) -> Array:

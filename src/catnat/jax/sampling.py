@@ -16,6 +16,7 @@ from catnat.jax._inputs import (
     check_key,
     check_shape,
     prepare,
+    prepare_linear,
     prepare_mask,
 )
 from catnat.jax.functional import entropy, log_prob
@@ -54,6 +55,41 @@ def sample(
     shape = check_shape("sample_shape", sample_shape)
     count = int(np.prod(shape, dtype=np.int64))
     drawn = _dispatch.draw(key, lax.stop_gradient(x), mask, count=count, plan=plan, mask_mode=mask_mode)
+    return jnp.moveaxis(drawn, -1, 0).reshape(*shape, *drawn.shape[:-1])
+
+
+def catnat_linear_sample(
+    key: Array,
+    weight: Array,
+    bias: Array | None,
+    x: Array,
+    parameterization: ParameterizationLike = "natural",
+    *,
+    sample_shape: Sequence[int] = (),
+) -> Array:
+    """`sample` from the scores x @ weight.T + bias, of which only those on one path a draw are computed.
+
+    Args:
+        key: as in `sample`; up to rounding the same key draws the same classes.
+        weight: [K-1, D], as in `catnat_linear_loss`.
+        bias: [K-1] or None.
+        x: [..., D].
+        parameterization: as in `log_catnat`.
+        sample_shape: leading shape of the draws.
+
+    Returns:
+        int32 class ids of shape ``sample_shape + batch``.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, catnat.jax as cj
+        >>> cj.catnat_linear_sample(jax.random.key(0), jnp.zeros((17, 4)), None, jnp.ones((5, 4))).shape
+        (5,)
+    """
+    key = check_key(key)
+    weight, bias, x, plan, _ = prepare_linear(weight, bias, x, parameterization)
+    shape = check_shape("sample_shape", sample_shape)
+    count = int(np.prod(shape, dtype=np.int64))
+    drawn = _dispatch.linear_draw(key, *lax.stop_gradient((weight, bias, x)), count=count, plan=plan)
     return jnp.moveaxis(drawn, -1, 0).reshape(*shape, *drawn.shape[:-1])
 
 

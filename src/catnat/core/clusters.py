@@ -85,11 +85,13 @@ def _projections(sets: Rows) -> Floats:
     # the mean, or with many blocks that of a sample: near enough to lose no digits when the rest is taken off
     origin = read(sets[:, :: len(blocks)]).mean(1, keepdims=True)
     # a start that is orthogonal to no data but by accident, and the same everywhere
-    start = np.cos(np.arange(1.0, width + 1))[:, None]
+    start = np.broadcast_to(np.cos(np.arange(1.0, width + 1)), (count, width))
     centred = read(blocks[0], origin)
     across = centred.swapaxes(1, 2)
     if len(blocks) == 1 and size <= width:
-        direction = across @ _power(centred @ across, centred @ start, POWER_ITERATIONS - 1)
+        # a copy: for a matrix times its own transpose BLAS has a routine that wakes its threads for the smallest set
+        along = _power(centred.copy() @ across, _times(centred, start), POWER_ITERATIONS - 1)
+        direction = _times(across, along)
     else:
         total, covariance = centred.sum(1, keepdims=True), across @ centred
         for block in blocks[1:]:
@@ -97,31 +99,37 @@ def _projections(sets: Rows) -> Floats:
             total += centred.sum(1, keepdims=True)
             covariance += centred.swapaxes(1, 2) @ centred
         covariance -= total.swapaxes(1, 2) * (total / size)
-        direction = _power(covariance, np.broadcast_to(start, (count, width, 1)), POWER_ITERATIONS)
-    direction = _unit(direction)[..., 0]
-    # not by BLAS: equal vectors must have equal projections wherever they stand in a block
-    found = [
-        np.einsum("sni,si->sn", centred if block is blocks[-1] else read(block, origin), direction) for block in blocks
-    ]
+        direction = _power(covariance, start, POWER_ITERATIONS)
+    direction = _unit(direction)
+    found = [_times(centred if block is blocks[-1] else read(block, origin), direction) for block in blocks]
     return np.concatenate(found, 1)
 
 
 def _power(matrices: Floats, start: Floats, steps: int) -> Floats:
-    """[sets, m, 1] along matrices^steps @ start; 0 where that is 0: in a set of equal vectors any order will do."""
+    """[sets, m] along matrices^steps @ start; 0 where that is 0: in a set of equal vectors any order will do."""
     matrices = _unit(matrices)
     if matrices.shape[1] <= SMALL:
         eighth = matrices
         for _ in range(3):
             eighth = _unit(eighth @ eighth)
         for _ in range(steps // 8):
-            start = _unit(eighth @ start)
+            start = _unit(_times(eighth, start))
         steps %= 8
     for _ in range(steps):
-        start = _unit(matrices @ start)
+        start = _unit(_times(matrices, start))
     return start
 
 
+def _times(matrices: Floats, vectors: Floats) -> Floats:
+    """[sets, m] every matrix times its vector.
+
+    Not by BLAS: it would wake its threads for each, and round a row by where it stands, so that equal vectors might
+    have different projections.
+    """
+    return np.einsum("smi,si->sm", matrices, vectors)
+
+
 def _unit(matrices: Floats) -> Floats:
-    """[sets, m, n] with a largest entry of 1, unless all are 0."""
-    largest = np.abs(matrices).max((1, 2), keepdims=True)
+    """[sets, ...] with a largest entry of 1 in every set, unless all are 0."""
+    largest = np.abs(matrices).max(tuple(range(1, matrices.ndim)), keepdims=True)
     return matrices / np.where(largest > 0, largest, 1.0)

@@ -21,10 +21,11 @@ if MISSING:
     pytest.skip(f"needs the extra rllib: {', '.join(MISSING)} not installed", allow_module_level=True)
 
 from ray.rllib.algorithms.ppo import PPOConfig  # noqa: E402
+from ray.rllib.algorithms.ppo.ppo_catalog import PPOCatalog  # noqa: E402
 from ray.rllib.core.columns import Columns  # noqa: E402
 from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec  # noqa: E402
 
-from catnat.integrations.rllib import CatnatDistribution, CatnatPPOModule  # noqa: E402
+from catnat.integrations.rllib import CatnatDistribution, CatnatPPOCatalog, CatnatPPOModule  # noqa: E402
 
 SEEN = gym.spaces.Box(-1, 1, (3,), np.float32)
 SPACES = {"discrete": gym.spaces.Discrete(5), "several parts": gym.spaces.MultiDiscrete([3, 5, 2])}
@@ -34,10 +35,23 @@ def classes(space: gym.Space) -> list[int]:
     return [int(space.n)] if isinstance(space, gym.spaces.Discrete) else space.nvec.tolist()
 
 
-def module(space: gym.Space, model_config: dict | None = None) -> RLModule:
+def module(space: gym.Space, model_config: dict | None = None, catalog: type | None = None) -> RLModule:
     torch.manual_seed(0)
-    spec = RLModuleSpec(CatnatPPOModule, observation_space=SEEN, action_space=space, model_config=model_config or {})
-    return spec.build()
+    spaces = dict(observation_space=SEEN, action_space=space)
+    return RLModuleSpec(CatnatPPOModule, **spaces, model_config=model_config or {}, catalog_class=catalog).build()
+
+
+class Tagged(CatnatPPOCatalog):
+    """A user's own catalog: it marks what it builds."""
+
+    def build_actor_critic_encoder(self, framework: str) -> torch.nn.Module:
+        made = super().build_actor_critic_encoder(framework)
+        made.tagged = True
+        return made
+
+
+class Stranger(PPOCatalog):
+    pass
 
 
 def batch(rows: int = 50) -> dict[str, torch.Tensor]:
@@ -78,6 +92,18 @@ def test_what_does_not_fit_is_refused() -> None:
         module(gym.spaces.Discrete(3), {"parameterization": HUFFMAN})
     with pytest.raises(ValueError, match=r"4 outputs.*got 5"):
         CatnatDistribution.from_logits(torch.zeros(2, 5), space=SPACES["discrete"])
+
+
+def test_a_users_own_catalog_is_kept_or_refused_and_never_replaced(tmp_path: Path) -> None:
+    space = SPACES["discrete"]
+    for catalog in (None, PPOCatalog, CatnatPPOCatalog):
+        assert type(module(space, catalog=catalog).catalog) is CatnatPPOCatalog
+    made = module(space, catalog=Tagged)
+    assert made.encoder.tagged
+    made.save_to_path(tmp_path)
+    assert type(RLModule.from_checkpoint(tmp_path).catalog) is Tagged
+    with pytest.raises(ValueError, match=r"catalog_class must derive from CatnatPPOCatalog.*Stranger"):
+        module(space, catalog=Stranger)
 
 
 @pytest.mark.slow

@@ -80,7 +80,13 @@ class CatnatPPOCatalog(PPOCatalog):
 
 
 class CatnatPPOModule(DefaultPPOTorchRLModule):
-    """PPO's default RLModule with `CatnatPPOCatalog`."""
+    """PPO's default RLModule with `CatnatPPOCatalog`, or with a catalog of your own that derives from it."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{**kwargs, "catalog_class": CatnatPPOCatalog})
+    def __init__(self, *args: Any, catalog_class: type | None = None, **kwargs: Any) -> None:
+        if catalog_class in (None, PPOCatalog):  # nobody chose one: PPO names its own wherever none is given
+            catalog_class = CatnatPPOCatalog
+        elif not issubclass(catalog_class, CatnatPPOCatalog):
+            raise ValueError(
+                f"catalog_class must derive from CatnatPPOCatalog, which makes the K-1 scores; got {catalog_class!r}"
+            )
+        super().__init__(*args, catalog_class=catalog_class, **kwargs)

@@ -97,6 +97,42 @@ def test_it_goes_through_jit_and_vmap(mask):
     assert_allclose(made.log_prob(CLASSES), expected)
 
 
+@EACH
+def test_the_scores_are_the_leaf_that_gradients_and_maps_act_on(pi):
+    x = oracle.draw_scores(4)
+    ours = CatnatCategorical(jnp.asarray(x), pi)
+    (leaf,) = jax.tree.leaves(ours)
+    assert leaf is ours.scores
+    exact = oracle.gradient(lambda s: reference.log_prob(s, CLASSES, pi), x)
+    of = lambda d: d.log_prob(CLASSES).sum()  # noqa: E731
+    for found in (jax.grad(of)(ours), jax.jit(jax.grad(of))(ours)):
+        assert_allclose(found.scores, exact, atol=1e-8)
+    found = jax.vmap(jax.grad(lambda d, k: d.log_prob(k)))(ours, CLASSES)
+    assert_allclose(found.scores, exact, atol=1e-8)
+    stepped = jax.tree.map(lambda s, g: s - 0.1 * g, ours, found)  # what an optimiser does
+    assert_allclose(stepped.logits, reference.log_catnat(x - 0.1 * exact, pi), atol=1e-8)
+    assert_allclose(jax.jit(lambda d: d)(stepped).log_prob(CLASSES), stepped.log_prob(CLASSES), atol=1e-12)
+
+
+def test_the_gradient_goes_past_a_mask():
+    x = oracle.draw_scores(4)
+    ours = CatnatCategorical(jnp.asarray(x), mask=ALLOWED)
+    found = jax.grad(lambda d: d.entropy().sum(), allow_int=True)(ours)
+    pi = PARAMETERIZATIONS["natural"]
+    assert_allclose(found.scores, oracle.gradient(lambda s: reference.entropy(s, pi, ALLOWED), x), atol=1e-8)
+
+
+def test_kinds_of_class_ids_and_what_is_none():
+    ours = CatnatCategorical(jnp.asarray(oracle.draw_scores(4)), dtype=float)
+    drawn = ours.sample(seed=0, sample_shape=7)
+    assert (drawn.dtype, ours.mode().dtype) == (ours.dtype, ours.dtype) == (jnp.float64, jnp.float64)
+    assert_allclose(ours.log_prob(drawn), ours.log_prob(drawn.astype(int)), rtol=0)
+    assert (ours.log_prob(jnp.array([0.5, jnp.nan, jnp.inf, -1e-9])) == -jnp.inf).all()
+    assert (CatnatCategorical(jnp.array([[jnp.nan, 0.0], [0.0, 0.0]])).sample(seed=0) == -1).tolist() == [True, False]
+    with pytest.raises(ValueError, match="dtype must be one of integers"):
+        CatnatCategorical(jnp.zeros(2), dtype=bool)
+
+
 def test_inside_distraxs_own():
     x = oracle.draw_scores(5)
     parts = distrax.Normal(jnp.broadcast_to(jnp.arange(float(K)), (5, K)), SPREAD)

@@ -12,6 +12,7 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -23,6 +24,8 @@ __all__ = ["CatnatCategorical"]
 
 class CatnatCategorical(distrax.Categorical):
     """A categorical distribution over 0..K-1 given by K-1 scores; in place of `distrax.Categorical`.
+
+    As a pytree it has the scores and the mask as leaves, so `jax.grad` with respect to it is the gradient in the scores.
 
     Args:
         scores: [..., K-1].
@@ -48,22 +51,51 @@ class CatnatCategorical(distrax.Categorical):
         mask_mode: str = "renormalize",
         dtype: Any = int,
     ) -> None:
+        if not jnp.issubdtype(dtype, jnp.integer) and not jnp.issubdtype(dtype, jnp.floating):
+            raise ValueError(f"dtype must be one of integers or of floating-point numbers; got {dtype}")
+        # Categorical's own would keep the logits beside the scores, and gradients would go to them
+        distrax.Distribution.__init__(self)
         self.catnat = cj.CatnatCategorical(scores, parameterization, mask=mask, mask_mode=mask_mode)
-        super().__init__(logits=self.catnat.logits, dtype=dtype)
+        self.kind = dtype
 
     @property
     def scores(self) -> Array:
         """[..., K-1]."""
         return self.catnat.scores
 
+    @property
+    def logits(self) -> Array:
+        """[..., K] normalised log-probabilities."""
+        return self.catnat.logits
+
+    @property
+    def probs(self) -> Array:
+        """[..., K] probabilities."""
+        return self.catnat.probs
+
+    @property
+    def num_categories(self) -> int:
+        """K."""
+        return self.catnat.num_classes
+
+    def _sample_n(self, key: Array, n: int) -> Array:
+        drawn = self.catnat.sample(key, (n,))
+        return jnp.where(jnp.isnan(self.scores).any(-1), -1, drawn).astype(self.kind)  # -1 as in distrax
+
+    def log_prob(self, value: Any) -> Array:
+        """log p of class ids; -inf of what is none, as in distrax."""
+        index = jnp.clip(jnp.asarray(value), 0, self.num_categories - 1).astype(int)
+        return jnp.where(index == value, self.catnat.log_prob(index), -jnp.inf)
+
     def entropy(self) -> Array:
         """Entropy in nats."""
         return self.catnat.entropy()
 
+    def mode(self) -> Array:
+        """The likeliest class."""
+        return self.catnat.mode.astype(self.kind)
+
     def __getitem__(self, index: Any) -> CatnatCategorical:
         """The distributions at an index of the batch."""
         rows = np.arange(int(np.prod(self.batch_shape))).reshape(self.batch_shape)[index]  # the batch's axes alone
-        part = jax.tree.map(lambda leaf: leaf.reshape(-1, leaf.shape[-1])[rows], self.catnat)
-        return CatnatCategorical(
-            part.scores, part.parameterization, mask=part.allowed, mask_mode=part.mask_mode, dtype=self.dtype
-        )
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, leaf.shape[-1])[rows], self)

@@ -53,6 +53,46 @@ def test_it_trains_and_is_saved():
     torch.testing.assert_close(again(X), head(X))
 
 
+KINDS = {
+    "default": "natural",
+    "activation": "sigmoid",
+    "tail": catnat.Natural(tail=0.01),
+    "chain": catnat.Parameterization(6, tree=catnat.Tree.chain(6)),
+    "nested": catnat.Parameterization(6, tree=catnat.Tree.from_nested([[[0, 1], 2], [3, [4, 5]]])),
+    "same shape": catnat.Parameterization(6, tree=catnat.Tree.from_nested([[[5, 1], 2], [3, [4, 0]]])),
+    "center": catnat.Parameterization(6, center=0.0),
+    "centers": catnat.Parameterization(6, center=(0.0, 0.0, 0.0, 0.0, 1e-9)),
+}
+
+
+@pytest.mark.parametrize("saved", KINDS)
+def test_a_state_dict_goes_only_where_its_scores_mean_the_same(saved, tmp_path):
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(8, 8), ct.CatnatLinear(8, 6, KINDS[saved]))
+    torch.save(network.state_dict(), tmp_path / "state.pt")
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    assert set(state) == {"0.weight", "0.bias", "1.linear.weight", "1.linear.bias"}
+    for name, kind in KINDS.items():
+        other = torch.nn.Sequential(torch.nn.Linear(8, 8), ct.CatnatLinear(8, 6, kind))
+        if name == saved:
+            other.load_state_dict(state)
+            torch.testing.assert_close(other(X), network(X), rtol=0, atol=0)
+        else:
+            with pytest.raises(RuntimeError, match=r"parameterization of 1: saved with activation=.*; here it is act"):
+                other.load_state_dict(state, strict=False)
+        other.load_state_dict(dict(state))  # as from older files: tensors alone
+
+
+def test_a_default_named_by_hand_is_the_same():
+    state = ct.CatnatLinear(8, 6).state_dict()
+    for same in (catnat.Natural(), catnat.Parameterization(6, tree=catnat.Tree.balanced(6))):
+        ct.CatnatLinear(8, 6, same).load_state_dict(state)
+        ct.LogCatnat(same).load_state_dict(ct.LogCatnat().state_dict())
+    ct.LogCatnat(catnat.Parameterization(1)).load_state_dict(ct.LogCatnat().state_dict())
+    with pytest.raises(RuntimeError, match="parameterization of the module"):
+        ct.CatnatLinear(8, 6, "paper").load_state_dict(state)
+
+
 def test_bad_settings():
     with pytest.raises(ValueError, match="num_classes = 6 classes; it has 5"):
         ct.CatnatLinear(8, 6, catnat.Parameterization(5))

@@ -201,7 +201,9 @@ def test_heads_add_nothing_to_a_state_dict_and_say_what_they_are(module):
     network(torch.zeros(2, 4))
     state = through_file(network.state_dict(), weights_only=True)
     assert set(state) == {"0.weight", "0.bias"} and not module(pi).state_dict()
-    torch.nn.Sequential(torch.nn.Linear(4, 9), module()).load_state_dict(state)
+    torch.nn.Sequential(torch.nn.Linear(4, 9), module("sigmoid")).load_state_dict(state)
+    with pytest.raises(RuntimeError, match=r"of 1: saved with .*Sigmoid\(\), tree=balanced; here it is .*Natural"):
+        torch.nn.Sequential(torch.nn.Linear(4, 9), module()).load_state_dict(state)
     assert all(word in repr(network) for word in ("Sigmoid", "dim=1", "10"))
 
 

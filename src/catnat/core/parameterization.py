@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from hashlib import sha256
 from reprlib import repr as brief  # of a million numbers the first few
 from typing import Any
 
@@ -289,7 +290,7 @@ def _parts(parameterization: object) -> dict[str, Any]:
     """What a parameterization is, by name; of a name or an activation, what it stands for."""
     if isinstance(parameterization, Parameterization):
         size, tree, center = parameterization.num_classes, parameterization.tree, parameterization.center
-        known = {Tree.balanced(size): "balanced", Tree.chain(size): "chain"}
+        known = {Tree.chain(size): "chain", Tree.balanced(size): "balanced"}  # of one class they are the same
         if isinstance(center, tuple) and size > 9:
             center = f"<{size - 1} numbers>"
         return {
@@ -301,6 +302,18 @@ def _parts(parameterization: object) -> dict[str, Any]:
     if isinstance(parameterization, (str, Activation)):
         return {"activation": resolve(parameterization, 1).activation, "tree": "balanced"}
     return {"parameterization": parameterization}  # one per part, or what JAX has put in its place
+
+
+def described(parameterization: Parameterization | Activation | str) -> str:
+    """A line to keep in files: two parameterizations of K classes are equal where their lines are."""
+    parts = _parts(parameterization)
+    parts.pop("num_classes", None)  # a name has none
+    if isinstance(parameterization, Parameterization):
+        tree, center = parameterization.tree, parameterization.center
+        if not isinstance(parts["tree"], str) or isinstance(center, tuple):
+            assert tree is not None
+            parts["digest"] = sha256(tree.class_places.tobytes() + repr(center).encode()).hexdigest()[:12]
+    return ", ".join(f"{name}={value}" for name, value in parts.items() if value is not None)
 
 
 def two_sum(a: Floats, b: Floats) -> tuple[Floats, Floats]:

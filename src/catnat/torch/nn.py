@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from catnat.core.errors import MASK_MODES, REDUCTIONS, CatnatWarning, check_choice, check_num_classes, check_share
-from catnat.core.parameterization import Parameterization, listed, resolve
+from catnat.core.parameterization import Parameterization, described, listed, resolve
 from catnat.torch import _wide, functional, sampling
 from catnat.torch._compat import is_plain
 from catnat.torch._dispatch import wide_plan_for
@@ -26,14 +27,30 @@ PATH_FROM = 2048  # classes; with fewer the scores of all nodes are as fast
 NO_CLASS = -(1 << 62)  # an id that no class has, and that nothing ignores
 
 
+def _keep(module: Any, state: Any, prefix: str, metadata: dict[str, Any]) -> None:
+    """Write down what the scores mean, beside the module's version: no key more, and none missing in older files."""
+    metadata["parameterization"] = described(module.parameterization)
+
+
+def _compare(module: Any, state: Any, prefix: str, metadata: dict[str, Any], *rest: Any) -> None:
+    """Refuse scores that mean something else here; a state_dict without what `_keep` writes is taken as it is."""
+    errors = rest[-1]
+    ours = described(module.parameterization)
+    theirs = metadata.get("parameterization", ours)
+    if theirs != ours:
+        errors.append(f"parameterization of {prefix[:-1] or 'the module'}: saved with {theirs}; here it is {ours}.")
+
+
 class _Watching(torch.nn.Module):
-    """A module that can look after its scores."""
+    """A module that can look after its scores, and whose state_dict knows the parameterization."""
 
     parameterization: ParameterizationLike
 
     def __init__(self, warn: bool) -> None:
         super().__init__()
         self.warn = warn
+        self.register_state_dict_post_hook(_keep)
+        self.register_load_state_dict_pre_hook(_compare)
 
     def _look_at(self, scores: Tensor) -> None:
         """Warn once, if asked to, where more than half of the nodes are beyond the natural range."""

@@ -218,3 +218,17 @@ def test_centres_cannot_be_written_to() -> None:
 def test_resolve_hands_a_parameterization_through() -> None:
     pi = Parameterization(5)
     assert resolve(pi, 99) is pi
+
+
+def test_descriptions_are_equal_where_parameterizations_are() -> None:
+    size = 11
+    trees = {make_tree(kind, size, seed=seed) for kind in KINDS for seed in range(3)}
+    centers = ("uniform", 0.0, 1.0, (0.0,) * 10, (0.0,) * 9 + (1e-300,))
+    made = {Parameterization(size, a, tree, center) for a in ACTIVATIONS for tree in trees for center in centers}
+    assert len({pi.describe() for pi in made}) == len(made) > 100
+    assert all(pi.describe() == copy.deepcopy(pi).describe() for pi in made)
+    assert (
+        Parameterization(1).describe()
+        == Parameterization(9).describe()
+        == "activation=Natural(tail=0.1), tree=balanced"
+    )

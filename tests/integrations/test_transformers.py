@@ -188,6 +188,59 @@ def test_the_names_in_the_configuration_are_checked_and_a_tree_may_be_given():
     assert Bert(bert()).config.catnat == "natural"
 
 
+class Uncommon:
+    """Another tree and activation than the configuration can name, for the head and for the routers."""
+
+    def catnat_parameterization(self, num_classes):
+        tree = catnat.Tree.huffman([2.0**k for k in range(num_classes)])
+        return catnat.Parameterization(num_classes, catnat.Natural(tail=0.03), tree)
+
+
+class UncommonBert(Uncommon, Bert):
+    pass
+
+
+class UncommonBoth(Uncommon, Both):
+    pass
+
+
+class OtherBert(Bert):
+    def catnat_parameterization(self, num_classes):
+        return catnat.Parameterization(num_classes, catnat.Natural(tail=0.03), catnat.Tree.chain(num_classes))
+
+
+@pytest.mark.parametrize(
+    "kind, config, others",
+    [(UncommonBert, bert, (Bert, OtherBert)), (UncommonBoth, mixtral, (Both,)), (Bert, bert, (UncommonBert,))],
+)
+def test_what_is_loaded_has_the_tree_that_was_saved_or_is_refused(kind, config, others, tmp_path):
+    settings = config()
+    model = make(kind, settings)
+    for parameter in model.parameters():
+        parameter.data *= 5  # away from uniform
+    with torch.no_grad():
+        log_p = model(IDS).logits
+    model.save_pretrained(tmp_path)
+    with torch.no_grad():
+        assert_close(kind.from_pretrained(tmp_path).eval()(IDS).logits, log_p, rtol=0, atol=0)
+    for other in others:
+        with pytest.raises(ValueError, match=rf"was saved with activation=.*, and {other.__name__} makes activation="):
+            other.from_pretrained(tmp_path)
+        make(other, settings)  # a configuration may be used again, for anything
+    again = kind.from_pretrained(tmp_path)
+    again.save_pretrained(tmp_path / "again")
+    kind.from_pretrained(tmp_path / "again")
+    (tmp_path / "config.json").write_text(model.config.to_json_string())  # as older versions wrote it
+    kind.from_pretrained(tmp_path)
+
+
+def test_another_activation_is_not_slipped_under_a_checkpoint(tmp_path):
+    make(Bert, bert(catnat="sigmoid")).save_pretrained(tmp_path)
+    assert Bert.from_pretrained(tmp_path).classifier.parameterization.activation == catnat.Sigmoid()
+    with pytest.raises(ValueError, match=r"saved with activation=Sigmoid\(\), tree=balanced over 5 classes, and Bert"):
+        Bert.from_pretrained(tmp_path, catnat="natural")
+
+
 def test_a_mixin_that_comes_last_is_refused():
     with pytest.raises(TypeError, match="must come first"):
         type("Wrong", (hf.BertForSequenceClassification, CatnatHead), {})

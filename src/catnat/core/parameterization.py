@@ -245,6 +245,15 @@ class Parameterization:
         given = tuple(tracer.create_arg(value) for value in self.__reduce__()[1])  # type: ignore[attr-defined]
         return tracer.create_node("call_function", Parameterization, given, {})
 
+    def describe(self) -> str:
+        """Activation, tree and centre in a line, for files: equal for two with K classes if, and only if, they are."""
+        parts = {name: value for name, value in _parts(self).items() if name != "num_classes" and value is not None}
+        if not isinstance(parts["tree"], str) or isinstance(self.center, tuple):
+            assert self.tree is not None
+            everything = self.tree.class_places.tobytes() + repr(self.center).encode()
+            parts["digest"] = sha256(everything).hexdigest()[:12]
+        return ", ".join(f"{name}={value}" for name, value in parts.items())
+
     @property
     def num_nodes(self) -> int:
         """K-1, the number of scores."""
@@ -302,18 +311,6 @@ def _parts(parameterization: object) -> dict[str, Any]:
     if isinstance(parameterization, (str, Activation)):
         return {"activation": resolve(parameterization, 1).activation, "tree": "balanced"}
     return {"parameterization": parameterization}  # one per part, or what JAX has put in its place
-
-
-def described(parameterization: Parameterization | Activation | str) -> str:
-    """A line to keep in files: two parameterizations of K classes are equal where their lines are."""
-    parts = _parts(parameterization)
-    parts.pop("num_classes", None)  # a name has none
-    if isinstance(parameterization, Parameterization):
-        tree, center = parameterization.tree, parameterization.center
-        if not isinstance(parts["tree"], str) or isinstance(center, tuple):
-            assert tree is not None
-            parts["digest"] = sha256(tree.class_places.tobytes() + repr(center).encode()).hexdigest()[:12]
-    return ", ".join(f"{name}={value}" for name, value in parts.items() if value is not None)
 
 
 def two_sum(a: Floats, b: Floats) -> tuple[Floats, Floats]:

@@ -25,7 +25,7 @@ __all__ = ["CatnatCategorical"]
 class CatnatCategorical(distrax.Categorical):
     """A categorical distribution over 0..K-1 given by K-1 scores; in place of `distrax.Categorical`.
 
-    As a pytree it has the scores and the mask as leaves, so `jax.grad` with respect to it is the gradient in the scores.
+    Its leaves as a pytree are the scores and the mask, so `jax.grad` with respect to it is the gradient in the scores.
 
     Args:
         scores: [..., K-1].

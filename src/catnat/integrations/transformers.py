@@ -34,7 +34,7 @@ TASKS = re.compile(
     r"For(Sequence|Token|Image|Audio|Video)Classification$|For(CausalLM|MaskedLM|ConditionalGeneration)$|LMHeadModel$"
 )
 RESCALED = {"logit_scale": 1.0, "logits_scaling": 1.0, "final_logit_softcapping": None}  # and what leaves logits alone
-
+SAVED = "catnat_saved"  # in a saved configuration: the parameterization by the number of classes
 
 Named = list[tuple[str, torch.nn.Linear]]
 
@@ -57,14 +57,40 @@ class _Catnat(torch.nn.Module):
     def catnat_parameterization(self, num_classes: int) -> catnat.Parameterization | catnat.Activation | str:
         """Which tree and activation; the name in the configuration unless overridden.
 
-        What a class overrides is not in the configuration: load its models by the same class.
+        What a class overrides is not made from the configuration, but is named there when the model is saved: a class
+        that makes something else of it refuses to load it.
         """
         if getattr(self.config, "catnat", None) is None:
             self.config.catnat = "natural"  # so that it is saved, whatever the default becomes
         return self.config.catnat
 
+    def _make(self, num_classes: int) -> catnat.Parameterization:
+        """The parameterization, checked against the one that the model was saved with."""
+        pi = self.catnat_parameterization(num_classes)
+        if not isinstance(pi, catnat.Parameterization):
+            pi = catnat.Parameterization(num_classes, pi)
+        made = pi.describe()
+        saved = getattr(self.config, SAVED, {}).get(str(num_classes), made)
+        if saved != made:
+            raise ValueError(
+                f"the model was saved with {saved} over {num_classes} classes, and {type(self).__name__} makes {made}: "
+                "load it by a class whose catnat_parameterization gives what was saved"
+            )
+        self.catnat_made = {**getattr(self, "catnat_made", {}), str(num_classes): made}
+        return pi
+
+    def save_pretrained(self, *args: Any, **settings: Any) -> Any:
+        """As in transformers; the saved configuration, and no other, names the parameterizations."""
+        setattr(self.config, SAVED, self.catnat_made)
+        try:
+            return super().save_pretrained(*args, **settings)  # type: ignore[misc]
+        finally:
+            delattr(self.config, SAVED)
+
     def post_init(self) -> None:
         """Keep the loss of the model's class: transformers finds it by the class's name, which is now another."""
+        if hasattr(self.config, SAVED):  # it has done its work
+            delattr(self.config, SAVED)
         found = [re.search(r"For[A-Z]\w*", name) for name in _their_names(self)]
         self.loss_type = self.loss_type or next((match.group() for match in found if match), None)
         super().post_init()  # type: ignore[misc]
@@ -108,8 +134,7 @@ class CatnatHead(_Catnat):
         """Replace the last layer: transformers calls this when all modules stand, before it draws their weights."""
         name, old = self._head()
         parent = self.get_submodule(name.rpartition(".")[0])
-        pi, bias = self.catnat_parameterization(old.out_features), old.bias is not None
-        head = _Head(old.in_features, old.out_features, pi, bias=bias)
+        head = _Head(old.in_features, old.out_features, self._make(old.out_features), bias=old.bias is not None)
         setattr(parent, name.rpartition(".")[2], head)
         super().post_init()
 
@@ -201,8 +226,7 @@ class CatnatRouters(_Catnat):
             raise ValueError(f"no router was found in {type(self).__name__}")
         for router in routers:
             # a subclass of what it was: by that class transformers draws a router's weights and records its outputs
-            pi = self.catnat_parameterization(router.num_experts)
-            router.parameterization = ct.LogCatnat(pi).parameterization
+            router.parameterization = self._make(router.num_experts)
             router.weight = torch.nn.Parameter(router.weight[1:].clone())
             router.__class__ = ROUTERS[type(router)]
         super().post_init()
@@ -212,7 +236,7 @@ class _Router(torch.nn.Module):
     """A router that was a softmax of a linear layer."""
 
     weight: torch.nn.Parameter
-    parameterization: catnat.Parameterization | catnat.Activation | str
+    parameterization: catnat.Parameterization
     top_k: int
 
     def forward(self, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from catnat.core.errors import MASK_MODES, REDUCTIONS, CatnatWarning, check_choice, check_num_classes, check_share
-from catnat.core.parameterization import Parameterization, described, listed, resolve
+from catnat.core.parameterization import Parameterization, listed, resolve
 from catnat.torch import _wide, functional, sampling
 from catnat.torch._compat import is_plain
 from catnat.torch._dispatch import wide_plan_for
@@ -29,13 +29,13 @@ NO_CLASS = -(1 << 62)  # an id that no class has, and that nothing ignores
 
 def _keep(module: Any, state: Any, prefix: str, metadata: dict[str, Any]) -> None:
     """Write down what the scores mean, beside the module's version: no key more, and none missing in older files."""
-    metadata["parameterization"] = described(module.parameterization)
+    metadata["parameterization"] = resolve(module.parameterization, 1).describe()  # which says nothing of K
 
 
 def _compare(module: Any, state: Any, prefix: str, metadata: dict[str, Any], *rest: Any) -> None:
     """Refuse scores that mean something else here; a state_dict without what `_keep` writes is taken as it is."""
     errors = rest[-1]
-    ours = described(module.parameterization)
+    ours = resolve(module.parameterization, 1).describe()
     theirs = metadata.get("parameterization", ours)
     if theirs != ours:
         errors.append(f"parameterization of {prefix[:-1] or 'the module'}: saved with {theirs}; here it is {ours}.")

@@ -1,4 +1,4 @@
-"""The tables in these pages, from results/: `python docs/tables.py` writes them anew, and a test sees that they are.
+"""The tables in these pages, from results/ or computed: `python docs/tables.py` writes them anew, and a test sees it.
 
 A table stands between `<!-- table NAME -->` and `<!-- /table -->`.
 """
@@ -6,11 +6,15 @@ A table stands between `<!-- table NAME -->` and `<!-- /table -->`.
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, geometric_mean, stdev
 
+import numpy as np
+
+from catnat import Natural
 from catnat_lab.stats import bootstrap, interquartile_mean, welch, welch_interval
 
 DOCS = Path(__file__).parent
@@ -102,6 +106,62 @@ def collapse() -> str:
     return grid(["", "ours, 5 seeds", "the paper's", "nodes outside the range"], lines)
 
 
+def clip() -> str:
+    """The share of nodes outside the range over the same VAE's training, and where it ends."""
+    folder = RESULTS / "vae" / "collapse"
+    curves, values = rows_of(folder / "curves.csv"), rows_of(folder / "values.csv")
+    last, epochs = max(int(row["step"]) for row in curves), (25, 50, 100, 150, 250, 500)
+
+    def outside(head: str, epoch: int) -> str:
+        at = [row for row in curves if row["head"] == head and int(row["step"]) * 500 == epoch * last]
+        shares = [100 * float(row["outside"]) for row in at if row["outside"]]
+        return f"{min(shares):.0f}-{max(shares):.0f}%" if shares else ""
+
+    body = []
+    for head, told in {
+        "catnat-natural-exact": "exact clip (floor 0)",
+        "catnat-natural": "`clip`, floor 1e-8",
+        "catnat-natural-revive-fine": "`revive`, floor 1e-6",
+        "catnat-sigmoid": "sigmoid",
+    }.items():
+        ends = [float(row["elbo_paper"]) for row in values if row["head"] == head]
+        body.append([told, *(outside(head, epoch) for epoch in epochs), f"{fmean(ends):.1f} ± {stdev(ends):.1f}"])
+    return grid(["epochs", *map(str, epochs), "ELBO at the end"], body)
+
+
+TAILS = {0.5: "0.5, the sigmoid", 0.1: "0.1, the default", 0.05: "0.05", 0.01: "0.01"}
+
+
+def family() -> str:
+    """Where the line of a tail begins, and its slope."""
+    made = {told: Natural(tail=tail) for tail, told in TAILS.items()}
+    body = [[told, *(f"{x:.2f}" for x in (a.joint_logit, a.joint, a.steepest))] for told, a in made.items()]
+    paper = ["0, the paper's: no line", r"$\infty$", r"$\pi$", r"$\infty$"]
+    return grid(["`tail`", "$z_0$", "$y_0$", "$s$"], [*body, paper])
+
+
+def tails() -> str:
+    """What a tail means for scores and gradients."""
+    body = []
+    for tail, told in TAILS.items():
+        activation = Natural(tail=tail)
+        log_a = -np.logaddexp(0.0, -activation.logit(np.float64(-10.0), np))
+        within = f"±{activation.joint:.2f}" if activation.joint else "none"
+        body.append([told, within, f"{activation.steepest:.2f}", f"{log_a:.1f}"])
+    paper = ["0, [the paper's](#the-papers-activation)", f"±{math.pi:.2f}", "unbounded", "minus infinity, or the floor"]
+    head = ["`tail`", "natural for scores within", r"gradient of $\log a \le$", r"$\log a$ at a score of -10"]
+    return grid(head, [*body, paper])
+
+
+def floors() -> str:
+    """What a floor bounds."""
+    body = [["`0`", r"$-\infty$", "unbounded"]]
+    for floor, told in {1e-8: "`1e-8` (what `tail=0` has unless told)", 1e-6: "`1e-6`"}.items():
+        body.append([told, f"{math.log(floor):.1f}", f"{0.5 / math.sqrt(floor):.0f}"])
+    head = ["`floor`", r"$\log a \ge$", r"gradient $\le \frac{\pi}{A}\,/\,\sqrt{\text{floor}}$, at $A = 2\pi$"]
+    return grid(head, body)
+
+
 def policies() -> str:
     """Final scores of PPO; of MinAtar's many seeds the interquartile mean too."""
     both = ("Breakout", "Seaquest")
@@ -152,6 +212,27 @@ def ratios(paths: Sequence[str], line: Callable[[Row], str], keep: Callable[[Row
     return grid(["rows × classes" if by_rows else "classes", *columns], body)
 
 
+def by_classes() -> str:
+    """Times on the GPU divided by torch's, a line for every number of classes."""
+    rows = [row for row in rows_of(RESULTS / "gpu" / "gpu.csv") if of_heads(row)]
+    found = {(row["classes"], on_gpu(row)): f"{float(row['ratio']):.2f}" for row in rows}
+    columns = list(dict.fromkeys(map(on_gpu, rows)))
+    sizes = sorted({row["classes"] for row in rows}, key=int)
+    return grid(["classes", *columns], [[size, *(found[size, column] for column in columns)] for size in sizes])
+
+
+def gpu_summary() -> str:
+    """The same over all numbers of classes, and the share of a plain copy's bandwidth from 100 classes on."""
+    rows = [row for row in rows_of(RESULTS / "gpu" / "gpu.csv") if of_heads(row)]
+    body = []
+    for name in dict.fromkeys(map(on_gpu, rows)):
+        own = [row for row in rows if on_gpu(row) == name]
+        times = [float(row["ratio"]) for row in own]
+        share = min(float(row["copy_share"]) for row in own if int(row["classes"]) >= 100)
+        body.append([name, f"{geometric_mean(times):.2f}", f"{min(times):.2f} to {max(times):.2f}", f"{share:.0%}"])
+    return grid(["", "geometric mean", "least to most", "of a copy's bandwidth, at least"], body)
+
+
 def on_gpu(row: Row) -> str:
     way, kind = row["operation"].removeprefix("log_catnat ").split(", ")
     return f"{way}, {kind}, {row['contender']}"
@@ -178,7 +259,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "autoencoders-binary": lambda: autoencoders("binary"),
     "collapse": collapse,
     "policies": policies,
-    "gpu": lambda: ratios(["gpu/gpu.csv"], on_gpu, of_heads),
+    "clip": clip,
+    "family": family,
+    "tails": tails,
+    "floors": floors,
+    "gpu": by_classes,
+    "gpu-summary": gpu_summary,
     "cpu": lambda: ratios(["cpu/cpu.csv"], against, lambda row: True, by_rows=True),
     "jax-cpu": lambda: ratios(["jax/jax-cpu.csv"], against, lambda row: True, by_rows=True),
     "jax-gpu": lambda: ratios(["jax/jax-gpu.csv", "jax/jax-gpu-waited.csv"], against, is_shown),

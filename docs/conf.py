@@ -19,7 +19,7 @@ html_title = f"catnat {version}"
 html_extra_path = ["../src/catnat_lab/playground.html"]  # the page that `catnat playground` opens
 html_math_renderer = "mathml"
 html_static_path = ["_static"]
-html_css_files = ["math.css"]
+html_css_files = ["catnat.css"]
 
 # MyST: $...$ for mathematics, and an anchor for every heading down to the third level.
 myst_enable_extensions = ["dollarmath", "deflist"]

@@ -20,7 +20,7 @@ def main() -> None:
     for axes, name in zip(maps, ("softmax", "natural"), strict=True):
         catnat.plot.fisher(name, PROBABILITIES, axes, limit=0.3)
         axes.set_title(f"Fisher matrix of {name.replace('natural', 'catnat')}", fontsize=9)
-    figure.savefig(Path(__file__).with_name("fisher.png"), dpi=110)
+    figure.savefig(Path(__file__).with_name("fisher.png"), dpi=110, bbox_inches="tight", pad_inches=0.1)
 
 
 if __name__ == "__main__":

@@ -273,7 +273,7 @@ def _draw_strip(axes: Axes, names: Sequence[str], strip: Strip) -> None:
     for place, name in enumerate(names):
         look = style(name)
         if name not in strip.differences:
-            axes.text(0.0, -place, "not run", color=look.colour, fontsize=7, ha="center", va="center")
+            axes.text(0.02 * reach, -place, "not run", color=look.colour, fontsize=7, va="center")
             continue
         better, *ends = (sign * number for number in strip.differences[name])
         if abs(better) < reach:

@@ -213,12 +213,15 @@ def ratios(paths: Sequence[str], line: Callable[[Row], str], keep: Callable[[Row
 
 
 def by_classes() -> str:
-    """Times on the GPU divided by torch's, a line for every number of classes."""
+    """Times on the GPU divided by torch's, a line for every number of classes: the sigmoid's, then natural's."""
     rows = [row for row in rows_of(RESULTS / "gpu" / "gpu.csv") if of_heads(row)]
-    found = {(row["classes"], on_gpu(row)): f"{float(row['ratio']):.2f}" for row in rows}
-    columns = list(dict.fromkeys(map(on_gpu, rows)))
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in sorted(rows, key=lambda row: row["contender"], reverse=True):
+        found.setdefault((row["classes"], row["operation"]), []).append(f"{float(row['ratio']):.2f}")
+    passes = list(dict.fromkeys(row["operation"] for row in rows))
     sizes = sorted({row["classes"] for row in rows}, key=int)
-    return grid(["classes", *columns], [[size, *(found[size, column] for column in columns)] for size in sizes])
+    head = ["classes", *(name.removeprefix("log_catnat ") for name in passes)]
+    return grid(head, [[size, *(" / ".join(found[size, name]) for name in passes)] for size in sizes])
 
 
 def gpu_summary() -> str:

@@ -48,7 +48,8 @@ class OneHotActions(OneHotCatnat):
     @property
     def mode(self) -> Tensor:
         """The likeliest class, one-hot."""
-        return super().mode.long()
+        probs = self.probs  # super().mode is what torch.compile cannot trace
+        return torch.nn.functional.one_hot(probs.argmax(-1), probs.shape[-1])
 
     @property
     def deterministic_sample(self) -> Tensor:

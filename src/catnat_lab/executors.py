@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol, cast
 
 from catnat_lab.errors import UserError
-from catnat_lab.experiment import Experiment, Job, Outcome, Place, TimeIsUp, missing, settled, silent
+from catnat_lab.experiment import Experiment, Job, Outcome, Place, TimeIsUp, missing, silent
 from catnat_lab.studies import Study
 
 TRIES = 3
@@ -67,8 +67,7 @@ def begin(experiment: Experiment, study: Study) -> dict[str, Any]:
     kind = study.settle_note("kind", experiment.kind)
     if kind != experiment.kind:
         raise UserError(f"{study.name} holds a study of {kind}, not of {experiment.kind}; give another --output")
-    now = experiment.settings
-    both = settled(experiment.unsaid | study.settle_note(experiment.note, now), now, experiment.growing)
+    both = experiment.settled(study.settle_note(experiment.note, experiment.settings))
     study.set_note(experiment.note, both)
     return both
 

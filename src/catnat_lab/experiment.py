@@ -120,6 +120,14 @@ class Experiment(ABC):
         """All that decides its numbers, as JSON can hold it."""
         return dict(self.plan.as_dict())
 
+    def settled(self, before: dict[str, Any]) -> dict[str, Any]:
+        """A study's settings, which may grow by what is asked for now."""
+        return settled(self.unsaid | before, self.settings, self.growing)
+
+    def grown(self, settings: dict[str, Any]) -> Self:
+        """The same with a study's settings, which may be more than is asked for now."""
+        return replace(self, plan=self.plan.grown(settings))  # type: ignore[type-var]
+
     @abstractmethod
     def left(self, done: Done) -> Sequence[Job]:
         """What can be trained now; none when all is done. It is asked again when all of that is trained."""

@@ -6,10 +6,11 @@ that experiments start every parameterization from the same distribution.
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from itertools import groupby
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -35,6 +36,7 @@ _ACTIVATIONS: dict[str, catnat.Activation] = {
 _MEMBER = re.compile(r"catnat-tail(?P<tail>[0-9.e-]+)(?:-gain(?P<gain>[0-9.]+))?")
 FORBIDDEN = 1e4  # how far below the others a forbidden class's score is put: e to the minus that is 0
 HEAD_NAMES = ("softmax", "sparsemax", *_ACTIVATIONS)
+Train = TypeVar("Train", bound=Callable[..., list[Any]])
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,18 @@ def by_head(names: Sequence[str], num_classes: int) -> list[tuple[slice, Head]]:
         found.append((slice(first, last), head(name, num_classes)))
         first = last
     return found
+
+
+def sorted_by_head(train: Train) -> Train:
+    """Have runs trained in the order of their heads; outcomes come in the order the runs came."""
+
+    @wraps(train)
+    def trained(runs: Sequence[Any], *args: Any, **kwargs: Any) -> list[Any]:
+        order = sorted(range(len(runs)), key=lambda i: runs[i].head)
+        found = dict(zip(order, train([runs[i] for i in order], *args, **kwargs), strict=True))
+        return [found[i] for i in range(len(runs))]
+
+    return cast(Train, trained)
 
 
 def activation_of(name: str) -> catnat.Activation | None:

@@ -12,6 +12,7 @@ REPORTERS = {
     "vae settings": "catnat_lab.vae.report",
     "rl settings": "catnat_lab.rl.report",
     "minatar settings": "catnat_lab.rl.report",
+    "tails settings": "catnat_lab.tails.report",
 }
 
 

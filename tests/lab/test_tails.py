@@ -1,10 +1,10 @@
-"""The study of tails: jobs, the ledger, the rule, and every task trained for a moment."""
+"""The study of tails: jobs, the study, the rule, and every task trained for a moment."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,28 +14,20 @@ import torch
 import catnat
 from catnat_lab.cli import main
 from catnat_lab.errors import UserError
+from catnat_lab.executors import Here, begin, conduct
+from catnat_lab.experiment import Finished, Outcome, Place, Results, TimeIsUp
 from catnat_lab.heads import activation_of, head, tail_head
-from catnat_lab.tails import page, presets, study
+from catnat_lab.studies import Study
+from catnat_lab.tails import presets, report, study
 from catnat_lab.tails.classifiers import Classifier
-from catnat_lab.tails.jobs import (
-    FAMILY,
-    FIRST_SEARCH_SEED,
-    SOFTMAX,
-    Job,
-    Ledger,
-    Progress,
-    Result,
-    Task,
-    final_jobs,
-    search_jobs,
-)
+from catnat_lab.tails.tasks import FAMILY, SOFTMAX, Progress, Run, Task
 from catnat_lab.tails.verdict import (
     best_rate,
     candidates,
-    chosen_rates,
     findings,
     lost_runs,
     rate_factor,
+    rate_means,
     robustness,
     safest,
 )
@@ -58,23 +50,53 @@ class Valley(Task):
     at_once: int = 4
     depths: tuple[float, ...] = (0.0, 0.5, 1.0)
 
-    def train(self, jobs: Sequence[Job], device: torch.device, progress: Progress) -> list[Result]:
+    def train(self, runs: Sequence[Run], device: torch.device, progress: Progress) -> list[Outcome]:
         """Better by the head's depth; the seed adds a little."""
         found = []
-        for job in jobs:
-            value = math.log10(job.rate / 0.01) ** 2 - self.depths[self.heads.index(job.head)] + 0.01 * (job.seed % 7)
-            found.append(Result(value, value if self.lower_is_better else -value, {}))
-        return found if self.lower_is_better else [Result(-each.validation, each.test, {}) for each in found]
+        for run in runs:
+            value = math.log10(run.rate / 0.01) ** 2 - self.depths[self.heads.index(run.head)] + 0.01 * (run.seed % 7)
+            found.append(Outcome(value, {"test": self.sign * value}, {}))
+        return found
 
 
-def trained(task: Task, folder: Path, minutes: float = 1.0) -> tuple[bool, Ledger]:
-    ledger = Ledger(folder, [task])
-    done = study.run([task], ledger, CPU, minutes, lambda *_: None, lambda _: None)
-    ledger.lock.release()
-    return done, ledger
+def conducted(tasks: Sequence[Task], folder: Path, minutes: float = 1.0) -> tuple[bool, Results]:
+    experiment, ends = study.Tails(tasks), study.time.monotonic() + 60 * minutes
+    with Study(folder / "study.db", conduct=True) as held:
+        begin(experiment, held)
+        try:
+            conduct(experiment, held, Here(Place(folder, ends=ends)), 512)
+        except TimeIsUp:
+            return False, report.load(held)
+        return True, report.load(held)
 
 
-# -- names, jobs and the ledger --------------------------------------------------------------------------------------
+def trained(task: Task, folder: Path, minutes: float = 1.0) -> tuple[bool, Results]:
+    return conducted([task], folder, minutes)
+
+
+def results_of(*tasks: Task, search: Callable[[Run], float], final: Callable[[str, int], float]) -> Results:
+    """Of runs whose results are known: the final ones are at the second rate, and valued as well as can be."""
+    trials: dict[tuple[str, ...], list[Finished]] = {}
+    for task in tasks:
+        for name in task.heads:
+            runs = [Run(name, rate, 1000 + i) for rate in task.rates for i in range(task.search_seeds)]
+            found = [(run, "search", task.sign * search(run), 0.0) for run in runs]
+            found += [(Run(name, task.rates[1], s), "final", 0.0, final(name, s)) for s in range(1, task.seeds + 1)]
+            trials[task.name, name] = [
+                Finished(i, {"stage": stage, "rate": run.rate, "seed": run.seed}, value, {"test": test}, {})
+                for i, (run, stage, value, test) in enumerate(found)
+            ]
+    return Results({}, trials, {})
+
+
+def put(results: Results, task: str, run: Run, value: float, test: float | None = None) -> None:
+    """Another outcome of a run."""
+    trials = results.trials[task, run.head]
+    (i,) = [i for i, t in enumerate(trials) if (t.config["rate"], t.config["seed"]) == (run.rate, run.seed)]
+    trials[i] = replace(trials[i], value=value, metrics={"test": value if test is None else test})
+
+
+# -- names, jobs and the study ---------------------------------------------------------------------------------------
 
 
 def test_names_of_members_mean_what_they_say() -> None:
@@ -90,36 +112,30 @@ def test_names_of_members_mean_what_they_say() -> None:
             head(name, 4)
 
 
-def test_search_and_final_seeds_never_meet() -> None:
+def test_search_and_final_seeds_never_meet(tmp_path: Path) -> None:
     task = Valley(name="valley")
-    search, final = search_jobs(task), final_jobs(task, dict.fromkeys(task.heads, 0.01))
+    _, results = trained(task, tmp_path)
+    search, final = ([t for p in results.trials for t in results.stage(p, stage)] for stage in ("search", "final"))
     assert len(search) == 3 * 3 * 2 and len(final) == 3 * 3
-    assert all(job.is_search and job.seed >= FIRST_SEARCH_SEED for job in search)
-    assert not any(job.is_search for job in final)
+    assert all(trial.config["seed"] >= study.FIRST_SEARCH_SEED for trial in search)
+    assert {trial.config["seed"] for trial in final} == {1, 2, 3}
 
 
-def test_what_is_finished_is_not_trained_again_and_half_a_line_is_nothing(tmp_path: Path) -> None:
+def test_what_is_finished_is_not_trained_again(tmp_path: Path) -> None:
     task = Valley(name="valley")
     assert trained(task, tmp_path, minutes=0.0)[0] is False
-    done, ledger = trained(task, tmp_path)
-    assert done and len(ledger.results) == 18 + 9
-    path = tmp_path / "runs.jsonl"
-    whole = path.read_text()
-    lines = whole.splitlines(keepends=True)
-    path.write_text("".join(lines[:-1]) + lines[-1][:20])  # killed while it wrote
-    done, again = trained(task, tmp_path)
-    assert done and again.results == ledger.results and path.read_text() == whole
+    done, results = trained(task, tmp_path)
+    assert done and results.finished() == 18 + 9
+    done, again = trained(task, tmp_path, minutes=0.0)  # there is nothing that would take time
+    assert done and again == results
 
 
-def test_another_process_or_other_settings_are_refused(tmp_path: Path) -> None:
+def test_other_settings_are_refused_and_another_task_may_join(tmp_path: Path) -> None:
     task, other = Valley(name="valley"), Valley(name="other")
-    ledger = Ledger(tmp_path, [task])
-    with pytest.raises(UserError, match="another process is at work"):
-        Ledger(tmp_path, [task])
-    ledger.lock.release()
-    Ledger(tmp_path, [other]).lock.release()  # another task may join
+    trained(task, tmp_path)
+    assert trained(other, tmp_path)[1].finished() == 2 * (18 + 9)
     with pytest.raises(UserError, match="valley was begun with other settings: seeds was 3, now 4"):
-        Ledger(tmp_path, [replace(task, seeds=4)])
+        trained(replace(task, seeds=4), tmp_path)
     digits = classifier("Adam")
     assert digits.settings["digits"] == digits.digits.checksum and "labels" not in digits.settings
 
@@ -130,8 +146,8 @@ def test_another_process_or_other_settings_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lower", [True, False])
 def test_the_best_rate_the_result_and_the_comparison(tmp_path: Path, lower: bool) -> None:
     task = Valley(name="graphs", lower_is_better=lower)
-    results = trained(task, tmp_path)[1].results
-    assert chosen_rates(task, results) == dict.fromkeys(task.heads, 0.01)
+    _, results = trained(task, tmp_path)
+    assert all(best_rate(rate_means(task, head, results)) == 0.01 for head in task.heads)
     softmax, sigmoid, tailed = findings(task, results)
     sign = -1 if lower else 1
     assert sigmoid.against.difference == pytest.approx(sign * 0.5) and tailed.against.difference == pytest.approx(
@@ -151,32 +167,26 @@ def test_robustness_is_the_share_of_a_tenfold_range() -> None:
     assert robustness(task, {0.001: 9.0, 0.01: 0.0, 0.1: math.inf}) == pytest.approx(1 / 9, abs=0.01)
     assert robustness(task, {0.001: 4.0, 0.01: 0.0, 0.1: 2.0}) == pytest.approx(0.25 + 0.5, abs=0.01)
     assert robustness(task, {0.001: 9.0, 0.01: 9.0, 0.1: 0.0}) == pytest.approx(1 / 9, abs=0.01)  # nothing beyond
-    assert best_rate(replace(task, lower_is_better=False), {0.1: 1.0, 0.2: 3.0, 0.3: 2.0}) == 0.2
 
 
 def test_a_run_that_diverged_is_the_worst_rate_and_no_result(tmp_path: Path) -> None:
     task = Valley(name="valley")
-    results = dict(trained(task, tmp_path)[1].results)
-    lost = Job("valley", TAILED, 0.01, FIRST_SEARCH_SEED)
-    results[lost] = Result(math.nan, math.nan, {})
-    assert chosen_rates(task, results)[TAILED] != 0.01
+    _, results = trained(task, tmp_path)
+    put(results, "valley", Run(TAILED, 0.01, study.FIRST_SEARCH_SEED), math.inf)
+    assert best_rate(rate_means(task, TAILED, results)) != 0.01
     assert [each.head for each in findings(task, results)] == [SOFTMAX, SIGMOID]  # its final seeds were at another rate
 
 
 def test_equal_members_are_ranked_by_robustness_then_by_tail() -> None:
     task = Valley(name="VAE", seeds=3)
 
-    def results(widths: dict[str, float]) -> dict[Job, Result]:
-        found = {}
-        for name in task.heads:
-            for job in search_jobs(replace(task, heads=(name,))):
-                found[job] = Result(abs(math.log10(job.rate / 0.01)) / widths[name], 0.0, {})
-            for seed in (1, 2, 3):
-                found[Job("VAE", name, 0.01, seed)] = Result(0.0, float(seed), {})
-        return found
-
     def first(widths: dict[str, float]) -> str:
-        return candidates({"VAE": (task, findings(task, results(widths)))}, results(widths))[0].head
+        results = results_of(
+            task,
+            search=lambda run: abs(math.log10(run.rate / 0.01)) / widths[run.head],
+            final=lambda head, seed: float(seed),
+        )
+        return candidates({"VAE": (task, findings(task, results))}, results)[0].head
 
     assert first({SOFTMAX: 1, SIGMOID: 0.5, TAILED: 1.0}) == TAILED
     assert first({SOFTMAX: 1, SIGMOID: 1.0, TAILED: 1.0}) == SIGMOID
@@ -186,41 +196,50 @@ def test_equal_members_are_ranked_by_robustness_then_by_tail() -> None:
 def test_a_rate_factor_is_how_far_a_curve_is_shifted(lower: bool) -> None:
     task = Valley(name="VAE", rates=tuple(10 ** (k / 4 - 4) for k in range(13)), lower_is_better=lower)
     best = {SOFTMAX: 0.01, SIGMOID: 0.02, TAILED: 0.005}
-    sign = 1 if lower else -1
-    found = {j: Result(sign * math.log(j.rate / best[j.head]) ** 2, 0.0, {}) for j in search_jobs(task)}
+
+    def results(best: dict[str, float], lost: float = 0.0) -> Results:
+        def search(run: Run) -> float:
+            return task.sign * (math.log(run.rate / best[run.head]) ** 2 + lost * (run.head == TAILED))
+
+        return results_of(task, search=search, final=lambda head, seed: 0.0)
+
+    found = results(best)
     assert rate_factor(task, SOFTMAX, found) == pytest.approx(1)
     assert rate_factor(task, SIGMOID, found) == pytest.approx(2, rel=0.05)  # between tried rates a curve is a line
     assert rate_factor(task, TAILED, found) == pytest.approx(0.5, rel=0.05)
-    never = found | {job: Result(sign * 1e3, 0.0, {}) for job in found if job.head == TAILED}
-    assert rate_factor(task, TAILED, never) == math.inf
+    assert rate_factor(task, TAILED, results(best, lost=1e3)) == math.inf
 
 
 def test_a_member_that_loses_runs_that_softmax_keeps_is_no_default() -> None:
     tasks = [Valley(name=name, seeds=3) for name in ("graphs", "classifier")]
-    found = {}
-    for task in tasks:
-        found |= {job: Result(2.0, 2.0, {}) for job in search_jobs(task)}
-        for job in final_jobs(task, dict.fromkeys(task.heads, task.rates[0])):
-            found[job] = Result(2.0, job.seed - 10.0 * (job.head == TAILED), {})  # TAILED ends lower
+    found = results_of(
+        *tasks,
+        search=lambda run: 2.0 - 0.1 * (run.rate == 0.01),
+        final=lambda head, seed: seed - 10.0 * (head == TAILED),  # TAILED ends lower
+    )
 
     def default() -> str:
         return safest(candidates({task.name: (task, findings(task, found)) for task in tasks}, found))[0].head
 
+    def lost() -> int:
+        softmax, own = (lost_runs(tasks[1], name, found, "search") for name in (SOFTMAX, TAILED))
+        return len(own - softmax)
+
     assert default() == TAILED
-    last = Job("classifier", TAILED, tasks[1].rates[-1], 1000)
-    for wrong in (90.0, math.nan):
-        found[last] = Result(wrong, wrong, {})
-        assert lost_runs(tasks[1], TAILED, found) == 1
+    last = Run(TAILED, tasks[1].rates[-1], 1000)
+    for wrong in (90.0, math.inf):
+        put(found, "classifier", last, wrong)
+        assert lost() == 1
         assert default() == SIGMOID
-    found[last._replace(head=SOFTMAX)] = Result(90.0, 90.0, {})  # softmax loses it too
-    assert lost_runs(tasks[1], TAILED, found) == 0
+    put(found, "classifier", last._replace(head=SOFTMAX), 90.0)  # softmax loses it too
+    assert lost() == 0
     assert default() == TAILED
-    last = Job("classifier", TAILED, tasks[1].rates[0], 1)
-    kept = found[last]
-    found[last] = Result(90.0, 90.0, {})  # a final run
+    last = Run(TAILED, 0.01, 1)
+    put(found, "classifier", last, 90.0)  # a final run
     assert default() == SIGMOID
-    found[last] = kept
-    found[last._replace(task="graphs")] = Result(math.nan, math.nan, {})  # a result that is missing is no good one
+    put(found, "classifier", last, 0.0, -9.0)
+    assert default() == TAILED
+    put(found, "graphs", last, math.inf, math.nan)  # a result that is missing is no good one
     assert default() == SIGMOID
 
 
@@ -246,12 +265,12 @@ def classifier(optimiser: str, kind: str = "MLP") -> Classifier:
 @pytest.mark.parametrize(("optimiser", "rate"), [("Adam", 0.003), pytest.param("SGD", 0.1, marks=pytest.mark.slow)])
 def test_a_stack_of_classifiers_learns_and_is_what_each_is_alone(optimiser: str, rate: float) -> None:
     task = classifier(optimiser)
-    jobs = [Job(task.name, name, rate, seed) for name in (TAILED, SOFTMAX, SIGMOID) for seed in (2, 1)]
+    jobs = [Run(name, rate, seed) for name in (TAILED, SOFTMAX, SIGMOID) for seed in (2, 1)]
     together = task.train(jobs, CPU, lambda *_: None)
-    assert all(result.test < 30 for result in together)  # a guess is wrong in 90
+    assert all(result.metrics["test"] < 30 for result in together)  # a guess is wrong in 90
     alone = [task.train([job], CPU, lambda *_: None)[0] for job in jobs[:3]]
     for one, other in zip(alone, together, strict=False):
-        assert one.test == pytest.approx(other.test, abs=2.0)  # sums are taken in another order
+        assert one.metrics["test"] == pytest.approx(other.metrics["test"], abs=2.0)  # sums are taken in another order
 
 
 def test_one_step_of_a_classifier_is_pytorchs() -> None:
@@ -259,7 +278,7 @@ def test_one_step_of_a_classifier_is_pytorchs() -> None:
         task = replace(classifier(optimiser, "convnet"), epochs=1, batch=440)
         from catnat_lab.tails.classifiers import _Stack, network_of
 
-        stack = _Stack(task, [Job(task.name, SOFTMAX, 0.05, 3)], CPU)
+        stack = _Stack(task, [Run(SOFTMAX, 0.05, 3)], CPU)
         torch.manual_seed(3)
         network = network_of("convnet")
         torch.testing.assert_close(torch.nn.utils.parameters_to_vector(network.parameters()), stack.parameters[0])
@@ -277,12 +296,12 @@ def test_a_stack_that_would_not_end_in_time_is_not_begun(tmp_path: Path, monkeyp
     monkeypatch.setattr(study.time, "monotonic", lambda: clock[0])
 
     class Slow(Valley):
-        def train(self, jobs: Sequence[Job], device: torch.device, progress: Progress) -> list[Result]:
+        def train(self, runs: Sequence[Run], device: torch.device, progress: Progress) -> list[Outcome]:
             clock[0] += 40  # seconds
-            return super().train(jobs, device, progress)
+            return super().train(runs, device, progress)
 
-    done, ledger = trained(Slow(name="slow"), tmp_path, minutes=1.5)  # after two stacks 10 seconds are left
-    assert not done and len(ledger.results) == 2 * Slow(name="slow").at_once
+    done, results = trained(Slow(name="slow"), tmp_path, minutes=1.5)  # after two stacks 10 seconds are left
+    assert not done and results.finished() == 2 * Slow(name="slow").at_once
 
 
 def test_the_command_trains_resumes_and_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -291,14 +310,15 @@ def test_the_command_trains_resumes_and_reports(tmp_path: Path, capsys: pytest.C
     assert "Not finished yet" in capsys.readouterr().out
     assert main(arguments) == 0
     printed = capsys.readouterr().out
-    assert "First by the rule" in printed and printed.strip() == (tmp_path / "tails.md").read_text().strip()
-    lines = (tmp_path / "runs.jsonl").read_text()
-    assert {json.loads(line)["task"] for line in lines.splitlines()} == {
-        f"graphs, theta* = {t}" for t in (0.1, 0.5, 0.9)
-    }
-    assert main(arguments) == 0 and (tmp_path / "runs.jsonl").read_text() == lines
-    (part,) = json.loads((tmp_path / "provenance.json").read_text())  # two of the three have trained nothing
-    assert part["runs"] == len(lines.splitlines()) and "commit" in part
+    text = (tmp_path / "tails.md").read_text()
+    assert "First by the rule" in printed and printed.startswith(text)
+    with Study(tmp_path / "study.db") as held:
+        results = report.load(held)
+    assert set(results.settings) == {f"graphs, theta* = {t}" for t in (0.1, 0.5, 0.9)}
+    assert main(["report", str(tmp_path)]) == 0 and (tmp_path / "tails.md").read_text() == text
+    assert main(arguments) == 0 and (tmp_path / "tails.md").read_text() == text
+    facts = json.loads((tmp_path / "provenance.json").read_text())
+    assert facts["command"].startswith("catnat") and "commit" in facts and "seconds" in facts
     assert (tmp_path / "tails.svg").read_text().startswith("<?xml") and (tmp_path / "tails.csv").exists()
     capsys.readouterr()
     # another task's slice still reports this one's
@@ -315,8 +335,8 @@ def test_every_task_trains_for_a_moment(tmp_path: Path) -> None:
     """All but MNIST's, whose images are not here."""
     for task in presets.tasks_of(("graphs", "policy", "language"), "smoke", None, tmp_path / "corpus.npz"):
         few = replace(task, heads=(SOFTMAX, TAILED), rates=task.rates[:1], search_seeds=1)
-        done, ledger = trained(few, tmp_path / task.name.replace(" ", "-"))
+        done, results = trained(few, tmp_path / task.name.replace(" ", "-"))
         assert done
-        found = findings(few, ledger.results)
+        found = findings(few, results)
         assert [each.head for each in found] == [SOFTMAX, TAILED], task.name
-        page.figure({task.name: (few, found)})
+        report.figure({task.name: (few, found)})

@@ -211,7 +211,7 @@ class RlWatch:
 
 
 @dataclass(frozen=True)
-class Tails:
+class Tails(_Study):
     """How natural should it be? The family from the sigmoid to the paper's natural on many tasks, beside softmax.
 
     Stop it whenever you like: the same command goes on.
@@ -222,14 +222,12 @@ class Tails:
     tasks: tuple[str, ...] = ("graphs", "vae", "classifier", "policy", "language")
     """Of graphs, vae, classifier, policy and language, in the order they are to be trained."""
     output: Path = Path("runs/tails")
-    """Folder of the runs, the tables and the figure."""
+    """Folder of the study's database, the tables and the figure."""
     digits: Path | None = None
     """Folder with MNIST's four IDX files."""
     corpus: Path | None = None
     """File of the language model's tokens; by default it is made of Python's own source code, in the output folder."""
-    device: str = "auto"
-    """cpu, cuda, cuda:1 ...; auto takes a GPU where there is one."""
-    minutes: float = 1e9
+    minutes: float | None = None
     """Begin no stack of runs that would not end in time, judged by the task's last one; its first one is not judged."""
 
 

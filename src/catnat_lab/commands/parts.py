@@ -125,9 +125,9 @@ def run_study(
     ``check`` may refuse a study that was begun otherwise.
     """
     with Study(options.storage or output / DATABASE, conduct=True, tell=say) as study:
-        plan = experiment.plan.grown(begin(experiment, study))  # it may be more than is asked for now
+        whole = experiment.grown(begin(experiment, study))
         check(study)
-        _train(replace(experiment, plan=plan), study, options, output, device, batch, facts or {})  # type: ignore[type-var]
+        _train(whole, study, options, output, device, batch, facts or {})
         report_on(study, output)
 
 
@@ -188,7 +188,8 @@ def show(write_report: Callable[[Any, Path], Path], tables: Sequence[Table], res
     console = Console(width=None if sys.stdout.isatty() else 120)
     for table in tables:
         console.print(terminal(table))
-    console.print(f"\n{verdict(judge(tables[0]))}", markup=False, highlight=False)
+    if tables:
+        console.print(f"\n{verdict(judge(tables[0]))}", markup=False, highlight=False)
     if "peak GPU memory" in results.provenance:
         console.print(f"peak GPU memory: {results.provenance['peak GPU memory']}")
     console.print(f"report: {page}", soft_wrap=True)

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from catnat_lab.experiment import silent
 from catnat_lab.gsl.data import Dataset, glorot
 from catnat_lab.gsl.energy import Baseline, energy, predict, weighted_log_prob, weights
-from catnat_lab.heads import by_head
+from catnat_lab.heads import by_head, sorted_by_head
 
 START = 0.1  # every theta starts uniform in (0, START)
 CHUNK = 25  # steps for which random numbers are drawn at once; part of a run's stream, so a constant
@@ -112,18 +113,17 @@ class Streams:
         return torch.stack([torch.randperm(count, generator=g, device=self.device) for g in self.generators])
 
 
+@sorted_by_head
 def train(
     runs: Sequence[Run],
     budget: Budget,
     device: torch.device | str = "cpu",
     *,
     dtype: torch.dtype = torch.float32,
-    on_step: Callable[[int, int], None] | None = None,
+    on_step: Callable[[int, int], None] = silent,
 ) -> list[Outcome]:
     """Train all runs side by side and judge them on their test sets, in the order they came."""
     device = torch.device(device)
-    order = sorted(range(len(runs)), key=lambda i: runs[i].head)
-    runs = [runs[i] for i in order]
     data = _Data(runs, device, dtype)
     stack, streams = Stack(runs, device, dtype), Streams(runs, device, dtype)
     baseline = Baseline(budget.baseline)
@@ -150,17 +150,16 @@ def train(
             for key, value in zip(curve, (step + 1, losses / batches, judged["es"], judged["theta_mae"]), strict=True):
                 curve[key].append(torch.as_tensor(value, dtype=dtype).cpu().expand(len(runs)))
             losses.zero_()
-        if on_step is not None:
-            on_step(step + 1, total)
+        on_step(step + 1, total)
     test = judge(stack, streams, data, data.test, budget.graphs)
     test["validation_es"] = judge(stack, streams, data, data.validation, budget.choice_graphs)["es"]
     theta = stack.log_probs().detach()[..., 1].exp().cpu()
     curves = {key: torch.stack(values, -1) for key, values in curve.items() if values}  # [R, epochs]
-    outcomes: dict[int, Outcome] = {}
-    for row, place in enumerate(order):
+    outcomes = []
+    for row in range(len(runs)):
         metrics = {key: float(value[row]) for key, value in test.items()}
-        outcomes[place] = Outcome(metrics, theta[row].tolist(), {k: v[row].tolist() for k, v in curves.items()})
-    return [outcomes[i] for i in range(len(runs))]
+        outcomes.append(Outcome(metrics, theta[row].tolist(), {k: v[row].tolist() for k, v in curves.items()}))
+    return outcomes
 
 
 class _Data:

@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
-from catnat_lab.tails.jobs import Job, Progress, Result, Task
+from catnat_lab.experiment import Outcome
+from catnat_lab.tails import tasks
+from catnat_lab.tails.tasks import Progress, Task
 from catnat_lab.vae.data import Images, images_of
 from catnat_lab.vae.digits import Digits
 from catnat_lab.vae.stack import Run
@@ -24,18 +27,12 @@ class Autoencoder(Task):
     seeds: int = 5
     at_once: int = 64
 
-    def train(self, jobs: Sequence[Job], device: torch.device, progress: Progress) -> list[Result]:
-        runs = [Run(self.data, job.head, job.rate, job.seed) for job in jobs]
-        outcomes = train(
-            runs,
-            self.plan,
-            self.images,
-            (self.data,),
-            device,
-            on_step=lambda done, total: progress(self.name, done, total),
-        )
+    def train(self, runs: Sequence[tasks.Run], device: torch.device, progress: Progress) -> list[Outcome]:
+        own = [Run(self.data, *run) for run in runs]
+        told = partial(progress, self.name)
         sign = -1 if self.judged.startswith("elbo") else 1
-        return [Result(value_of(each), sign * each.metrics[self.judged], {}) for each in outcomes]
+        outcomes = train(own, self.plan, self.images, (self.data,), device, on_step=told)
+        return [Outcome(value_of(each), {"test": sign * each.metrics[self.judged]}, {}) for each in outcomes]
 
 
 def convolutional(digits: Digits, steps: int = 20_000, samples: int = 64) -> Autoencoder:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 import numpy as np
@@ -11,8 +12,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from catnat_lab.devices import tensor_cores
-from catnat_lab.heads import by_head
-from catnat_lab.tails.jobs import Job, Progress, Result, Task
+from catnat_lab.experiment import Outcome
+from catnat_lab.heads import by_head, sorted_by_head
+from catnat_lab.tails.tasks import Progress, Run, Task
 from catnat_lab.vae.adam import adam_step
 from catnat_lab.vae.digits import Digits
 
@@ -61,30 +63,33 @@ class Classifier(Task):
         name = f"classifier, {kind}, {optimiser}"
         return cls(name=name, digits=digits, labels=labels, kind=kind, optimiser=optimiser, rates=RATES[optimiser])
 
-    def train(self, jobs: Sequence[Job], device: torch.device, progress: Progress) -> list[Result]:
-        places = sorted(range(len(jobs)), key=lambda i: jobs[i].head)
-        stack = _Stack(self, [jobs[i] for i in places], device)
-        with tensor_cores():
-            stack.train(lambda done, total: progress(self.name, done, total))
-            validation, test = (stack.errors(part) for part in (stack.validation, stack.test))
-        found = {place: Result(validation[row], test[row], {}) for row, place in enumerate(places)}
-        return [found[i] for i in range(len(jobs))]
+    def train(self, runs: Sequence[Run], device: torch.device, progress: Progress) -> list[Outcome]:
+        return _train(runs, self, device, progress)
+
+
+@sorted_by_head
+def _train(runs: Sequence[Run], task: Classifier, device: torch.device, progress: Progress) -> list[Outcome]:
+    stack = _Stack(task, runs, device)
+    with tensor_cores():
+        stack.train(partial(progress, task.name))
+        found = zip(stack.errors(stack.validation), stack.errors(stack.test), strict=True)
+    return [Outcome(validation, {"test": test}, {}) for validation, test in found]
 
 
 class _Stack:
     """Runs sorted by head, so that each head sees a slice of them."""
 
-    def __init__(self, task: Classifier, jobs: Sequence[Job], device: torch.device) -> None:
+    def __init__(self, task: Classifier, runs: Sequence[Run], device: torch.device) -> None:
         self.task, self.device = task, device
         self.network = network_of(task.kind).to(device)
         shapes = {name: p.shape for name, p in self.network.named_parameters()}
         self.shapes, self.sizes = shapes, [shape.numel() for shape in shapes.values()]
-        self.parameters = torch.stack([self._start(job.seed) for job in jobs]).to(device).requires_grad_()
+        self.parameters = torch.stack([self._start(run.seed) for run in runs]).to(device).requires_grad_()
         self.mean, self.square = (torch.zeros_like(self.parameters, requires_grad=False) for _ in range(2))
-        self.rates = torch.tensor([[job.rate] for job in jobs], device=device)
-        self.slices = by_head([job.head for job in jobs], CLASSES)
-        self.seeds = sorted({job.seed for job in jobs})
-        self.which = torch.tensor([self.seeds.index(job.seed) for job in jobs], device=device)
+        self.rates = torch.tensor([[run.rate] for run in runs], device=device)
+        self.slices = by_head([run.head for run in runs], CLASSES)
+        self.seeds = sorted({run.seed for run in runs})
+        self.which = torch.tensor([self.seeds.index(run.seed) for run in runs], device=device)
         images = task.digits.train, task.digits.test
         train, test = ((x.to(device), y.to(device)) for x, y in zip(images, task.labels, strict=True))
         kept = len(train[0]) - len(train[0]) // HELD_OUT

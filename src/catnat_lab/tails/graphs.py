@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Self
 
 import torch
 
+from catnat_lab.experiment import Outcome
 from catnat_lab.gsl.data import Dataset, make_dataset
-from catnat_lab.gsl.train import Budget, Outcome, Run, train, value_of
-from catnat_lab.tails.jobs import Job, Progress, Result, Task
+from catnat_lab.gsl.train import Budget, Run, train, value_of
+from catnat_lab.tails import tasks
+from catnat_lab.tails.tasks import Progress, Task
 
 LOST = 0.5  # an edge that is there counts as lost below this share of its probability
 
@@ -41,14 +43,12 @@ class Graphs(Task):
         """Drawn once: the same for all runs."""
         return make_dataset(self.theta, communities=self.communities, pairs=self.pairs)
 
-    def train(self, jobs: Sequence[Job], device: torch.device, progress: Progress) -> list[Result]:
-        runs = [Run(self.dataset, job.head, job.rate, job.seed) for job in jobs]
+    def train(self, runs: Sequence[tasks.Run], device: torch.device, progress: Progress) -> list[Outcome]:
         budget = Budget(self.epochs, self.batch, self.graphs, self.choice_graphs)
-        outcomes = train(runs, budget, device, on_step=lambda done, total: progress(self.name, done, total))
-        return [self._result(outcome) for outcome in outcomes]
-
-    def _result(self, outcome: Outcome) -> Result:
-        true = self.dataset.theta.flatten()
-        lost = ((torch.tensor(outcome.theta) < LOST * true) & (true > 0)).sum()
-        more = {"theta-MAE": outcome.metrics["theta_mae"], "lost edges": float(lost)}
-        return Result(value_of(outcome), outcome.metrics["es"], more)
+        own = [Run(self.dataset, *run) for run in runs]
+        true, found = self.dataset.theta.flatten(), []
+        for each in train(own, budget, device, on_step=partial(progress, self.name)):
+            lost = ((torch.tensor(each.theta) < LOST * true) & (true > 0)).sum()
+            metrics = {"test": each.metrics["es"], "theta-MAE": each.metrics["theta_mae"], "lost edges": float(lost)}
+            found.append(Outcome(value_of(each), metrics, {}))
+        return found

@@ -18,8 +18,9 @@ import catnat
 import catnat.torch as ct
 from catnat_lab.devices import tensor_cores
 from catnat_lab.errors import UserError
+from catnat_lab.experiment import Outcome
 from catnat_lab.heads import activation_of, tail_head
-from catnat_lab.tails.jobs import SOFTMAX, TAILS, Job, Progress, Result, Task
+from catnat_lab.tails.tasks import SOFTMAX, TAILS, Progress, Run, Task
 
 HELD_OUT = 20  # one part in so many is for validation, and one for the test
 LEAST = 100_000  # characters of a corpus
@@ -143,35 +144,35 @@ class Language(Task):
         """Tokens that are alike share a subtree."""
         return catnat.Tree.cluster(self.corpus.vectors)
 
-    def train(self, jobs: Sequence[Job], device: torch.device, progress: Progress) -> list[Result]:
+    def train(self, runs: Sequence[Run], device: torch.device, progress: Progress) -> list[Outcome]:
         with tensor_cores():
-            return [self._train(job, device, progress) for job in jobs]
+            return [self._train(run, device, progress) for run in runs]
 
-    def _train(self, job: Job, device: torch.device, progress: Progress) -> Result:
+    def _train(self, run: Run, device: torch.device, progress: Progress) -> Outcome:
         tokens = torch.from_numpy(self.corpus.tokens).to(device)
         held = len(tokens) // HELD_OUT
         train, validation, test = tokens[: -2 * held], tokens[-2 * held : -held], tokens[-held:]
-        activation = activation_of(job.head)
+        activation = activation_of(run.head)
         pi = None if activation is None else catnat.Parameterization(self.classes, activation, self.tree)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(job.seed)
+            torch.manual_seed(run.seed)
             scores = self.classes - (pi is not None)
             model = Model(self.classes, scores, self.width, self.layers, self.length).to(device)
-        optimiser = torch.optim.Adam(model.parameters(), job.rate)
-        stream = torch.Generator().manual_seed(job.seed)
+        optimiser = torch.optim.Adam(model.parameters(), run.rate)
+        stream = torch.Generator().manual_seed(run.seed)
         within = torch.arange(self.length + 1, device=device)
         for step in range(self.steps):
             starts = torch.randint(len(train) - self.length, (self.batch, 1), generator=stream).to(device)
             ids = train[starts + within].long()
             for group in optimiser.param_groups:  # warm up, then fall to nothing
-                group["lr"] = job.rate * min(1, (step + 1) / 100) * (1 - step / self.steps)
+                group["lr"] = run.rate * min(1, (step + 1) / 100) * (1 - step / self.steps)
             optimiser.zero_grad()
             loss = _loss(model(ids[:, :-1]), ids[:, 1:], pi)
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimiser.step()
-            progress(f"{self.name}, {job.head}", step + 1, self.steps)
-        return Result(self._judge(model, validation, pi), self._judge(model, test, pi), {})
+            progress(f"{self.name}, {run.head}", step + 1, self.steps)
+        return Outcome(self._judge(model, validation, pi), {"test": self._judge(model, test, pi)}, {})
 
     @torch.no_grad()
     def _judge(self, model: Model, tokens: Tensor, pi: catnat.Parameterization | None) -> float:

@@ -1,6 +1,5 @@
 """A policy: PPO on MinAtar in JAX. A program is compiled for every head, so all stacks of a head have one size."""
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +8,9 @@ from typing import Self
 
 import torch
 
+from catnat_lab import experiment
 from catnat_lab.heads import tail_head
-from catnat_lab.tails.jobs import PAPER, SIGMOID, SOFTMAX, Job, Progress, Result, Task
+from catnat_lab.tails.tasks import PAPER, SIGMOID, SOFTMAX, Progress, Run, Task
 
 # A tenth, or so, of what a good policy reaches.
 TOLERANCES = {"Breakout": 1.0, "Asterix": 1.5, "Seaquest": 1.0}
@@ -33,25 +33,25 @@ class Policy(Task):
     def of(cls, game: str) -> Self:
         return cls(name=f"policy, MinAtar {game}", game=game, tolerance=TOLERANCES[game])
 
-    def train(self, jobs: Sequence[Job], device: torch.device, progress: Progress) -> list[Result]:
-        """The jobs of every head side by side. JAX takes the GPU where it finds one."""
+    def train(self, runs: Sequence[Run], device: torch.device, progress: Progress) -> list[experiment.Outcome]:
+        """The runs of every head side by side. JAX takes the GPU where it finds one."""
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # PyTorch wants some of the GPU too
         import jax.numpy as jnp  # here: the other tasks need no JAX
 
         from catnat_lab.rl.minatar import Outcome, program
         from catnat_lab.rl.settings import MinAtarSettings
 
-        found: dict[Job, Result] = {}
-        for head, group in groupby(sorted(jobs, key=lambda job: job.head), key=lambda job: job.head):
+        found: dict[Run, experiment.Outcome] = {}
+        for head, group in groupby(sorted(runs, key=lambda run: run.head), key=lambda run: run.head):
             some = list(group)
             settings = MinAtarSettings(self.game, head, self.steps, self.envs)
             training = program(settings)
-            state = training.begin(jnp.array([job.seed for job in some]))
-            outcome, rates = Outcome.nothing(len(some), settings.updates), jnp.array([job.rate for job in some])
+            state = training.begin(jnp.array([run.seed for run in some]))
+            outcome, rates = Outcome.nothing(len(some), settings.updates), jnp.array([run.rate for run in some])
             for done in range(settings.updates):
                 state, told = training.update(state, rates, settings.updates)
                 outcome.add(done, told)
                 progress(f"{self.name}, {head}", done + 1, settings.updates)
-            for job, score in zip(some, outcome.scores(), strict=True):
-                found[job] = Result(score if math.isfinite(score) else -math.inf, score, {})
-        return [found[job] for job in jobs]
+            for run, score in zip(some, outcome.scores(), strict=True):
+                found[run] = experiment.Outcome(-score, {"test": score}, {})
+        return [found[run] for run in runs]

@@ -20,45 +20,39 @@ is best.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from catnat_lab.experiment import Finished, Results
 from catnat_lab.heads import activation_of
+from catnat_lab.rates import by_rate
 from catnat_lab.stats import Comparison, compare_all, summarize
-from catnat_lab.tails.jobs import FAMILY, SOFTMAX, Job, Outline, Result
+from catnat_lab.tails.tasks import FAMILY, SOFTMAX, Outline
 
+ERROR = "theta-MAE"
 POINTS = 1001  # of the tenfold range
 DECIDE = ("graphs", "VAE")  # the tasks whose results decide who qualifies
+MORE = (ERROR, "lost edges")  # what graphs tell besides
 LOST = 50.0  # per cent of a classifier's images wrong
 
-Results = Mapping[Job, Result]
+
+def rate_means(task: Outline, head: str, results: Results, measure: str | None = None) -> dict[float, float]:
+    """By rate, where all search seeds are there, the mean of their values or of a measure; lower values are better."""
+    tried = results.stage((task.name, head), "search")
+    seeds = Counter(trial.config["rate"] for trial in tried)
+    return {rate: mean for rate, mean in by_rate(tried, measure).items() if seeds[rate] == task.search_seeds}
 
 
-def rate_means(task: Outline, head: str, results: Results) -> dict[float, float]:
-    """Mean validation result of the search seeds by rate, where all of them are there; a diverged run makes it bad."""
-    worst = math.inf if task.lower_is_better else -math.inf
-    found = {}
-    for rate in task.rates:
-        values = [r.validation for j, r in results.items() if j[:3] == (task.name, head, rate) and j.is_search]
-        if len(values) == task.search_seeds:
-            found[rate] = float(np.mean(values)) if all(map(math.isfinite, values)) else worst
-    return found
-
-
-def best_rate(task: Outline, means: Mapping[float, float]) -> float:
-    pick = min if task.lower_is_better else max
-    return pick(means, key=means.__getitem__)
-
-
-def chosen_rates(task: Outline, results: Results) -> dict[str, float]:
-    return {head: best_rate(task, rate_means(task, head, results)) for head in task.heads}
+def best_rate(means: Mapping[float, float]) -> float:
+    return min(means, key=means.__getitem__)
 
 
 def robustness(task: Outline, means: Mapping[float, float]) -> float:
     """The share of the tenfold range around the best rate that is as good as it, within the task's tolerance."""
-    best = best_rate(task, means)
+    best = best_rate(means)
     rates = sorted(means)
     worse = [abs(means[rate] - means[best]) for rate in rates]  # how much, infinite for a rate that diverged
     points = np.log10(best) + np.linspace(-0.5, 0.5, POINTS)
@@ -73,15 +67,14 @@ def rate_factor(task: Outline, head: str, results: Results) -> float:
     Infinite where the head ends there at none of its rates, 0 where it is ahead at the smallest of them already.
     """
     softmax, own = rate_means(task, SOFTMAX, results), rate_means(task, head, results)
-    below = [rate for rate in softmax if rate < best_rate(task, softmax)] if len(softmax) == len(task.rates) else []
+    below = [rate for rate in softmax if rate < best_rate(softmax)] if len(softmax) == len(task.rates) else []
     if len(own) < len(task.rates) or not below:
         return math.nan
-    sign = 1 if task.lower_is_better else -1
-    rising = [rate for rate in sorted(own) if rate <= best_rate(task, own)]  # while more is better
-    there = np.minimum.accumulate([sign * own[rate] for rate in rising])  # a step back is noise
+    rising = [rate for rate in own if rate <= best_rate(own)]  # while more is better
+    there = np.minimum.accumulate([own[rate] for rate in rising])  # a step back is noise
     factors = []
     for rate in below:
-        wanted = sign * softmax[rate]
+        wanted = softmax[rate]
         if wanted < there[-1] or wanted > there[0]:
             factors.append(math.inf if wanted < there[-1] else 0.0)
         else:
@@ -102,53 +95,41 @@ class Finding:
 
 def findings(task: Outline, results: Results) -> list[Finding]:
     """All heads of a task whose runs are all there; none where softmax's are not."""
-    values: dict[str, tuple[float, ...]] = {}
-    more: dict[str, dict[str, tuple[float, ...]]] = {}
     means = {head: rate_means(task, head, results) for head in task.heads}
-    means = {head: found for head, found in means.items() if len(found) == len(task.rates)}
-    for head, found in means.items():
-        rate = best_rate(task, found)
-        jobs = [Job(task.name, head, rate, seed) for seed in range(1, task.seeds + 1)]
-        if all(job in results and math.isfinite(results[job].test) for job in jobs):
-            values[head] = tuple(results[job].test for job in jobs)
-            more[head] = {name: tuple(results[job].more[name] for job in jobs) for name in results[jobs[0]].more}
-    if SOFTMAX not in values:
+    best = {head: best_rate(found) for head, found in means.items() if len(found) == len(task.rates)}
+    finals: dict[str, list[Finished]] = {}
+    for head, rate in best.items():
+        final = [trial for trial in results.stage((task.name, head), "final") if trial.config["rate"] == rate]
+        if len(final) == task.seeds and all(math.isfinite(trial.metrics["test"]) for trial in final):
+            finals[head] = final
+    if SOFTMAX not in finals:
         return []
+    values = {head: tuple(trial.metrics["test"] for trial in final) for head, final in finals.items()}
+    more = {
+        head: {name: tuple(trial.metrics[name] for trial in final) for name in MORE if name in final[0].metrics}
+        for head, final in finals.items()
+    }
     against = compare_all({head: (own, values[SOFTMAX]) for head, own in values.items() if head != SOFTMAX})
     against[SOFTMAX] = Comparison(0.0, 0.0, 0.0, 0.0, 1.0)
-    rates = {head: best_rate(task, means[head]) for head in values}
     ends = min(task.rates), max(task.rates)
     return [
-        Finding(head, rates[head], rates[head] in ends, own, robustness(task, means[head]), against[head], more[head])
+        Finding(head, best[head], best[head] in ends, own, robustness(task, means[head]), against[head], more[head])
         for head, own in values.items()
     ]
 
 
 def qualifies(task: Outline, found: Finding, every: Sequence[Finding]) -> bool:
     """Whether a member of the family is within one standard error of the best member."""
-    sign = 1 if task.lower_is_better else -1
     members = [each for each in every if each.head in FAMILY]
-    best = min(members, key=lambda each: sign * summarize(each.values).mean)
-    worse = [sign * (a - b) for a, b in zip(found.values, best.values, strict=True)]
-    spread = summarize(worse)
+    best = min(members, key=lambda each: task.sign * summarize(each.values).mean)
+    spread = summarize([task.sign * (a - b) for a, b in zip(found.values, best.values, strict=True)])
     return spread.mean <= spread.std / math.sqrt(spread.count)
 
 
-def lost_runs(task: Outline, head: str, results: Results) -> int:
-    """A classifier's search runs that diverged or learned little, where softmax's of the same rate and seed did not."""
-    pairs = [(job, job._replace(head=SOFTMAX)) for job in results if job[:2] == (task.name, head) and job.is_search]
-    kept = [(own, softmax) for own, softmax in pairs if softmax in results and not is_lost(results[softmax])]
-    return sum(is_lost(results[own]) for own, _ in kept)
-
-
-def lost_finals(task: Outline, head: str, results: Results) -> int:
-    """A classifier's final runs that did, at the rate that was chosen."""
-    final = [job for job in results if job[:2] == (task.name, head) and not job.is_search]
-    return sum(is_lost(results[job]) for job in final)
-
-
-def is_lost(result: Result) -> bool:
-    return not result.validation <= LOST  # nor a number
+def lost_runs(task: Outline, head: str, results: Results, stage: str) -> set[tuple[float, int]]:
+    """By rate and seed, a classifier's runs that diverged or learned little."""
+    found = results.stage((task.name, head), stage)
+    return {(trial.config["rate"], trial.config["seed"]) for trial in found if trial.value > LOST}
 
 
 @dataclass(frozen=True)
@@ -174,19 +155,21 @@ def candidates(found: Mapping[str, tuple[Outline, list[Finding]]], results: Resu
         passed = sum(qualifies(tasks[name], own[name], begun[name][1]) for name in counted if name in own)
         least = min(each.robustness for each in own.values())
         classifiers = [task for name, task in tasks.items() if name.startswith("classifier")]
-        lost = sum(lost_runs(task, head, results) for task in classifiers)
-        lost_last = sum(lost_finals(task, head, results) for task in classifiers)
+        lost = [
+            lost_runs(task, head, results, "search") - lost_runs(task, SOFTMAX, results, "search")
+            for task in classifiers
+        ]
+        finals = [lost_runs(task, head, results, "final") for task in classifiers]
         # a task whose final runs are not all there, or not all numbers, is the worst there is
         worst = max((_behind(*begun[name], own[name]) if name in own else math.inf for name in counted), default=0.0)
-        result.append(Candidate(head, passed, least, lost, lost_last, worst))
+        result.append(Candidate(head, passed, least, sum(map(len, lost)), sum(map(len, finals)), worst))
     return sorted(result, key=lambda each: (-each.qualified, -each.least, *_tameness(each)))
 
 
 def _behind(task: Outline, every: Sequence[Finding], found: Finding) -> float:
     """How far behind the best member, in tolerances."""
-    sign = 1 if task.lower_is_better else -1
-    best = min(sign * summarize(each.values).mean for each in every if each.head in FAMILY)
-    return (sign * summarize(found.values).mean - best) / task.tolerance
+    best = min(task.sign * summarize(each.values).mean for each in every if each.head in FAMILY)
+    return (task.sign * summarize(found.values).mean - best) / task.tolerance
 
 
 def _tameness(candidate: Candidate) -> tuple[float, float]:

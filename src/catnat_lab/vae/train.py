@@ -18,6 +18,8 @@ from torch import Tensor
 from catnat_lab.checkpoint import Checkpoint, random_streams, set_random_streams
 from catnat_lab.devices import Repeated, on_device, tensor_cores
 from catnat_lab.errors import UserError
+from catnat_lab.experiment import silent
+from catnat_lab.heads import sorted_by_head
 from catnat_lab.vae.data import Images, as_pixels
 from catnat_lab.vae.judge import judge
 from catnat_lab.vae.networks import NETWORKS
@@ -100,6 +102,7 @@ class Trainer:
         return self.stack.outside_shares(self.stack.scores(x, self.stack.views(), training=False))
 
 
+@sorted_by_head
 def train(
     runs: Sequence[Run],
     plan: Plan,
@@ -108,12 +111,10 @@ def train(
     device: torch.device | str = "cpu",
     *,
     saved: Checkpoint | None = None,
-    on_step: Callable[[int, int], None] | None = None,
+    on_step: Callable[[int, int], None] = silent,
 ) -> list[Outcome]:
     """Train all runs side by side and judge them, in the order they came. With a checkpoint, a killed call goes on."""
     device = torch.device(device)
-    order = sorted(range(len(runs)), key=lambda i: runs[i].head)
-    runs = [runs[i] for i in order]
     torch.manual_seed(_seed_of(plan, runs))
     trainer = Trainer(runs, plan, images, variants, device)
     done, curve = 0, new_curve()
@@ -129,19 +130,19 @@ def train(
             trainer.step(step)
             if (step + 1) % every == 0 or step + 1 == plan.steps:
                 _add_point(curve, trainer, step + 1)
-            if on_step is not None and (step == done or (step + 1) % TOLD_EVERY == 0 or step + 1 == plan.steps):
+            if step == done or (step + 1) % TOLD_EVERY == 0 or step + 1 == plan.steps:
                 on_step(step + 1, plan.steps)
             if saved is not None and time.monotonic() - at > SAVED_EVERY:
                 saved.save({"done": step + 1, "curve": curve}, trainer.state() | random_streams(device))
                 at = time.monotonic()
         metrics = {"validation": -trainer.validate()["elbo"], **(trainer.test() if plan.samples else {})}
-    outcomes: dict[int, Outcome] = {}
-    for row, place in enumerate(order):
+    outcomes = []
+    for row in range(len(runs)):
         found = {key: float(value[row]) for key, value in metrics.items()}
         model = {key: value[row].clone() for key, value in trainer.stack.trained().items()}
         points = {key: [point[row] for point in points] for key, points in curve.items()}
-        outcomes[place] = Outcome(found, points, model)
-    return [outcomes[i] for i in range(len(runs))]
+        outcomes.append(Outcome(found, points, model))
+    return outcomes
 
 
 def value_of(outcome: Outcome) -> float:

@@ -2,21 +2,47 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from catnat_lab.experiment import Results
 from catnat_lab.heads import DEFAULT
 from catnat_lab.report.figures import Strip, draw_differences
-from catnat_lab.report.table import ALPHA, grid
+from catnat_lab.report.page import as_csv, write
+from catnat_lab.report.table import ALPHA, Table, grid
 from catnat_lab.stats import Comparison, compare_all, summarize
-from catnat_lab.tails.jobs import PAPER, SIGMOID, SOFTMAX, Outline
-from catnat_lab.tails.verdict import DECIDE, LOST, Finding, Results, candidates, rate_factor, rate_means, safest
+from catnat_lab.studies import Study
+from catnat_lab.tails.study import NOTE, study_name
+from catnat_lab.tails.tasks import PAPER, SIGMOID, SOFTMAX, Outline, outline_of
+from catnat_lab.tails.verdict import DECIDE, ERROR, LOST, Finding, candidates, findings, rate_factor, rate_means, safest
 
 NAMES = {SIGMOID: "sigmoid", DEFAULT: "default", PAPER: "the paper's natural"}
 LOOKS = {SIGMOID: "catnat-sigmoid", DEFAULT: "catnat", PAPER: "catnat-natural"}  # in the figure
-ERROR = "theta-MAE"
 MEANS = "mean ± standard deviation over the final seeds"
 Found = Mapping[str, tuple[Outline, list[Finding]]]
+
+
+def load(study: Study) -> Results:
+    settings = study.note(NOTE)
+    places = [(name, head) for name, task in settings.items() for head in task["heads"]]
+    trials = {place: study.finished(study_name(*place)) for place in places}
+    return Results(settings, dict(trials), study.note("tails provenance") or {})
+
+
+def tables_of(results: Results) -> list[Table]:
+    return []  # it has tables of its own
+
+
+def write_report(results: Results, folder: Path) -> Path:
+    """Write tails.md, which is printed too, the numbers and the figure."""
+    tasks = map(outline_of, results.settings.values())
+    found = {task.name: (task, findings(task, results)) for task in tasks}
+    text = markdown(found, results)
+    write(folder / "tails.csv", as_csv(values_of(found, results)))
+    figure(found).savefig(folder / "tails.svg", facecolor="white")
+    print(text)
+    return write(folder / "tails.md", text)
 
 
 def markdown(found: Found, results: Results) -> str:
@@ -71,24 +97,15 @@ def _table(every: Sequence[Finding], task: Outline, results: Results) -> Iterato
         rows.append([each.head, rate, _mean(each.values), *against, *more])
     yield grid(rows, names=1)
     absent = [head for head in task.heads if head not in {each.head for each in every}]
-    final = {h: sum(job[:2] == (task.name, h) and not job.is_search for job in results) for h in absent}
+    final = {head: len(results.stage((task.name, head), "final")) for head in absent}
     for told, is_there in (("Not finished", False), ("With a final run that diverged", True)):
         if heads := [head for head in absent if (final[head] >= task.seeds) == is_there]:
             yield f"{told}: {', '.join(heads)}."
     if ERROR in every[0].more:
-        least = {head: min(errors) for head in task.heads if (errors := _errors(task, head, results))}
+        errors = {head: rate_means(task, head, results, ERROR).values() for head in task.heads}
+        least = {head: min(finite) for head, some in errors.items() if (finite := [*filter(math.isfinite, some)])}
         told = ", ".join(f"{head} {error:.4f}" for head, error in least.items())
         yield f"The least {ERROR} of all rates, the mean over the search seeds: {told}."
-
-
-def _errors(task: Outline, head: str, results: Results) -> list[float]:
-    """The mean error of theta of every rate."""
-    found = []
-    for rate in task.rates:
-        some = [r.more[ERROR] for job, r in results.items() if job[:3] == (task.name, head, rate) and job.is_search]
-        if len(some) == task.search_seeds and all(map(math.isfinite, some)):
-            found.append(sum(some) / len(some))
-    return found
 
 
 def _rates(found: Found, results: Results) -> Iterator[str]:
@@ -147,7 +164,7 @@ def values_of(found: Found, results: Results) -> Iterator[dict[str, object]]:
         finals = {each.head: each for each in every}
         for head in task.heads:
             for rate, value in rate_means(task, head, results).items():
-                row = {"task": task.name, "head": head, "rate": rate, "validation": value}
+                row = {"task": task.name, "head": head, "rate": rate, "validation": task.sign * value}
                 names = ("final mean", "final std", "final seeds", "robustness")
                 final: list[object] = [""] * 4
                 if head in finals and finals[head].rate == rate:

@@ -3,10 +3,12 @@
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+Setting = TypeVar("Setting")
 WARM_UP = 3  # calls before a graph is captured, as PyTorch asks for; they are taken back
 
 
@@ -16,26 +18,25 @@ def on_device(device: torch.device) -> AbstractContextManager[object]:
 
 
 @contextmanager
-def tensor_cores() -> Iterator[None]:
+def _held(get: Callable[[], Setting], put: Callable[[Setting], object], value: Setting) -> Iterator[None]:
+    """A setting of torch's has this value meanwhile."""
+    before = get()
+    put(value)
+    try:
+        yield
+    finally:
+        put(before)
+
+
+def tensor_cores() -> AbstractContextManager[None]:
     """Matrix products in TF32 on a GPU, while training and judging: half the time, and the noise is far above it."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+    return _held(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "high")
 
 
-@contextmanager
-def one_thread(device: torch.device) -> Iterator[None]:
+def one_thread(device: torch.device) -> AbstractContextManager[None]:
     """With a GPU: torch's own threads, which spin for a while after every use, leave the cores to others."""
-    before = torch.get_num_threads()
-    if device.type == "cuda":
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    threads = 1 if device.type == "cuda" else torch.get_num_threads()
+    return _held(torch.get_num_threads, torch.set_num_threads, threads)
 
 
 @contextmanager

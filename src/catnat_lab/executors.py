@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from typing import Any, Protocol, cast
 
 from catnat_lab.errors import UserError
@@ -25,7 +26,7 @@ from catnat_lab.studies import Study
 
 TRIES = 3
 NOW = "now"  # the note that says what is being trained
-ENDS: dict[str, type[Exception]] = {"user": UserError, "time": TimeIsUp, "system": OSError}  # trying again is no use
+ENDS = (UserError, TimeIsUp, OSError)  # trying again is no use
 Trained = tuple[Job, Outcome | str]  # or why it failed
 
 
@@ -98,14 +99,12 @@ class _Batch:
         del self.left[job]
         return job, outcome
 
-    def is_over(self) -> bool:
-        """Whether to give it up, now that it failed once more."""
-        self.tries += 1
-        return self.tries >= TRIES
-
-    def given_up(self, reason: str) -> Iterator[Trained]:
-        for job in self.left:
-            yield job, reason
+    def failed(self, reason: str, tries: int = 1) -> list[Trained]:
+        """Note that it has failed; what is left is given up when that was once too often."""
+        self.tries += tries
+        given_up: list[Trained] = [(job, reason) for job in self.left] if self.tries >= TRIES else []
+        self.left = {} if given_up else self.left
+        return given_up
 
 
 def _train(experiment: Experiment, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
@@ -125,10 +124,7 @@ class Here:
     """One batch after the other."""
 
     place: Place
-
-    @property
-    def workers(self) -> int:
-        return 1
+    workers: int = 1
 
     def run(self, experiment: Experiment, batches: Sequence[list[Job]]) -> Iterator[Trained]:
         for batch in map(_Batch, batches):
@@ -136,13 +132,11 @@ class Here:
                 try:
                     for job, outcome in _train(experiment, list(batch.left), self.place):
                         yield batch.take(job, outcome)
-                except (UserError, TimeIsUp, OSError):  # to try again would not help
+                except ENDS:
                     raise
                 except Exception as problem:
                     self.place.tell(f"a batch failed: {type(problem).__name__}: {problem}")
-                    if batch.is_over():
-                        yield from batch.given_up(traceback.format_exc())
-                        break
+                    yield from batch.failed(traceback.format_exc())
 
 
 # -- in processes of this machine ------------------------------------------------------------------------------------
@@ -153,19 +147,15 @@ class Processes:
     """So many at a time. One that dies is replaced, and its batch goes on from its checkpoint."""
 
     place: Place
-    count: int
-
-    @property
-    def workers(self) -> int:
-        return self.count
+    workers: int
 
     def run(self, experiment: Experiment, batches: Sequence[list[Job]]) -> Iterator[Trained]:
         queue = deque(map(_Batch, batches))
         busy: dict[Connection, _Batch] = {}
-        started: dict[Connection, multiprocessing.process.BaseProcess] = {}
+        started: dict[Connection, BaseProcess] = {}
         try:
             while queue or busy:
-                while queue and len(busy) < self.count:
+                while queue and len(busy) < self.workers:
                     free = [pipe for pipe in started if pipe not in busy]
                     idle = free[0] if free else self._start(experiment, started)
                     try:
@@ -187,27 +177,23 @@ class Processes:
                         yield batch.take(*told)
                         continue
                     del busy[pipe]
-                    if kind == "error":  # to try again would not help
+                    if kind == "end":
                         yield from _waiting(busy)
-                        raise _error_of(*told)
+                        raise told[0]
                     if kind == "failed":
                         self.place.tell(f"a batch failed: {str(told[0]).strip().splitlines()[-1]}")
-                        if batch.is_over():
-                            yield from batch.given_up(told[0])
-                        else:
-                            queue.append(batch)
+                        yield from batch.failed(told[0])
+                        queue += [batch] if batch.left else []
         finally:
             for pipe, process in started.items():
                 process.terminate()
                 process.join()
                 pipe.close()
 
-    def _start(
-        self, experiment: Experiment, started: dict[Connection, multiprocessing.process.BaseProcess]
-    ) -> Connection:
+    def _start(self, experiment: Experiment, started: dict[Connection, BaseProcess]) -> Connection:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        threads = max(1, (os.cpu_count() or 1) // self.count)
+        threads = max(1, (os.cpu_count() or 1) // self.workers)
         place = Place(self.place.folder, self.place.device, self.place.ends)
         process = context.Process(target=_serve, args=(theirs, experiment, place, threads), daemon=True)
         process.start()
@@ -245,8 +231,8 @@ def _serve(pipe: Connection, experiment: Experiment, place: Place, threads: int)
             pipe.send(("done",))
         except BrokenPipeError:
             return
-        except (UserError, TimeIsUp, OSError) as problem:
-            pipe.send(("error", *_told_of(problem)))
+        except ENDS as problem:
+            pipe.send(("end", _plain(problem)))
         except KeyboardInterrupt:
             return
         except Exception:
@@ -261,14 +247,9 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _told_of(problem: Exception) -> tuple[str, str]:
-    """What ends a run, as plain data: not every exception can be pickled."""
-    kind = next(name for name, sort in ENDS.items() if isinstance(problem, sort))
-    return kind, str(problem)
-
-
-def _error_of(kind: str, text: str) -> Exception:
-    return ENDS[kind](text)
+def _plain(problem: Exception) -> Exception:
+    """What ends a run, in a form that can be pickled: not every exception can."""
+    return next(kind(str(problem)) for kind in ENDS if isinstance(problem, kind))
 
 
 # -- on a cluster ----------------------------------------------------------------------------------------------------
@@ -291,12 +272,8 @@ class OnRay:
         self.ray = ray
         try:
             if not ray.is_initialized():
-                quiet: dict[str, Any] = {
-                    "log_to_driver": False,
-                    "logging_level": logging.ERROR,
-                    "include_dashboard": False,
-                }
-                ray.init(address=self.address, **quiet)
+                quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+                ray.init(address=self.address, include_dashboard=False, **quiet)
         except Exception as problem:
             line = (str(problem).splitlines() or [type(problem).__name__])[0]
             raise UserError(f"on: there is no Ray cluster at {self.address or 'this machine'}: {line}") from None
@@ -319,30 +296,29 @@ class OnRay:
             (ready,), _ = ray.wait(list(running), num_returns=1)
             batch = running.pop(ready)
             try:
-                outcomes, reason, end = ray.get(ready)
-            except ray.exceptions.RayError as problem:  # lost too often
-                yield from batch.given_up(f"{type(problem).__name__}: {problem}")
+                outcomes, problem = ray.get(ready)
+            except ray.exceptions.RayError as lost:  # too often
+                yield from batch.failed(f"{type(lost).__name__}: {lost}", TRIES)
                 continue
             for job, outcome in outcomes:
                 yield batch.take(job, outcome)
-            if end:
-                raise _error_of(*end)
-            if reason and batch.is_over():
-                yield from batch.given_up(reason)
-            elif reason:
+            if isinstance(problem, Exception):
+                raise problem
+            yield from batch.failed(problem) if problem else ()
+            if batch.left:
                 running[remote.remote(what, list(batch.left), place)] = batch
 
 
 def _train_all(
     experiment: Experiment, jobs: Sequence[Job], place: Place
-) -> tuple[list[tuple[Job, Outcome]], str | None, tuple[str, str] | None]:
-    """What is done; why the rest is not, and, where trying again is no use, what ends the run."""
+) -> tuple[list[tuple[Job, Outcome]], str | Exception | None]:
+    """What is done, and why the rest is not: a text, or, where trying again is no use, what ends the run."""
     outcomes: list[tuple[Job, Outcome]] = []
     try:
         for each in _train(experiment, jobs, place):
             outcomes.append(each)
-    except (UserError, TimeIsUp, OSError) as problem:
-        return outcomes, None, _told_of(problem)
+    except ENDS as problem:
+        return outcomes, _plain(problem)
     except Exception:
-        return outcomes, traceback.format_exc(), None
-    return outcomes, None, None
+        return outcomes, traceback.format_exc()
+    return outcomes, None

@@ -68,14 +68,10 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Finished:
-    """A job's configuration and what it came to; ``number`` counts the jobs of its cell."""
+class Finished(Outcome):
+    """What a job came to, and its configuration."""
 
-    number: int
     config: Config
-    value: float
-    metrics: dict[str, float]
-    record: dict[str, Any]
 
 
 class Done(Protocol):
@@ -174,11 +170,8 @@ class Reporter(Protocol):
     def load(self, study: Any) -> Any:
         """Read a study back."""
 
-    def tables_of(self, results: Any) -> Sequence[Any]:
-        """Our numbers, beside the paper's where it has some."""
-
-    def write_report(self, results: Any, folder: Path) -> Path:
-        """Write all files of the report; the path of the page."""
+    def write_report(self, results: Any, folder: Path) -> tuple[Path, Sequence[Any]]:
+        """Write all files of the report; the path of the page, and its tables, to be shown."""
 
 
 def missing(done: Done, jobs: Iterable[Job]) -> list[Job]:

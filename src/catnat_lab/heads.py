@@ -41,7 +41,7 @@ Train = TypeVar("Train", bound=Callable[..., list[Any]])
 
 @dataclass(frozen=True)
 class Head:
-    """A way from scores [..., width] to K log-probabilities, and back."""
+    """A way from scores [..., width] to K log-probabilities, and back: softmax, and what others do otherwise."""
 
     name: str
     num_classes: int
@@ -49,7 +49,7 @@ class Head:
 
     def log_probs(self, scores: Tensor) -> Tensor:
         """Log-probabilities [..., K]; -inf where a class has probability 0."""
-        raise NotImplementedError
+        return torch.log_softmax(scores, -1)
 
     def draw(self, scores: Tensor, *, index: Tensor | None = None, mask: Tensor | None = None) -> ct.Draw:
         """A class a row with its log p and the row's entropy; with ``index`` those classes, as `catnat.torch.draw`."""
@@ -66,20 +66,11 @@ class Head:
         return ct.Draw(index, log_prob, entropy)
 
     def scores_from_probs(self, probs: Tensor) -> Tensor:
-        raise NotImplementedError
+        return probs.log()
 
     def project(self, scores: Tensor) -> Tensor:
         """Scores brought back to where they can learn; the same scores, for all heads but sparsemax."""
         return scores
-
-
-@dataclass(frozen=True)
-class _Softmax(Head):
-    def log_probs(self, scores: Tensor) -> Tensor:
-        return torch.log_softmax(scores, -1)
-
-    def scores_from_probs(self, probs: Tensor) -> Tensor:
-        return probs.log()
 
 
 @dataclass(frozen=True)
@@ -131,13 +122,9 @@ DEFAULT = tail_head(catnat.Natural().tail)
 
 @cache
 def head(name: str, num_classes: int) -> Head:
-    check_head(name)
-    if name == "softmax":
-        return _Softmax(name, num_classes, num_classes)
-    if name == "sparsemax":
-        return _Sparsemax(name, num_classes, num_classes)
     activation = activation_of(name)
-    assert activation is not None
+    if activation is None:
+        return (_Sparsemax if name == "sparsemax" else Head)(name, num_classes, num_classes)
     return _Catnat(name, num_classes, num_classes - 1, catnat.Parameterization(num_classes, activation))
 
 
@@ -166,9 +153,10 @@ def sorted_by_head(train: Train) -> Train:
 
 
 def activation_of(name: str) -> catnat.Activation | None:
-    """A catnat head's; None of any other."""
+    """A catnat head's; None of softmax and sparsemax, and an error of any other name."""
     if (found := _MEMBER.fullmatch(name)) is None:
-        check_head(name)
+        if name not in HEAD_NAMES:
+            raise UserError(f"head must be one of {', '.join(HEAD_NAMES)} or catnat-tailT[-gainG]; got {name!r}")
         return _ACTIVATIONS.get(name)
     try:
         tail, gain = float(found["tail"]), float(found["gain"] or 1)
@@ -191,10 +179,3 @@ def natural_reach(activation: catnat.Activation | None) -> float | None:
     if not isinstance(activation, catnat.Natural) or activation.saturation == "reflect":
         return None
     return activation.joint / activation.gain
-
-
-def check_head(name: str) -> None:
-    if _MEMBER.fullmatch(name):
-        activation_of(name)
-    elif name not in HEAD_NAMES:
-        raise UserError(f"head must be one of {', '.join(HEAD_NAMES)} or catnat-tailT[-gainG]; got {name!r}")

@@ -33,29 +33,22 @@ def provenance(command: str, device: torch.device | None = None) -> dict[str, st
 
 
 def _commit() -> str:
-    commit, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "--", ":/src")
-    return commit if not changes or commit == "unknown" else f"{commit} (with local changes)"
-
-
-def _git(*arguments: str) -> str:
-    try:
-        done = subprocess.run(
-            ["git", *arguments], capture_output=True, text=True, cwd=Path(__file__).parent, check=False
-        )
-    except OSError:  # no git here
-        return "unknown"
-    return done.stdout.strip() if done.returncode == 0 else "unknown"
+    commit, changes = _printed("git", "rev-parse", "HEAD"), _printed("git", "status", "--porcelain", "--", ":/src")
+    return f"{commit} (with local changes)" if commit and changes else commit or "unknown"
 
 
 def _processor() -> str:
+    names = [line for line in _printed("lscpu").splitlines() if line.startswith("Model name:")]
+    return names[0].split(":", 1)[1].strip() if names else platform.processor() or "unknown"
+
+
+def _printed(*command: str) -> str:
+    """What a program prints; nothing where it is not there, or fails."""
     try:
-        done = subprocess.run(["lscpu"], capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent, check=False)
     except OSError:
-        return platform.processor() or "unknown"
-    for line in done.stdout.splitlines():
-        if line.startswith("Model name:"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor() or "unknown"
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def _version(package: str) -> str:

@@ -30,7 +30,7 @@ import sqlalchemy
 from filelock import FileLock, Timeout
 from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.storages import RDBStorage
-from optuna.trial import TrialState, create_trial
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from catnat_lab.errors import UserError, plain
 from catnat_lab.experiment import Finished, Job, Outcome, key_of
@@ -65,8 +65,9 @@ class Study:
         self, where: str | Path, *, conduct: bool = False, tell: Callable[[str], None] = lambda text: None
     ) -> None:
         self.url = _url(where)
-        self.name = shown(self.url)
         self._is_file = self.url.drivername.startswith("sqlite")
+        hidden = without_secrets(self.url.render_as_string(hide_password=True))
+        self.name = str(self.url.database) if self._is_file else hidden  # a file's path, or an address
         self._tell, self._conducts = tell, conduct
         self._release: Callable[[], object] = lambda: None
         self._lock: sqlalchemy.Connection | None = None  # of a server: it is held as long as this lives
@@ -80,7 +81,8 @@ class Study:
             self._cells: dict[str, dict[str, Finished]] = {}
             self._given_up: set[Job] = set()
             if conduct:
-                self.set_note(CONDUCTOR, {"host": socket.gethostname(), "process": os.getpid(), "since": _now()})
+                now = datetime.now(UTC).isoformat(timespec="seconds")
+                self.set_note(CONDUCTOR, {"host": socket.gethostname(), "process": os.getpid(), "since": now})
         except BaseException:
             self._release()
             raise
@@ -120,31 +122,27 @@ class Study:
 
     def add(self, job: Job, outcome: Outcome) -> None:
         """Keep what a job came to; the first outcome counts."""
-        value = math.inf if math.isnan(outcome.value) else float(outcome.value)
         self._hold_on()
-        attributes = {"config": job.config, "record": json.loads(json.dumps(outcome.record))}
-        attributes |= {f"metric.{name}": float(metric) for name, metric in outcome.metrics.items()}
+        value = math.inf if math.isnan(outcome.value) else float(outcome.value)
+        metrics = {name: float(metric) for name, metric in outcome.metrics.items()}
+        one = Finished(value, metrics, json.loads(json.dumps(outcome.record)), job.config)
+        attributes = {"config": job.config, "record": one.record}
         axes = {name: axis for name, axis in AXES.items() if axis.low <= job.config.get(name, -math.inf) <= axis.high}
         trial = create_trial(
-            state=TrialState.COMPLETE,
             value=value,
             params={name: job.config[name] for name in axes},
             distributions=dict(axes),
-            user_attrs=attributes,
+            user_attrs=attributes | {f"metric.{name}": metric for name, metric in metrics.items()},
         )
-        if any(key_of(each.config) == job.key for each in self.finished(job.cell)):
-            return
-        self._ask(lambda: self._cell(job.cell, create=True).add_trial(trial))
-        kept = self._cells[job.cell]
-        metrics = {name: float(metric) for name, metric in outcome.metrics.items()}
-        kept[job.key] = Finished(len(kept), job.config, value, metrics, attributes["record"])
+        if job.key not in {key_of(each.config) for each in self.finished(job.cell)}:
+            self._ask(lambda: self._cell(job.cell, create=True).add_trial(trial))
+            self._cells[job.cell][job.key] = one
 
     def fail(self, job: Job, reason: str) -> None:
         """Keep why a job could not be finished. This run gives it up, a later one tries it again."""
         self._given_up.add(job)
         self._hold_on()
-        attributes = {"config": job.config, "reason": reason}
-        trial = create_trial(state=TrialState.FAIL, user_attrs=attributes)
+        trial = create_trial(state=TrialState.FAIL, user_attrs={"config": job.config, "reason": reason})
         self._ask(lambda: self._cell(job.cell, create=True).add_trial(trial))
 
     def is_given_up(self, job: Job) -> bool:
@@ -152,26 +150,27 @@ class Study:
 
     def failed(self, cell: str) -> dict[str, str]:
         """By their keys, the last reasons of jobs of this cell that failed and were not finished since."""
-        if cell not in self.cells():
-            return {}
-        trials = self._ask(lambda: self._cell(cell).get_trials(deepcopy=False, states=(TrialState.FAIL,)))
-        ours = [t.user_attrs for t in trials if _is_ours(t.user_attrs) and "reason" in t.user_attrs]
-        reasons = {key_of(held["config"]): str(held["reason"]) for held in ours}
+        held = [trial.user_attrs for trial in self._trials(cell, TrialState.FAIL) if "reason" in trial.user_attrs]
+        reasons = {key_of(each["config"]): str(each["reason"]) for each in held}
         done = {key_of(each.config) for each in self.finished(cell)}
         return {key: reason for key, reason in reasons.items() if key not in done}
 
     def _read(self, cell: str) -> dict[str, Finished]:
-        if cell not in self.cells():
-            return {}
-        trials = self._ask(lambda: self._cell(cell).get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))
         found: dict[str, Finished] = {}
-        for trial in trials:
+        for trial in self._trials(cell, TrialState.COMPLETE):
             held = trial.user_attrs
-            if _is_ours(held) and trial.values is not None and len(trial.values) == 1:
+            if trial.values is not None and len(trial.values) == 1:
                 metrics = {name[7:]: value for name, value in held.items() if name.startswith("metric.")}
-                one = Finished(trial.number, held["config"], trial.values[0], metrics, held.get("record", {}))
+                one = Finished(trial.values[0], metrics, held.get("record", {}), held["config"])
                 found.setdefault(key_of(one.config), one)
         return found
+
+    def _trials(self, cell: str, state: TrialState) -> list[FrozenTrial]:
+        """Those whose attributes are a job's."""
+        if cell not in self.cells():
+            return []
+        trials = self._ask(lambda: self._cell(cell).get_trials(deepcopy=False, states=(state,)))
+        return [trial for trial in trials if _is_config(trial.user_attrs.get("config"))]
 
     def _cell(self, name: str, create: bool = False) -> optuna.Study:
         if name not in self._known:
@@ -250,10 +249,7 @@ class Study:
 
     def _reason(self, error: BaseException) -> str:
         """The first line of the innermost reason, without the password."""
-        while True:
-            inner = getattr(error, "orig", None) or error.__cause__
-            if inner is None:
-                break
+        while inner := getattr(error, "orig", None) or error.__cause__:
             error = inner
         line = (str(error).splitlines() or [type(error).__name__])[0].strip()
         for secret in (self.url.password, *(v for k, v in self.url.query.items() if "pass" in k.lower())):
@@ -278,17 +274,14 @@ class Study:
             engine = sqlalchemy.create_engine(self.url)
             query = queries.get(engine.dialect.name)
             if query is None:
-                self._tell(
-                    f"{self.name}: no lock is known for {engine.dialect.name}; see to it that one process conducts"
-                )
+                told = f"no lock is known for {engine.dialect.name}; see to it that one process conducts"
+                self._tell(f"{self.name}: {told}")
                 return engine.dispose
             connection = engine.connect()
             got = connection.execute(sqlalchemy.text(query)).scalar()
-        except sqlalchemy.exc.SQLAlchemyError as error:
+        except Exception as error:  # a driver that is missing, say
             if self._lock is not None and _is_gone(error):
                 raise  # it is waited for
-            raise StudyError(f"{self.name}: the database cannot be opened: {self._reason(error)}") from None
-        except Exception as error:  # a driver that is missing, say
             raise StudyError(f"{self.name}: the database cannot be opened: {self._reason(error)}") from None
         if not got:
             connection.close()
@@ -324,13 +317,6 @@ def quiet() -> Iterator[None]:
         optuna.logging.set_verbosity(level)
 
 
-def shown(url: sqlalchemy.URL) -> str:
-    """A file's path, or an address without its password."""
-    if url.drivername.startswith("sqlite"):
-        return str(url.database)
-    return without_secrets(url.render_as_string(hide_password=True))
-
-
 def without_secrets(value: Any) -> Any:
     """The same text, or JSON value, with *** for the password of every address in it."""
     if isinstance(value, str):
@@ -343,16 +329,11 @@ def without_secrets(value: Any) -> Any:
     return [without_secrets(each) for each in value] if isinstance(value, list) else value
 
 
-def _is_ours(held: dict[str, Any]) -> bool:
-    """Whether a trial's attributes are those of a job."""
+def _is_config(held: Any) -> bool:
     try:
-        return isinstance(held.get("config"), dict) and bool(key_of(held["config"]))
+        return isinstance(held, dict) and bool(key_of(held))
     except (TypeError, ValueError):
         return False
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _is_gone(error: BaseException) -> bool:
@@ -404,9 +385,8 @@ def _check_file(path: Path, create: bool) -> None:
                 raise sqlite3.DatabaseError(state.splitlines()[-1])
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     except sqlite3.Error as error:
-        what = (
-            "locked by another process" if "locked" in str(error) else f"damaged ({plain(error)}); it was left as it is"
-        )
+        damaged = f"damaged ({plain(error)}); it was left as it is"
+        what = "locked by another process" if "locked" in str(error) else damaged
         raise StudyError(f"{path}: the database is {what}") from None
     if not tables >= OPTUNAS:
         raise StudyError(f"{path}: it is an SQLite database, but not one of Optuna's; it was left as it is")

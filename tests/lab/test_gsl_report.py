@@ -18,12 +18,12 @@ KEYS = ("es_paper", "pp_mae", "pp_mse", "theta_mae")
 EDGES = true_edges(1).flatten().tolist()
 
 
-def trial(number: int, stage: str, seed: int, value: float, rate: float = 0.1, least: float = 0.5) -> Finished:
+def trial(stage: str, seed: int, value: float, rate: float = 0.1, least: float = 0.5) -> Finished:
     """All metrics are ``value``; all true edges are at 0.5 but the first, which is at ``least``."""
     theta = [0.5 if edge else 0.0 for edge in EDGES]
     theta[0] = least
     record = {"theta": theta} if stage == "final" else {}
-    return Finished(number, {"stage": stage, "rate": rate, "seed": seed}, value, dict.fromkeys(KEYS, value), record)
+    return Finished(value, dict.fromkeys(KEYS, value), record, {"stage": stage, "rate": rate, "seed": seed})
 
 
 def results(**heads: list[Finished]) -> Results:
@@ -32,7 +32,7 @@ def results(**heads: list[Finished]) -> Results:
 
 
 def finals(values: list[float], **options: float) -> list[Finished]:
-    return [trial(seed, "final", seed, value, **options) for seed, value in enumerate(values)]
+    return [trial("final", seed, value, **options) for seed, value in enumerate(values)]
 
 
 def test_runs_are_compared_seed_by_seed_in_whatever_order_they_finished():
@@ -50,12 +50,12 @@ def test_a_study_that_is_not_finished_or_diverged_is_not_compared():
 
 def test_the_least_error_is_the_least_mean_over_rates_that_did_not_diverge():
     tried = [
-        trial(0, "coarse", 0, 0.1, rate=0.1),
-        trial(1, "coarse", 1001, 0.5, rate=0.1),  # with its like 0.3
-        trial(2, "refined", 0, 0.2, rate=0.2),
-        trial(3, "refined", 1001, 0.3, rate=0.2),
-        trial(4, "coarse", 0, math.nan, rate=0.3),
-        trial(5, "final", 1, 0.1),
+        trial("coarse", 0, 0.1, rate=0.1),
+        trial("coarse", 1001, 0.5, rate=0.1),  # with its like 0.3
+        trial("refined", 0, 0.2, rate=0.2),
+        trial("refined", 1001, 0.3, rate=0.2),
+        trial("coarse", 0, math.nan, rate=0.3),
+        trial("final", 1, 0.1),
     ]
     assert any("a 0.2500" in text for text in remarks_of(results(a=tried)))
 

@@ -135,9 +135,9 @@ def test_every_line_is_compared_with_softmax_and_corrected_over_the_table() -> N
     raw = [welch(rivals[name].values, rivals["softmax"].values) for name in "ab"]
     assert [each.p for each in mine.against.values()] == holm(raw) != raw
     column = mine.table.columns[0]
-    told = mine.compared("0.1", "a", column)
-    assert told.startswith("-0.050 [-0.059, -0.041], d -5.0, p ") and mine.is_significant("0.1", "a", column)
-    assert not mine.is_significant("0.1", "b", column)
+    told, sure = mine.compared("0.1", "a", column)
+    assert told.startswith("-0.050 [-0.059, -0.041], d -5.0, p ") and sure
+    assert not mine.compared("0.1", "b", column)[1]
     for text in (markdown(mine.table), page(report(mine.table))):
         assert "Against softmax" in text and told in text.replace("\\[", "[").replace("\\]", "]")
 

@@ -366,7 +366,7 @@ def test_ctrl_c_saves_what_there_is(tmp_path: Path, at: int) -> None:
 
 def test_the_best_rate_has_the_best_mean_and_is_no_diverged_one() -> None:
     found = {"by rate": {"0.1": [float("nan"), 9.0], "0.01": [2.0, 3.0], "0.001": [2.0, 2.0]}}
-    assert best_rate(Finished(0, {"stage": "rates"}, 1.0, {}, found)) == 0.01
+    assert best_rate(Finished(1.0, {}, found, {"stage": "rates"})) == 0.01
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

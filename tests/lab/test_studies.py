@@ -57,7 +57,7 @@ def test_the_first_outcome_counts_and_one_that_is_no_number_is_the_worst(path: P
     study.close()
     with Study(path) as again:
         first, second = again.finished("cell")
-        assert first == Finished(0, JOB.config, 1.0, {"loss": 1.0}, {"curve": [1.0]})
+        assert first == Finished(1.0, {"loss": 1.0}, {"curve": [1.0]}, JOB.config)
         assert second.value == math.inf and math.isnan(second.metrics["loss"])
         assert again.finished("cell", seed=1) == [first] and again.finished("cell", seed=7) == []
         assert again.finished("nothing") == []
@@ -175,11 +175,11 @@ def test_a_study_of_another_experiment_is_refused(study: Study) -> None:
 def test_tpe_proposes_the_same_for_the_same_results_and_learns() -> None:
     space = {"rate": FloatDistribution(1e-4, 1.0, log=True)}
     tried: list[Finished] = []
-    for number in range(25):
+    for _ in range(25):
         (job,) = rates.proposed("cell", space, {"seed": 0}, tried, 1)
         assert rates.proposed("cell", space, {"seed": 0}, tried, 1) == [job]
         assert 1e-4 <= job.config["rate"] <= 1
-        tried.append(Finished(number, job.config, abs(math.log10(job.config["rate"] / 0.03)), {}, {}))
+        tried.append(Finished(abs(math.log10(job.config["rate"] / 0.03)), {}, {}, job.config))
     late, early = ([trial.value for trial in some] for some in (tried[-8:], tried[:8]))
     assert sum(late) < sum(early)
     assert len({job.key for job in rates.proposed("cell", space, {"seed": 0}, tried, 5)}) == 5

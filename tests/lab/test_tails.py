@@ -83,8 +83,8 @@ def results_of(*tasks: Task, search: Callable[[Run], float], final: Callable[[st
             found = [(run, "search", task.sign * search(run), 0.0) for run in runs]
             found += [(Run(name, task.rates[1], s), "final", 0.0, final(name, s)) for s in range(1, task.seeds + 1)]
             trials[task.name, name] = [
-                Finished(i, {"stage": stage, "rate": run.rate, "seed": run.seed}, value, {"test": test}, {})
-                for i, (run, stage, value, test) in enumerate(found)
+                Finished(value, {"test": test}, {}, {"stage": stage, "rate": run.rate, "seed": run.seed})
+                for run, stage, value, test in found
             ]
     return Results({}, trials, {})
 

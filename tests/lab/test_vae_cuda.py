@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from catnat_lab.heads import PAPER_HEADS
-from catnat_lab.vae import adam, gather, layers
+from catnat_lab.vae import kernels, layers
 from catnat_lab.vae.data import images_of
 from catnat_lab.vae.digits import Digits
 from catnat_lab.vae.stack import Run
@@ -61,13 +61,13 @@ def test_a_killed_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_kernels_do_what_the_plain_code_does() -> None:
     there, back = layers._patches(14, 7, 1, torch.device("cuda"))
     for x, table in ((torch.randn(3, 5, 196, 8), there), (torch.randn(3, 5, 441, 8), back)):
-        plain = gather.gather_sum(x, table.cpu())
-        torch.testing.assert_close(gather.gather_sum(x.cuda(), table).cpu(), plain)
+        plain = kernels.gather_sum(x, table.cpu())
+        torch.testing.assert_close(kernels.gather_sum(x.cuda(), table).cpu(), plain)
     p, gradient = torch.randn(3, 5000), torch.randn(3, 5000)
     rates, step = torch.tensor([[0.1], [0.01], [0.001]]), torch.tensor(3)
     ours = [t.clone() for t in (p, torch.rand_like(p), torch.rand_like(p))]
     theirs = [t.cuda() for t in ours]
-    adam.adam_step(ours[0], gradient, ours[1], ours[2], rates, step)
-    adam.adam_step(theirs[0], gradient.cuda(), theirs[1], theirs[2], rates.cuda(), step.cuda())
+    kernels.adam_step(ours[0], gradient, ours[1], ours[2], rates, step)
+    kernels.adam_step(theirs[0], gradient.cuda(), theirs[1], theirs[2], rates.cuda(), step.cuda())
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(other.cpu(), one, rtol=1e-5, atol=1e-6)

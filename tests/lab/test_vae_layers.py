@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from catnat_lab.vae import adam, gather, layers
+from catnat_lab.vae import kernels, layers
 from catnat_lab.vae.networks import convolutional, dense
 from catnat_lab.vae.plain import export
 from catnat_lab.vae.stack import Run, Stack
@@ -110,18 +110,18 @@ def test_steps_are_those_of_torch_at_every_runs_own_rate(optimizer: str) -> None
 
 
 @pytest.mark.skipif(
-    gather.triton is None or os.environ.get("TRITON_INTERPRET") != "1", reason="runs in Triton's interpreter"
+    kernels.triton is None or os.environ.get("TRITON_INTERPRET") != "1", reason="runs in Triton's interpreter"
 )
 def test_kernels_do_what_the_plain_code_does() -> None:
     there, back = layers._patches(14, 7, 1, CPU)
     for x, table in ((torch.randn(3, 196, 5), there), (torch.randn(3, 441, 5), back)):
-        torch.testing.assert_close(gather._on_gpu(x, table), gather.gather_sum(x, table))
+        torch.testing.assert_close(kernels._gather_on_gpu(x, table), kernels.gather_sum(x, table))
     p, gradient, rates = torch.randn(2, 1500), torch.randn(2, 1500), torch.tensor([[0.1], [0.01]])
     ours, theirs = (tuple(t.clone() for t in (p, torch.zeros_like(p), torch.zeros_like(p))) for _ in range(2))
     for step in (1, 2, 3):
-        adam.adam_step(ours[0], gradient, *ours[1:], rates, torch.tensor(step))
-        size = rates / (1 - adam.DECAY**step)
-        scale = torch.rsqrt(torch.tensor(1 - adam.SQUARE_DECAY**step))
-        adam._on_gpu(theirs[0], gradient, *theirs[1:], size, scale)
+        kernels.adam_step(ours[0], gradient, *ours[1:], rates, torch.tensor(step))
+        size = rates / (1 - kernels.DECAY**step)
+        scale = torch.rsqrt(torch.tensor(1 - kernels.SQUARE_DECAY**step))
+        kernels._adam_on_gpu(theirs[0], gradient, *theirs[1:], size, scale)
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other)

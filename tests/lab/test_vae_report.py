@@ -41,7 +41,7 @@ def results(
 
     def finished(data: str, cell: str, head: str, seed: int) -> Finished:
         config = {"stage": "final", "rate": 0.002, "seed": seed}
-        return Finished(seed, config, 1.0, metrics(data, cell, head, seed), {"curve": curve})
+        return Finished(1.0, metrics(data, cell, head, seed), {"curve": curve}, config)
 
     places = [(data, cell, head) for data in settings["data"] for cell in cells for head in heads]
     trials = {where: [finished(*where, seed) for seed in (3, 1, 2)] for where in places}

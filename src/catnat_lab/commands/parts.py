@@ -124,41 +124,33 @@ def run_study(
 
     ``check`` may refuse a study that was begun otherwise.
     """
+    on, minutes = getattr(options, "on", "here"), getattr(options, "minutes", None)
     with Study(options.storage or output / DATABASE, conduct=True, tell=say) as study:
         whole = experiment.grown(begin(experiment, study))
         check(study)
-        _train(whole, study, options, output, device, batch, facts or {})
+        note = experiment.note.replace("settings", "provenance")
+        now = provenance(command_line(), device) | (facts or {})
+        study.set_note(note, continued(study.settle_note(note, now), now))
+        started, ends = time.monotonic(), math.inf if minutes is None else time.monotonic() + 60 * minutes
+        try:
+            with Bars() as progress:
+                place = Place(output.resolve(), str(device), ends, progress, say)
+                executor = executor_of(on, place, getattr(options, "job_gpus", 1.0))
+                if conduct(whole, study, executor, batch, Count() if on != "here" else silent):
+                    known = study.note(note)
+                    spent = float(known.get("seconds", "0").split()[0]) + time.monotonic() - started
+                    known["seconds"] = f"{spent:.0f} of training and bookkeeping, start-up not counted"
+                    if device.type == "cuda" and on == "here":  # of other processes it is not known
+                        known["peak GPU memory"] = f"{torch.cuda.max_memory_allocated(device) / 1e9:.1f} GB"
+                    study.set_note(note, known)
+        except TimeIsUp:
+            say(f"stopped after {minutes:g} minutes; the same command goes on")
+        else:
+            _tell_failed(study)
         report_on(study, output)
 
 
-def _train(
-    experiment: Experiment,
-    study: Study,
-    options: Any,
-    output: Path,
-    device: torch.device,
-    batch: int,
-    facts: dict[str, str],
-) -> None:
-    note, now = experiment.note.replace("settings", "provenance"), provenance(command_line(), device) | facts
-    study.set_note(note, continued(study.settle_note(note, now), now))
-    on, minutes = getattr(options, "on", "here"), getattr(options, "minutes", None)
-    started, ends = time.monotonic(), math.inf if minutes is None else time.monotonic() + 60 * minutes
-    try:
-        with Bars() as progress:
-            place = Place(output.resolve(), str(device), ends, progress, say)
-            executor = executor_of(on, place, getattr(options, "job_gpus", 1.0))
-            trained = conduct(experiment, study, executor, batch, Count() if on != "here" else silent)
-    except TimeIsUp:
-        say(f"stopped after {minutes:g} minutes; the same command goes on")
-        return
-    if trained:
-        known = study.note(note)
-        spent = float(known.get("seconds", "0").split()[0]) + time.monotonic() - started
-        known["seconds"] = f"{spent:.0f} of training and bookkeeping, start-up not counted"
-        if device.type == "cuda" and on == "here":  # of other processes it is not known
-            known["peak GPU memory"] = f"{torch.cuda.max_memory_allocated(device) / 1e9:.1f} GB"
-        study.set_note(note, known)
+def _tell_failed(study: Study) -> None:
     failed = {cell: reasons for cell in study.cells() if (reasons := study.failed(cell))}
     for cell, reasons in failed.items():
         last = plain(next(reversed(reasons.values())).strip().splitlines()[-1])
@@ -176,13 +168,13 @@ def report_on(study: Study, output: Path) -> None:
     """Read a study back, write its report, and print its tables."""
     reporter = reporter_of(study)
     results = reporter.load(study)
-    show(reporter.write_report, reporter.tables_of(results), results, output)
+    show(lambda: reporter.write_report(results, output), results.provenance, output)
 
 
-def show(write_report: Callable[[Any, Path], Path], tables: Sequence[Table], results: Any, output: Path) -> None:
+def show(write_report: Callable[[], tuple[Path, Sequence[Table]]], known: dict[str, Any], output: Path) -> None:
     try:
-        page = write_report(results, output)
-        write(output / "provenance.json", json.dumps(results.provenance, indent=2) + "\n")
+        page, tables = write_report()
+        write(output / "provenance.json", json.dumps(known, indent=2) + "\n")
     except OSError as problem:
         raise UserError(f"cannot write the report into {output}: {problem.strerror}") from None
     console = Console(width=None if sys.stdout.isatty() else 120)
@@ -190,6 +182,6 @@ def show(write_report: Callable[[Any, Path], Path], tables: Sequence[Table], res
         console.print(terminal(table))
     if tables:
         console.print(f"\n{verdict(judge(tables[0]))}", markup=False, highlight=False)
-    if "peak GPU memory" in results.provenance:
-        console.print(f"peak GPU memory: {results.provenance['peak GPU memory']}")
+    if "peak GPU memory" in known:
+        console.print(f"peak GPU memory: {known['peak GPU memory']}")
     console.print(f"report: {page}", soft_wrap=True)

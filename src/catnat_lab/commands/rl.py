@@ -97,7 +97,7 @@ def report_run(folder: Path, output: Path) -> None:
     words = f"Score {result.score:.1f}, of the last 100 of {len(result.episodes):,} episodes in {result.steps:,} steps."
     page = Report(f"PPO on {settings.game} by {settings.head}", words, known, (table,), figures=figures)
     numbers = {"curves.csv": rl_report.curves_of(results)}
-    show(lambda _, place: write_pages(page, place, numbers), [table], results, output)
+    show(lambda: write_pages(page, output, numbers), known, output)
     print(f"{words}\nOver training (steps): {points or 'no episode has ended'}")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
@@ -18,11 +19,11 @@ from catnat_lab.gsl.presets import PAPER
 from catnat_lab.gsl.search import NOTE, OPTIMAL, study_name
 from catnat_lab.report.figures import (
     FAINT,
+    LOOK,
     CurvePanel,
     curve_of,
     draw_curves,
     draw_pictures,
-    in_look,
     in_panels,
     label_left,
     legend,
@@ -106,7 +107,7 @@ def _thetas(results: Results) -> list[str]:
     return [f"{theta:g}" for theta in results.settings["thetas"]]
 
 
-def write_report(results: Results, folder: Path) -> Path:
+def write_report(results: Results, folder: Path) -> tuple[Path, tuple[Table, ...]]:
     tables = tables_of(results)
     beside = ": catnat beside the paper" if tables[0].has_paper else " by catnat and others"
     report = Report(
@@ -248,7 +249,7 @@ def _trade(results: Results, theta: str) -> Trade:
     return Trade(f"θ* = {theta}", points, chosen)
 
 
-@in_look
+@rc_context(fname=LOOK)
 def draw_trades(trades: Sequence[Trade]) -> Figure:
     """Energy score against the error of θ, a line through all rates a parameterization; the chosen rate is ringed."""
     figure, every = in_panels(len(trades))

@@ -8,11 +8,11 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from html import escape
-from typing import Any, NamedTuple, ParamSpec
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib import rc_context
@@ -26,7 +26,6 @@ from numpy.typing import ArrayLike, NDArray
 from catnat_lab.experiment import Finished
 from catnat_lab.report.table import Judgement
 
-Args = ParamSpec("Args")
 INK = "#1a1b1e"  # text and axes; becomes the page's own text colour, so that figures are legible in the dark too
 FAINT = "#8a8b8e"  # grid and hints: grey enough for both
 MAX_ACROSS = 3  # panels in a row
@@ -54,41 +53,7 @@ STYLES = {
 }
 SPARE = Style(FAINT, "X")  # for a line that has no style of its own
 
-LOOK: Any = {  # matplotlib's own type lists every key
-    "font.family": ["sans-serif"],
-    "font.sans-serif": ["DejaVu Sans", "Arial", "Helvetica"],
-    "font.size": 9,
-    "text.color": INK,
-    "axes.edgecolor": FAINT,
-    "axes.labelcolor": INK,
-    "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 9.5,
-    "axes.titlelocation": "left",
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "grid.color": FAINT,
-    "grid.alpha": 0.25,
-    "grid.linewidth": 0.5,
-    "xtick.color": FAINT,
-    "ytick.color": FAINT,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "lines.linewidth": 1.3,
-    "lines.markersize": 4.5,
-    "legend.frameon": False,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-    "savefig.facecolor": "none",
-    "svg.fonttype": "none",
-    "svg.hashsalt": "catnat",  # the same figure gives the same file
-}
+LOOK = Path(__file__).with_name("look.mplstyle")
 
 
 def style(name: str) -> Style:
@@ -96,17 +61,6 @@ def style(name: str) -> Style:
 
 
 # -- panels ----------------------------------------------------------------------------------------------------------
-
-
-def in_look(draw: Callable[Args, Figure]) -> Callable[Args, Figure]:
-    """Draw with our look and leave the global settings as they were."""
-
-    @wraps(draw)
-    def drawn(*args: Args.args, **kwargs: Args.kwargs) -> Figure:
-        with rc_context(LOOK):
-            return draw(*args, **kwargs)
-
-    return drawn
 
 
 def in_panels(count: int, height: float = PANEL_HEIGHT, across: int = MAX_ACROSS) -> tuple[Figure, list[Axes]]:
@@ -178,7 +132,7 @@ class CurvePanel:
     optimal: float | None = None
 
 
-@in_look
+@rc_context(fname=LOOK)
 def draw_curves(panels: Sequence[CurvePanel], label: str, *, focus: bool = True) -> Figure:
     """A measure against training steps; where asked, each panel fits the second half of training."""
     figure, every = in_panels(len(panels))
@@ -214,7 +168,7 @@ def _focus_on(axes: Axes, panel: CurvePanel) -> None:
 # -- pictures and differences ----------------------------------------------------------------------------------------
 
 
-@in_look
+@rc_context(fname=LOOK)
 def draw_pictures(
     pictures: Mapping[str, NDArray[Any]], colours: str, across: int = MAX_ACROSS, scale: str = ""
 ) -> Figure:
@@ -252,7 +206,7 @@ def strips_of(judgement: Judgement) -> list[Strip]:
     return strips
 
 
-@in_look
+@rc_context(fname=LOOK)
 def draw_differences(strips: Sequence[Strip], base: str = "softmax") -> Figure:
     """A strip a contest: how much better than the baseline every parameterization is, with its interval."""
     names = list(dict.fromkeys(name for strip in strips for name in strip.differences))
@@ -296,7 +250,7 @@ def _draw_strip(axes: Axes, names: Sequence[str], strip: Strip) -> None:
 def serialize(figure: Figure) -> str:
     """The figure as one ``<svg>`` element without a prologue."""
     buffer = io.StringIO()
-    with rc_context(LOOK):
+    with rc_context(fname=LOOK):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = buffer.getvalue()
     text = text[text.index("<svg") :].rstrip()

@@ -82,12 +82,14 @@ def text_of(report: Report) -> str:
     return "\n\n".join(part for part in (*parts, escaped(more) if told else "") if part) + "\n"
 
 
-def write_pages(report: Report, folder: Path, numbers: Mapping[str, Iterable[Mapping[str, object]]]) -> Path:
-    """Write report.html, report.md and the numbers as CSV, by the names of their files; the path of the page."""
+def write_pages(
+    report: Report, folder: Path, numbers: Mapping[str, Iterable[Mapping[str, object]]]
+) -> tuple[Path, tuple[Table, ...]]:
+    """Write report.html, report.md and the numbers as CSV, by the names of their files; the page's path, its tables."""
     write(folder / "report.md", text_of(report))
     for name, rows in numbers.items():
         write(folder / name, as_csv(rows))
-    return write(folder / "report.html", page(report))
+    return write(folder / "report.html", page(report)), report.tables
 
 
 def write(path: Path | str, text: str) -> Path:

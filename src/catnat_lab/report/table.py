@@ -202,30 +202,21 @@ class Judgement:
 
     def shown(self, group: str, line: str, column: Column) -> Shown:
         cell, ours = self.table.cell(group, line, column), self.table.cell(group, line, column).summary
-        marks = [
-            number
-            for number, entry in enumerate(self.disagreements, 1)
-            if (entry.group, entry.column) == (group, column.key) and line in entry.lines
-        ]
-        return Shown(
-            DASH if ours is None else _pair(ours.mean, ours.std, column),
-            ours is not None and line in self.contests[group, column.key].ours,
-            marks,
-            DASH if cell.paper_mean is None else _pair(cell.paper_mean, cell.paper_std, column),
-            cell.paper_bold and cell.paper_mean is not None,
-        )
+        bold = ours is not None and line in self.contests[group, column.key].ours
+        entries = [(each.group, each.column, line in each.lines) for each in self.disagreements]
+        marks = [number for number, entry in enumerate(entries, 1) if entry == (group, column.key, True)]
+        mean, std = (None, None) if ours is None else (ours.mean, ours.std)
+        known = cell.paper_bold and cell.paper_mean is not None
+        return Shown(_pair(mean, std, column), bold, marks, _pair(cell.paper_mean, cell.paper_std, column), known)
 
-    def compared(self, group: str, line: str, column: Column) -> str:
+    def compared(self, group: str, line: str, column: Column) -> tuple[str, bool]:
+        """A line against the baseline in words, and whether the difference is significant."""
         found = self.against.get((group, line, column.key))
         if found is None:
-            return DASH
+            return DASH, False
         difference, low, high = (f"{x:+.{column.digits}f}" for x in (found.difference, found.low, found.high))
         effect = f"{found.effect:+.1f}" if math.isfinite(found.effect) else DASH
-        return f"{difference} [{low}, {high}], d {effect}, p {found.p:.2g}"
-
-    def is_significant(self, group: str, line: str, column: Column) -> bool:
-        key = (group, line, column.key)
-        return key in self.against and self.against[key].p < ALPHA
+        return f"{difference} [{low}, {high}], d {effect}, p {found.p:.2g}", found.p < ALPHA
 
 
 def judge(table: Table) -> Judgement:
@@ -256,9 +247,7 @@ def _contest(table: Table, group: str, column: Column) -> Contest:
     shared = _bold({line: cells[line] for line in means}, column)
     best = (min if column.lower_is_better else max)(means.values())
     winners = {line for line, mean in means.items() if mean == best}  # several where the printed means are equal
-    verdict: Verdict = "no"
-    if shared & winners:
-        verdict = "yes" if shared <= winners else "tied"
+    verdict: Verdict = "no" if not shared & winners else "yes" if shared <= winners else "tied"
     return Contest(ours, shared, paper, verdict)
 
 
@@ -274,9 +263,8 @@ def _place(table: Table, group: str, column: Column) -> str:
 def _bold_disagreement(table: Table, group: str, column: Column, contest: Contest) -> Iterator[Disagreement]:
     if contest.verdict in ("open", "no paper") or contest.shared == contest.paper:
         return
-    theirs, ours = (
-        ", ".join(n for n in table.lines if n in some) or "none" for some in (contest.paper, contest.shared)
-    )
+    sets = (contest.paper, contest.shared)
+    theirs, ours = (", ".join(line for line in table.lines if line in some) or "none" for some in sets)
     we = "we bold" if contest.shared == contest.ours else "of the lines that the paper has, we bold"
     changed = tuple(line for line in table.lines if line in contest.shared ^ contest.paper)
     text = f"{_place(table, group, column)}: the paper bolds {theirs}; {we} {ours}."
@@ -302,23 +290,18 @@ def _value_disagreements(table: Table, group: str, column: Column) -> Iterator[D
         if ours is None or paper is None or p >= ALPHA:
             continue
         if abs(ours.mean - paper) > max(TOLERANCE * abs(paper), 0.5 * 10.0**-column.digits):
-            off = _off_by(ours.mean, paper, column, line == table.reference_line)
-            text = f"{_place(table, group, column)}, {line}: our mean {off} (p = {p:.2g})."
+            way, digits = "higher" if ours.mean > paper else "lower", column.digits
+            if line != table.reference_line:  # which is neither better nor worse
+                way += " (better)" if (ours.mean < paper) == column.lower_is_better else " (worse)"
+            share = f"{abs(ours.mean - paper) / abs(paper):.0%} " if paper else ""
+            off = f"our mean {ours.mean:.{digits}f} is {share}{way} than the paper's {paper:.{digits}f} (p = {p:.2g})."
+            text = f"{_place(table, group, column)}, {line}: {off}"
             yield Disagreement("value", group, column.key, (line,), text)
 
 
 def _test(a: Summary | None, b: Summary | None) -> float:
     """Welch's p-value; 1, that is no evidence, where too little is known for a test."""
     return 1.0 if a is None or b is None else welch_from_summaries(a, b)
-
-
-def _off_by(ours: float, paper: float, column: Column, reference: bool) -> str:
-    """For example "0.0100 is 23% higher (worse) than the paper's 0.0081". A reference is neither better nor worse."""
-    way = "higher" if ours > paper else "lower"
-    if not reference:
-        way += " (better)" if (ours < paper) == column.lower_is_better else " (worse)"
-    share = f"{abs(ours - paper) / abs(paper):.0%} " if paper else ""
-    return f"{ours:.{column.digits}f} is {share}{way} than the paper's {paper:.{column.digits}f}"
 
 
 def _notes(table: Table) -> tuple[str, ...]:
@@ -335,17 +318,14 @@ def _notes(table: Table) -> tuple[str, ...]:
                 if cell.finite:
                     told += f"; the mean of the other {len(cell.finite)} is {fmean(cell.finite):.{column.digits}f}"
                 diverged.append(f"{told}.")
-    every = len(table.groups) * len(table.columns)
-    missing = []
+    every, missing = len(list(table.contests)), []
     for (line, reason), places in lacking.items():
         where = "" if len(places) == every else f" ({'; '.join(places)})"
         missing.append(f"{line}: {reason}{where}.")
     counts = sorted({cell.summary.count for cell in table.cells.values() if cell.summary is not None})
-    seeds = ", ".join(map(str, counts))
-    if table.has_paper and counts != [table.paper_count] and counts:
-        missing.append(f"Our means are over {seeds} seeds, the paper's over {table.paper_count}.")
-    elif not table.has_paper and counts:
-        missing.append(f"Means are over {seeds} seeds.")
+    if counts and not (table.has_paper and counts == [table.paper_count]):
+        ours, theirs = ("Our means", f", the paper's over {table.paper_count}") if table.has_paper else ("Means", "")
+        missing.append(f"{ours} are over {', '.join(map(str, counts))} seeds{theirs}.")
     return (*missing, *diverged)
 
 
@@ -361,7 +341,9 @@ def _lacks(cell: Cell, has_paper: bool) -> Iterator[str]:
 # -- its words -------------------------------------------------------------------------------------------------------
 
 
-def _pair(mean: float, std: float | None, column: Column) -> str:
+def _pair(mean: float | None, std: float | None, column: Column) -> str:
+    if mean is None:
+        return DASH
     return f"{mean:.{column.digits}f}" + ("" if std is None else f" ± {std:.{column.digits}f}")
 
 
@@ -480,11 +462,8 @@ def _compared(judgement: Judgement) -> Iterator[list[str]]:
     for group in table.groups:
         for line in table.lines:
             if line != table.baseline:
-                told = [
-                    (judgement.compared(group, line, c), judgement.is_significant(group, line, c))
-                    for c in table.columns
-                ]
-                yield [escaped(group), escaped(line), *(_strong(*each) for each in told)]
+                told = [_strong(*judgement.compared(group, line, column)) for column in table.columns]
+                yield [escaped(group), escaped(line), *told]
 
 
 def grid(rows: Iterable[Sequence[str]], names: int, words: int = 0) -> str:

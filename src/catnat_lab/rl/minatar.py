@@ -67,23 +67,14 @@ class Head(NamedTuple):
 def head_of(name: str, actions: int) -> Head:
     activation = activation_of(name)
     if activation is None:
-        return Head(actions, _softmax_draw, _none_outside)
-    pi = catnat.Parameterization(actions, activation)
-    reach = natural_reach(activation)
-    outside = _none_outside if reach is None else functools.partial(_outside, pi, reach)
-    return Head(actions - 1, functools.partial(_catnat_draw, pi), outside)
+        return Head(actions, _softmax_draw, lambda scores: jnp.zeros((), scores.dtype))
+    pi, reach = catnat.Parameterization(actions, activation), natural_reach(activation)
+    far = math.inf if reach is None else reach
 
+    def draw(key: Array | None, scores: Array, index: Array | None = None) -> cj.Draw:
+        return cj.draw(key, scores, pi, index=index)
 
-def _catnat_draw(pi: catnat.Parameterization, key: Array | None, scores: Array, index: Array | None = None) -> cj.Draw:
-    return cj.draw(key, scores, pi, index=index)
-
-
-def _outside(pi: catnat.Parameterization, reach: float, scores: Array) -> Array:
-    return (jnp.abs(scores - jnp.array(pi.centers, scores.dtype)) >= reach).mean()
-
-
-def _none_outside(scores: Array) -> Array:
-    return jnp.zeros((), scores.dtype)
+    return Head(actions - 1, draw, lambda scores: (abs(scores - jnp.array(pi.centers, scores.dtype)) >= far).mean())
 
 
 def _softmax_draw(key: Array | None, scores: Array, index: Array | None = None) -> cj.Draw:

@@ -55,10 +55,6 @@ def plan_of(name: str) -> Plan:
     return pick(name, {"smoke": smoke, "quick": quick, "paper": Plan()})
 
 
-def study_name(game: str, head: str) -> str:
-    return f"minatar {game} {head}"
-
-
 @dataclass
 class MinAtar(GamesAndHeads):
     """All games and heads. What trains is imported when it does: a report needs no JAX."""
@@ -68,7 +64,6 @@ class MinAtar(GamesAndHeads):
     kind: ClassVar[str] = "catnat rl minatar"  # as published studies have it
     note: ClassVar[str] = NOTE
     unsaid: ClassVar[dict[str, Any]] = {"library": "pgx"}  # whose games older studies played
-    cell = staticmethod(study_name)
 
     @property
     def settings(self) -> dict[str, Any]:

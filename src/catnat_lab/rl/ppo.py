@@ -98,7 +98,8 @@ class Learner:
         self.act(self._act)
         for t in range(self.settings.rollout):
             self.chosen_host.copy_(self.chosen, non_blocking=True)
-            self._wait()
+            if self.device.type == "cuda":
+                torch.cuda.current_stream(self.device).synchronize()
             step = self.games.step(self.chosen_host.numpy())
             self._see(step.observation, step.allowed)
             if t + 1 < self.settings.rollout:
@@ -134,10 +135,6 @@ class Learner:
         self.now.copy_(self.seen_host, non_blocking=True)
         if self.now_mask is not None and allowed is not None:
             self.now_mask.copy_(torch.from_numpy(allowed))
-
-    def _wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.current_stream(self.device).synchronize()
 
     @torch.no_grad()
     def _value_of(self, observation: Array) -> float:

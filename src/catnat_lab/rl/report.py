@@ -134,11 +134,7 @@ def table_of(results: Results) -> Table:
     )
 
 
-def tables_of(results: Results) -> list[Table]:
-    return [table_of(results)]
-
-
-def write_report(results: Results, folder: Path) -> Path:
+def write_report(results: Results, folder: Path) -> tuple[Path, tuple[Table, ...]]:
     settings, table = results.settings, table_of(results)
     done = sum(map(len, results.runs.values()))
     title = "PPO" if results.kind == "rl" else "PPO on MinAtar"

@@ -6,7 +6,7 @@ from typing import Any
 
 from catnat_lab.errors import UserError, check, check_known, check_least, pick
 from catnat_lab.experiment import Plan
-from catnat_lab.heads import check_head
+from catnat_lab.heads import activation_of
 
 PAPER_STEPS = 8_000_000
 MINATAR = ("Breakout", "Asterix", "Freeway", "Seaquest", "SpaceInvaders")
@@ -33,7 +33,7 @@ class Ppo(Plan):
     trace: float = 0.95  # lambda of the advantages
 
     def __post_init__(self) -> None:
-        check_head(self.head)
+        activation_of(self.head)  # for its check
         check_least(self, steps=1, envs=1, rollout=1, epochs=1, minibatches=1)
         for name in ("clip", "gradient"):
             check(name, [getattr(self, name)], is_positive, "be positive")

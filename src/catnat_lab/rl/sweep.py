@@ -5,10 +5,9 @@ Every trial is a run of its own, with a checkpoint of its own, so a study that w
 
 import shutil
 import zlib
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -66,19 +65,12 @@ class GamesAndHeads(Experiment):
 
     @property
     def cells(self) -> dict[str, tuple[str, str]]:
-        return {self.cell(game, head): (game, head) for game in self.plan.games for head in self.plan.heads}
-
-    @staticmethod
-    @abstractmethod
-    def cell(game: str, head: str) -> str: ...
+        kind = self.note.removesuffix(" settings")
+        return {f"{kind} {game} {head}": (game, head) for game in self.plan.games for head in self.plan.heads}
 
     def batches(self, jobs: Sequence[Job], size: int) -> list[list[Job]]:
         """Every job by itself, with a checkpoint of its own."""
         return [[job] for job in jobs]
-
-
-def study_name(game: str, head: str) -> str:
-    return f"rl {game} {head}"
 
 
 @dataclass
@@ -89,7 +81,6 @@ class PolicySweep(GamesAndHeads):
     kind: ClassVar[str] = "catnat rl sweep"  # as published studies have it
     note: ClassVar[str] = NOTE
     growing: ClassVar[tuple[str, ...]] = ("games", "heads", "seeds")  # more trials of the search would choose others
-    cell = staticmethod(study_name)
 
     def left(self, done: Done) -> Sequence[Job]:
         """The next trial of every cell's search; when all searches are done, the final seeds."""
@@ -121,30 +112,29 @@ class PolicySweep(GamesAndHeads):
 
     def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
         for job in jobs:
+            if place.minutes is not None and place.minutes <= 0:
+                raise TimeIsUp
             folder = place.folder / "runs" / run_name(job)
-            result = self._play(job, place, folder)
+            settings = settings_of(job.config, *self.cells[job.cell], self.plan.steps)
+            result = train(
+                settings,
+                folder,
+                torch.device(place.device),
+                threads=self.threads,
+                minutes=place.minutes,
+                tell=place.tell,
+                on_update=partial(_tell, place, f"{job.config['stage']}: {settings.game} {settings.head}"),
+            )
+            if not result.finished:
+                raise TimeIsUp
             metrics = {"score": result.score, "episodes": float(len(result.episodes))}
             yield job, Outcome(-result.score, metrics, {"curve": curve_of(result)})
             if job.config["stage"] != "final" or job.config["rank"] > 0 or job.config["seed"] > 1:
                 shutil.rmtree(folder, ignore_errors=True)  # one of each is kept, to be watched
 
-    def _play(self, job: Job, place: Place, folder: Path) -> Result:
-        if place.minutes is not None and place.minutes <= 0:
-            raise TimeIsUp
-        settings = settings_of(job.config, *self.cells[job.cell], self.plan.steps)
-        what = f"{job.config['stage']}: {settings.game} {settings.head}"
-        result = train(
-            settings,
-            folder,
-            torch.device(place.device),
-            threads=self.threads,
-            minutes=place.minutes,
-            tell=place.tell,
-            on_update=lambda done, total, score: place.progress(f"{what}, score {score:.1f}", done, total),
-        )
-        if not result.finished:
-            raise TimeIsUp
-        return result
+
+def _tell(place: Place, what: str, done: int, total: int, score: float) -> None:
+    place.progress(f"{what}, score {score:.1f}", done, total)
 
 
 def run_name(job: Job) -> str:

@@ -15,8 +15,8 @@ from catnat_lab.devices import tensor_cores
 from catnat_lab.experiment import Outcome
 from catnat_lab.heads import by_head, sorted_by_head
 from catnat_lab.tails.tasks import Progress, Run, Task
-from catnat_lab.vae.adam import adam_step
 from catnat_lab.vae.digits import Digits
+from catnat_lab.vae.kernels import adam_step
 
 CLASSES = 10
 HELD_OUT = 12  # one training image in so many is for validation

@@ -7,11 +7,9 @@ from typing import Any
 
 from catnat_lab.errors import UserError, check, check_known
 from catnat_lab.heads import tail_head
-from catnat_lab.tails.autoencoders import Autoencoder, convolutional, dense
 from catnat_lab.tails.classifiers import Classifier
-from catnat_lab.tails.graphs import Graphs
 from catnat_lab.tails.language import Corpus, Language
-from catnat_lab.tails.policies import Policy
+from catnat_lab.tails.paper import Autoencoder, Graphs, Policy, convolutional, dense
 from catnat_lab.tails.tasks import PAPER, SIGMOID, SOFTMAX, Task
 from catnat_lab.vae.digits import Digits, load_digits, load_labels
 

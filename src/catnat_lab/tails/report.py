@@ -30,19 +30,15 @@ def load(study: Study) -> Results:
     return Results(settings, dict(trials), study.note("tails provenance") or {})
 
 
-def tables_of(results: Results) -> list[Table]:
-    return []  # it has tables of its own
-
-
-def write_report(results: Results, folder: Path) -> Path:
-    """Write tails.md, which is printed too, the numbers and the figure."""
+def write_report(results: Results, folder: Path) -> tuple[Path, tuple[Table, ...]]:
+    """Write tails.md, with tables of its own, which is printed too, the numbers and the figure."""
     tasks = map(outline_of, results.settings.values())
     found = {task.name: (task, findings(task, results)) for task in tasks}
     text = markdown(found, results)
     write(folder / "tails.csv", as_csv(values_of(found, results)))
     figure(found).savefig(folder / "tails.svg", facecolor="white")
     print(text)
-    return write(folder / "tails.md", text)
+    return write(folder / "tails.md", text), ()
 
 
 def markdown(found: Found, results: Results) -> str:

@@ -13,7 +13,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from catnat_lab.vae.gather import Gather
+from catnat_lab.vae.kernels import Gather
 
 MOMENTUM, EPSILON = 0.1, 1e-5  # of BatchNorm, as in PyTorch
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from catnat_lab import experiment
 from catnat_lab.errors import UserError, check, check_distinct, check_known, check_least, pick
-from catnat_lab.heads import PAPER_HEADS, check_head
+from catnat_lab.heads import PAPER_HEADS, activation_of
 from catnat_lab.vae.data import VARIANTS
 from catnat_lab.vae.train import Plan
 
@@ -40,7 +40,7 @@ class Settings(experiment.Plan):
         if not self.searched:
             raise UserError("searched must hold at least one cell; got none")
         for name in self.heads:
-            check_head(name)
+            activation_of(name)  # for its check
         check("data", self.data, VARIANTS.__contains__, f"be of {', '.join(VARIANTS)}")
         check("rates", self.rates, lambda rate: 0 < rate <= 1e3, "be positive and at most 1000")
         check_least(self, refined=0, search_seeds=1, search_steps=1, seeds=2, steps=1, batch=2, samples=1)

@@ -125,7 +125,7 @@ def _places(
     return {(data, cell): (cell.replace("x", " x "), data) for data in kinds for cell in cells}, columns
 
 
-def write_report(results: Results, folder: Path) -> Path:
+def write_report(results: Results, folder: Path) -> tuple[Path, tuple[Table, ...]]:
     report = Report(
         title=f"Categorical VAE beside the paper: {NAMES[results.settings['table']]}",
         summary=summary_of(results),

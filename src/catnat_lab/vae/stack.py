@@ -8,7 +8,7 @@ from torch import Tensor
 
 from catnat_lab.errors import check_known
 from catnat_lab.heads import by_head, natural_reach
-from catnat_lab.vae.adam import adam_step
+from catnat_lab.vae.kernels import adam_step
 from catnat_lab.vae.layers import Network
 from catnat_lab.vae.networks import Autoencoder
 

@@ -159,15 +159,13 @@ def bootstrap(
 
 def holm(pvalues: Sequence[float]) -> list[float]:
     """P-values adjusted by Holm's method, in the order given: compare each with alpha as it is."""
-    numbers = _finite(pvalues, least=0)
-    if not all(0 <= number <= 1 for number in numbers):
-        raise StatsError(f"p-values must lie in [0, 1]; got {numbers}")
-    adjusted = [0.0] * len(numbers)
-    floor = 0.0  # a larger p-value is never adjusted to less than a smaller one
-    for rank, index in enumerate(sorted(range(len(numbers)), key=numbers.__getitem__)):
-        floor = max(floor, min(1.0, (len(numbers) - rank) * numbers[index]))
-        adjusted[index] = floor
-    return adjusted
+    numbers = np.array(_finite(pvalues, least=0))
+    if not ((numbers >= 0) & (numbers <= 1)).all():
+        raise StatsError(f"p-values must lie in [0, 1]; got {numbers.tolist()}")
+    order, adjusted = numbers.argsort(), np.zeros_like(numbers)
+    scaled = np.minimum(1.0, np.arange(len(numbers), 0, -1) * numbers[order])
+    adjusted[order] = np.maximum.accumulate(scaled)  # a larger p-value never comes to less than a smaller one
+    return [float(number) for number in adjusted]
 
 
 def _best(groups: Mapping[str, Sequence[float]], lower_is_better: bool, alpha: float) -> str:

@@ -211,7 +211,8 @@ def figures_of(results: Results) -> Iterator[PageFigure]:
         yield PageFigure("Energy score and error of θ, over all rates", caption, draw_trades(trades))
     shown = min(_thetas(results), key=lambda theta: abs(float(theta) - 0.5))
     finals = {head: results.stage((shown, head), "final") for head in results.settings["heads"]}
-    graphs = {head: _graph(final[0].record) for head, final in finals.items() if final}
+    thetas = {head: np.array(final[0].record["theta"]) for head, final in finals.items() if final}
+    graphs: dict[str, NDArray[Any]] = {head: t.reshape(math.isqrt(len(t)), -1) for head, t in thetas.items()}
     if graphs:
         true = {"true": true_edges(results.settings["communities"]).numpy() * float(shown)}
         caption = f"Edge probabilities at θ* = {shown}: the true ones, and those that the first final seed learned."
@@ -224,11 +225,6 @@ def _curves(results: Results, theta: str) -> CurvePanel:
     curves = {head: curve for head, final in finals.items() if (curve := curve_of(final, "validation_es"))}
     known = [trial.metrics.get("validation_es", math.nan) for trial in results.stage((theta, OPTIMAL), OPTIMAL)]
     return CurvePanel(f"θ* = {theta}", curves, float(np.mean(known)) if known else None)
-
-
-def _graph(record: dict[str, Any]) -> NDArray[Any]:
-    theta = np.array(record["theta"])
-    return theta.reshape(math.isqrt(len(theta)), -1)
 
 
 class Trade(NamedTuple):

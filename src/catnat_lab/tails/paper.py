@@ -84,11 +84,11 @@ class Autoencoder(Task):
         return [Outcome(vae.value_of(each), {"test": sign * each.metrics[self.judged]}, {}) for each in outcomes]
 
 
-def convolutional(digits: Digits, steps: int = 20_000, samples: int = 64) -> Autoencoder:
+def convolutional(digits: Digits) -> Autoencoder:
     """20 variables of 16 classes, grey pixels, Adam."""
     return Autoencoder(
         name="VAE, convolutional, 20x16",
-        plan=vae.Plan("convolutional", 20, 16, "adam", "straight-through", steps, 100, samples),
+        plan=vae.Plan("convolutional", 20, 16, "adam", "straight-through", 20_000, 100, 64),
         images=images_of(digits, ("grey",), False),
         data="grey",
         judged="nll",
@@ -96,11 +96,11 @@ def convolutional(digits: Digits, steps: int = 20_000, samples: int = 64) -> Aut
     )
 
 
-def dense(digits: Digits, steps: int = 40_000, samples: int = 1) -> Autoencoder:
+def dense(digits: Digits) -> Autoencoder:
     """10 variables of 8 classes, pixels drawn anew, Adam."""
     return Autoencoder(
         name="VAE, dense, 10x8",
-        plan=vae.Plan("dense", 10, 8, "adam", "score-function", steps, 128, samples),
+        plan=vae.Plan("dense", 10, 8, "adam", "score-function", 40_000, 128, 1),
         images=images_of(digits, ("bernoulli",), True),
         data="bernoulli",
         judged="elbo",

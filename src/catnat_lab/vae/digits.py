@@ -71,13 +71,10 @@ def _digits(paths: dict[str, Path], where: str) -> Digits:
     """Any images of the right size will do. The source says whether they are MNIST's."""
     contents = {name: _read(path) for name, path in paths.items()}
     train, test = (_idx(contents[name], paths[name], 3).reshape(-1, PIXELS) for name in (TRAIN, TEST))
-    strangers = [path.name for name, path in paths.items() if _sha256(contents[name]) != SHA256[name]]
+    sums = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    strangers = [path.name for name, path in paths.items() if sums[name] != SHA256[name]]
     verdict = f"not MNIST's by the checksum of {' and '.join(strangers)}" if strangers else "MNIST by its checksums"
     return Digits(train, test, f"{where}, {verdict}")
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def _read(path: Path) -> bytes:

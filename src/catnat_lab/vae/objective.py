@@ -7,7 +7,6 @@ from torch import Tensor
 
 from catnat_lab.vae.stack import Stack
 
-ESTIMATORS = ("straight-through", "score-function")
 COOLING, COOLED_EVERY, COLDEST = 3e-5, 1000, 0.5  # temperature max(COLDEST, exp(-COOLING step)), every so many steps
 BASELINE = 125.0  # of the score function: about the cross-entropy that training begins to improve on
 LEAST = -100.0  # a log-probability below it counts as this in p log p, which is 0 there

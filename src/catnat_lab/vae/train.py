@@ -117,7 +117,8 @@ def train(
     device = torch.device(device)
     torch.manual_seed(_seed_of(plan, runs))
     trainer = Trainer(runs, plan, images, variants, device)
-    done, curve = 0, new_curve()
+    curve: Curve = {"step": [], "train": [], "validation": [], "dead": []}
+    done = 0
     before = None if saved is None else saved.load(trainer.state() | random_streams(device))
     if before is not None:
         for name, tensor in trainer.state().items():
@@ -152,10 +153,6 @@ def value_of(outcome: Outcome) -> float:
 
 
 Curve = dict[str, list[list[float]]]  # by measure, by point, by run
-
-
-def new_curve() -> Curve:
-    return {"step": [], "train": [], "validation": [], "dead": []}
 
 
 def _add_point(curve: Curve, trainer: Trainer, step: int) -> None:

@@ -136,9 +136,8 @@ def fisher_report(columns: Sequence[Head]) -> str:
         rows = ["".join(f"{value + 0.0:9.4f}" for value in row) for row in fisher.round(decimals=4).tolist()]
         rows += [""] * (3 - len(rows))
         rows += [f"{float(ct.condition_number(m)):9.2f}" for m in (fisher, scale[:, None] * fisher * scale)]
-        lines = [
-            f"{line}{cell:{9 * len(fisher) + 3}}" for line, cell in zip(lines, [f"   {head.name}", *rows], strict=True)
-        ]
+        cells = zip(lines, [f"   {head.name}", *rows], strict=True)
+        lines = [f"{line}{cell:{9 * len(fisher) + 3}}" for line, cell in cells]
     return "\n".join(line.rstrip() for line in lines)
 
 

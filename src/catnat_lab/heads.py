@@ -6,10 +6,10 @@ that experiments start every parameterization from the same distribution.
 
 import math
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, wraps
-from itertools import groupby
 from typing import Any, TypeVar, cast
 
 import torch
@@ -132,12 +132,8 @@ def by_head(names: Sequence[str], num_classes: int) -> list[tuple[slice, Head]]:
     """The heads of runs that are trained side by side, sorted by head, and the slice of them that each has."""
     if list(names) != sorted(names):
         raise ValueError("runs must be sorted by head")
-    found, first = [], 0
-    for name, group in groupby(names):
-        last = first + len(list(group))
-        found.append((slice(first, last), head(name, num_classes)))
-        first = last
-    return found
+    ends = {name: (bisect_left(names, name), bisect_right(names, name)) for name in dict.fromkeys(names)}
+    return [(slice(*both), head(name, num_classes)) for name, both in ends.items()]
 
 
 def sorted_by_head(train: Train) -> Train:

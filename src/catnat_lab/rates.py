@@ -63,12 +63,11 @@ class RateSearch(Experiment):
     def refined(self, done: Done, cells: Iterable[str]) -> list[Job]:
         # halves, because the power 0 is the coarse rate, which is known
         powers = [power - self.plan.refined // 2 + 0.5 for power in range(self.plan.refined)]
-        best = {cell: self.best(done, cell, "coarse") for cell in cells} if powers else {}
-        return [
-            job
-            for cell, rate in best.items()
-            for job in self.tries(cell, "refined", [rate * self.plan.ratio**power for power in powers])
-        ]
+        jobs = []
+        for cell in cells if powers else ():
+            rate = self.best(done, cell, "coarse")
+            jobs += self.tries(cell, "refined", [rate * self.plan.ratio**power for power in powers])
+        return jobs
 
     def final(self, done: Done, cell: str, searched: str) -> list[Job]:
         """The final seeds of a cell, at the best rate of one that was searched."""

@@ -7,6 +7,7 @@ averaged: count such runs and leave them out before, or rank the method as faile
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import mean, stdev
 from typing import TypeVar
 
 import numpy as np
@@ -44,11 +45,7 @@ class Comparison:
 def summarize(values: Sequence[float]) -> Summary:
     """Mean, standard deviation and count of at least one finite value."""
     numbers = _finite(values, least=1)
-    count = len(numbers)
-    mean = math.fsum(numbers) / count
-    if min(numbers) == max(numbers):  # rounding in the mean would leave a deviation near, not at, zero
-        return Summary(numbers[0], 0.0 if count > 1 else math.nan, count)
-    return Summary(mean, math.sqrt(math.fsum((number - mean) ** 2 for number in numbers) / (count - 1)), count)
+    return Summary(mean(numbers), stdev(numbers) if len(numbers) > 1 else math.nan, len(numbers))
 
 
 def welch(a: Sequence[float], b: Sequence[float]) -> float:

@@ -8,8 +8,6 @@ being trained is begun again, from its checkpoint.
 On a database server a call that finds it gone waits and tries again, for up to ``PATIENCE`` seconds.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -23,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import optuna
 import sqlalchemy
@@ -87,7 +85,7 @@ class Study:
             self._release()
             raise
 
-    def __enter__(self) -> Study:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -321,9 +319,7 @@ def without_secrets(value: Any) -> Any:
     """The same text, or JSON value, with *** for the password of every address in it."""
     if isinstance(value, str):
         value = re.sub(r"(\w://)\S*@", r"\1***@", value)
-        return re.sub(
-            r"([?&][\w%]*(?:pass|p%61ss|pwd|secret|odbc)[\w%]*=)[^&\s]*", r"\1***", value, flags=re.IGNORECASE
-        )
+        return re.sub(r"(?i)([?&][\w%]*(?:pass|p%61ss|pwd|secret|odbc)[\w%]*=)[^&\s]*", r"\1***", value)
     if isinstance(value, dict):
         return {key: without_secrets(each) for key, each in value.items()}
     return [without_secrets(each) for each in value] if isinstance(value, list) else value
@@ -339,9 +335,8 @@ def _is_config(held: Any) -> bool:
 def _is_gone(error: BaseException) -> bool:
     """Whether the server, or the connection, has gone away."""
     inner = error if isinstance(error, sqlalchemy.exc.SQLAlchemyError) else error.__cause__
-    return isinstance(inner, (sqlalchemy.exc.OperationalError, sqlalchemy.exc.InterfaceError)) or bool(
-        getattr(inner, "connection_invalidated", False)
-    )
+    gone = isinstance(inner, (sqlalchemy.exc.OperationalError, sqlalchemy.exc.InterfaceError))
+    return gone or bool(getattr(inner, "connection_invalidated", False))
 
 
 def _url(where: str | Path) -> sqlalchemy.URL:

@@ -9,16 +9,17 @@ import pytest
 
 from catnat_lab.errors import UserError
 from catnat_lab.executors import Here, begin, conduct
-from catnat_lab.experiment import Place
+from catnat_lab.experiment import Outcome, Place
 from catnat_lab.gsl import search as search_module
 from catnat_lab.gsl import train as training
 from catnat_lab.gsl.presets import PAPER, PRESETS, Settings, preset
 from catnat_lab.gsl.search import OPTIMAL, GraphLearning, study_name
-from catnat_lab.gsl.train import Outcome, Run
+from catnat_lab.gsl.train import Run
 from catnat_lab.studies import Study
 
 SMOKE = preset("smoke")
 METRICS = {"es": 1.0, "es_paper": 2.0, "pp_mae": 1.0, "pp_mse": 1.0, "theta_mae": 0.1}
+RECORD = {"curve": {"step": [1.0]}, "theta": [0.1] * 4}
 
 
 class Landscape:
@@ -30,7 +31,7 @@ class Landscape:
     def __call__(self, runs: list[Run], budget: object, device: object, on_step: object) -> list[Outcome]:
         self.seen += [(run.dataset.theta_star, run.head, run.rate, run.seed) for run in runs]
         scores = [abs(math.log(run.rate / self.best[run.head])) + 1 for run in runs]
-        return [Outcome(METRICS | {"validation_es": score}, [0.1] * 4, {"step": [1.0]}) for score in scores]
+        return [Outcome(score, METRICS | {"validation_es": score}, RECORD) for score in scores]
 
 
 def conducted(path, settings: Settings, stacked: int):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from catnat_lab.gsl.data import COMMUNITY_NODES, make_dataset, true_edges
-from catnat_lab.gsl.train import ADAM, Budget, Run, Stack, optimal, train, value_of
+from catnat_lab.gsl.train import ADAM, Budget, Run, Stack, optimal, train
 from catnat_lab.heads import HEAD_NAMES, PAPER_HEADS
 
 BUDGET = Budget(epochs=2, batch=16, graphs=6, choice_graphs=8)
@@ -52,9 +52,9 @@ def test_stacked_training_is_training_one_by_one(baseline):
     for run, outcome in zip(runs, together, strict=True):
         (alone,) = train([run], budget, dtype=torch.float64)
         assert outcome.metrics == pytest.approx(alone.metrics, rel=1e-9), run.head
-        assert outcome.theta == pytest.approx(alone.theta, rel=1e-9, abs=1e-12), run.head
-        for key, values in outcome.curve.items():
-            assert values == pytest.approx(alone.curve[key], rel=1e-9), (run.head, key)
+        assert outcome.record["theta"] == pytest.approx(alone.record["theta"], rel=1e-9, abs=1e-12), run.head
+        for key, values in outcome.record["curve"].items():
+            assert values == pytest.approx(alone.record["curve"][key], rel=1e-9), (run.head, key)
 
 
 def test_runs_of_different_seeds_rates_and_data_differ():
@@ -107,7 +107,7 @@ def test_training_finds_the_graph(name):
     start = 0.5 * float(true_edges(1).float().mean())  # the error of an empty graph
     assert outcome.metrics["theta_mae"] < start / 3
     assert best.metrics["es"] < outcome.metrics["es"] < 1.15 * best.metrics["es"]
-    curve = outcome.curve
+    curve = outcome.record["curve"]
     assert len(curve["step"]) == 6 and curve["validation_es"][-1] < 0.85 * curve["validation_es"][0]
     assert outcome.metrics["es_paper"] == pytest.approx(2 * outcome.metrics["es"])
 
@@ -127,13 +127,13 @@ def test_a_run_that_diverges_is_infinitely_bad_and_spoils_no_other():
     good = Run(data, "softmax", 0.02, 1)
     *wild, calm = train([Run(data, "softmax", 1e39, 1), Run(data, "sparsemax", 1e39, 1), good], BUDGET)
     (alone,) = train([good], BUDGET)
-    assert all(value_of(outcome) == math.inf for outcome in wild) and math.isfinite(value_of(calm))
+    assert all(outcome.value == math.inf for outcome in wild) and math.isfinite(calm.value)
     assert calm.metrics == pytest.approx(alone.metrics, rel=1e-4)
 
 
 def test_no_edge_of_sparsemax_is_lost_for_good():
     (outcome,) = train([Run(dataset(), "sparsemax", 0.2, 1)], BUDGET)
-    assert 0.9e-3 <= min(outcome.theta) < 2e-3 and max(outcome.theta) <= 1 - 0.9e-3
+    assert 0.9e-3 <= min(outcome.record["theta"]) < 2e-3 and max(outcome.record["theta"]) <= 1 - 0.9e-3
 
 
 def test_runs_must_come_sorted_to_a_stack():

@@ -113,7 +113,7 @@ def test_steps_are_those_of_torch_at_every_runs_own_rate(optimizer: str) -> None
     kernels.triton is None or os.environ.get("TRITON_INTERPRET") != "1", reason="runs in Triton's interpreter"
 )
 def test_kernels_do_what_the_plain_code_does() -> None:
-    there, back = layers._patches(14, 7, 1, CPU)
+    there, back = layers._patches(14, 1, CPU)
     for x, table in ((torch.randn(3, 196, 5), there), (torch.randn(3, 441, 5), back)):
         torch.testing.assert_close(kernels._gather_on_gpu(x, table), kernels.gather_sum(x, table))
     p, gradient, rates = torch.randn(2, 1500), torch.randn(2, 1500), torch.tensor([[0.1], [0.01]])

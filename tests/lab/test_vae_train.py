@@ -49,7 +49,7 @@ def test_every_head_learns(network: str) -> None:
     estimator = "straight-through" if network == "convolutional" else "score-function"
     plan = replace(PLAN, network=network, estimator=estimator, steps=60)
     for outcome in trained(None, plan, [Run("grey", name, 0.003, 1) for name in PAPER_HEADS]):
-        curve = outcome.curve["validation"]
+        curve = outcome.record["curve"]["validation"]
         assert curve[-1] < 0.6 * curve[0] and outcome.metrics["nll"] <= -outcome.metrics["elbo"] + 1
 
 
@@ -67,7 +67,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, monkeyp
     again = trained(tmp_path)
     assert kill.steps == 12  # four steps were kept, two were left
     assert [o.metrics for o in again] == [o.metrics for o in whole]
-    assert [o.curve for o in again] == [o.curve for o in whole]
+    assert [o.record for o in again] == [o.record for o in whole]
     checkpoint_of(tmp_path, RUNS[::-1], PLAN).remove()  # the same runs in any order
     assert not list(tmp_path.iterdir())
 

@@ -38,9 +38,8 @@ def status(options: Status) -> None:
         if not study.is_conducted():
             print("running: nothing; where something is left, the command that began it goes on")
             return
-        print(
-            f"running: process {plain(who.get('process'))} on {plain(who.get('host'))}, since {plain(who.get('since'))}"
-        )
+        process, host, since = (plain(who.get(name)) for name in ("process", "host", "since"))
+        print(f"running: process {process} on {host}, since {since}")
         new, seconds = sum(done.values()) - now.get("finished", 0), time.time() - now.get("since", time.time())
         left = now.get("left", 0) - new
         print(f"this stage: {new:,} of {now.get('left', 0):,} jobs, by {now.get('workers', 1)} at a time")

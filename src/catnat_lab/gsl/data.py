@@ -62,9 +62,7 @@ def make_dataset(theta_star: float, *, communities: int, pairs: int, seed: int =
     graphs = (torch.rand(pairs, nodes, nodes, generator=generator) < theta).float()
     y = graphs @ x @ weight
     held = pairs // 10
-    parts = [
-        (x[a:b], y[a:b]) for a, b in ((0, pairs - 2 * held), (pairs - 2 * held, pairs - held), (pairs - held, pairs))
-    ]
+    parts = zip(*(tensor.split([pairs - 2 * held, held, held]) for tensor in (x, y)), strict=True)
     return Dataset(theta_star, theta, weight, *parts)
 
 

@@ -88,9 +88,8 @@ class Baseline:
         if self.kind == "none":
             return torch.zeros_like(misses), torch.zeros_like(misses)
         if self.kind == "leave-one-out":
-            return (misses.sum(-1, keepdim=True) - misses) / (count - 1), (total - 2 * rows) / (
-                (count - 1) * (count - 2)
-            )
+            pairs = (count - 1) * (count - 2)
+            return (misses.sum(-1, keepdim=True) - misses) / (count - 1), (total - 2 * rows) / pairs
         now = torch.cat((misses.mean(-1, keepdim=True), total / (count * (count - 1))), -1)
         before = torch.zeros_like(now) if self.average is None else self.average
         self.average = now if self.average is None else self.decay * before + (1 - self.decay) * now

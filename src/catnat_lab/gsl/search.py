@@ -6,7 +6,9 @@ step follows from what is done, so a study that was stopped goes on where it was
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import product
 from typing import Any, ClassVar
 
 import torch
@@ -36,9 +38,8 @@ class GraphLearning(rates.RateSearch):
     unsaid: ClassVar[dict[str, Any]] = {"search_seeds": 1}
 
     def __post_init__(self) -> None:
-        self.cells = {
-            study_name(theta, head): (theta, head) for theta in self.plan.thetas for head in (*self.plan.heads, OPTIMAL)
-        }
+        every = product(self.plan.thetas, (*self.plan.heads, OPTIMAL))
+        self.cells = {study_name(theta, head): (theta, head) for theta, head in every}
 
     def stages(self, done: Done) -> Iterator[list[Job]]:
         heads = [name for name, (_, head) in self.cells.items() if head != OPTIMAL]
@@ -68,19 +69,16 @@ class GraphLearning(rates.RateSearch):
         for job in jobs:
             theta, head = self.cells[job.cell]
             if head == OPTIMAL:
-                found = training.optimal(self.datasets[theta], [job.config["seed"]], plan.graphs, device)[0].metrics
-                yield job, Outcome(found["es"], found, {})
+                yield job, training.optimal(self.datasets[theta], [job.config["seed"]], plan.graphs, device)[0]
             else:
                 runs[job] = Run(self.datasets[theta], head, job.config["rate"], job.config["seed"])
         if not runs:
             return
         budget = Budget(plan.epochs, plan.batch, plan.graphs, plan.choice_graphs, plan.baseline)
         what = f"{_told(jobs)} ({len(runs)} side by side)"
-        outcomes = training.train(
-            list(runs.values()), budget, device, on_step=lambda done, total: place.progress(what, done, total)
-        )
+        outcomes = training.train(list(runs.values()), budget, device, on_step=partial(place.progress, what))
         for job, outcome in zip(runs, outcomes, strict=True):
-            yield job, Outcome(training.value_of(outcome), outcome.metrics, _record(job, outcome))
+            yield job, replace(outcome, record=_record(job, outcome))
 
 
 def _told(jobs: Sequence[Job]) -> str:
@@ -88,8 +86,8 @@ def _told(jobs: Sequence[Job]) -> str:
     return "final seeds" if stages == {"final"} else f"rates ({', '.join(sorted(stages))})"
 
 
-def _record(job: Job, outcome: training.Outcome) -> dict[str, Any]:
+def _record(job: Job, outcome: Outcome) -> dict[str, Any]:
     """What the report draws: curves and, of a final run, the learned graph."""
-    curve = {key: [round(value, 5) for value in values] for key, values in outcome.curve.items()}
-    learned = {"theta": [round(t, 5) for t in outcome.theta]} if job.config["stage"] == "final" else {}
+    curve = {key: [round(value, 5) for value in values] for key, values in outcome.record["curve"].items()}
+    learned = {"theta": [round(t, 5) for t in outcome.record["theta"]]} if job.config["stage"] == "final" else {}
     return {"curve": curve} | learned

@@ -6,12 +6,12 @@ training is training one by one, in a fraction of the time.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from catnat_lab.experiment import silent
+from catnat_lab.experiment import Outcome, silent
 from catnat_lab.gsl.data import Dataset, glorot
 from catnat_lab.gsl.energy import Baseline, energy, predict, weighted_log_prob, weights
 from catnat_lab.heads import by_head, sorted_by_head
@@ -41,13 +41,6 @@ class Budget:
     baseline: str = "leave-one-out"
 
 
-@dataclass
-class Outcome:
-    metrics: dict[str, float]
-    theta: list[float]  # [N * N] learned
-    curve: dict[str, list[float]] = field(default_factory=dict)
-
-
 class Stack:
     """Scores, weights and their Adam moments of R runs, sorted by head; each head sees its own slice."""
 
@@ -56,15 +49,12 @@ class Stack:
         self.nodes = runs[0].dataset.theta.shape[0]
         # the start is drawn on the CPU, so that it is the same on every device
         streams = [torch.Generator().manual_seed(run.seed) for run in runs]
-        theta = torch.stack([START * torch.rand(self.nodes**2, generator=stream) for stream in streams]).to(
-            device, dtype
-        )
+        starts = [START * torch.rand(self.nodes**2, generator=stream) for stream in streams]
+        theta = torch.stack(starts).to(device, dtype)
         self.weight = torch.stack([glorot(stream) for stream in streams]).to(device, dtype).requires_grad_()
         probs = torch.stack((1 - theta, theta), -1)
         self.heads = [one for _, one in slices]
-        self.scores = [
-            one.scores_from_probs(probs[rows]).requires_grad_() for rows, one in slices
-        ]  # [r, E, width] each
+        self.scores = [one.scores_from_probs(probs[rows]).requires_grad_() for rows, one in slices]  # [r, E, width]
         self.parameters = [*self.scores, self.weight]
         rates = torch.tensor([run.rate for run in runs], device=device, dtype=dtype)
         sizes = [scores.shape[0] for scores in self.scores]
@@ -122,7 +112,11 @@ def train(
     dtype: torch.dtype = torch.float32,
     on_step: Callable[[int, int], None] = silent,
 ) -> list[Outcome]:
-    """Train all runs side by side and judge them on their test sets, in the order they came."""
+    """Train all runs side by side and judge them on their test sets, in the order they came.
+
+    A value is the energy score on validation data, by which rates are chosen. A record has what was measured over
+    training and the learned theta [N * N].
+    """
     device = torch.device(device)
     data = _Data(runs, device, dtype)
     stack, streams = Stack(runs, device, dtype), Streams(runs, device, dtype)
@@ -158,7 +152,10 @@ def train(
     outcomes = []
     for row in range(len(runs)):
         metrics = {key: float(value[row]) for key, value in test.items()}
-        outcomes.append(Outcome(metrics, theta[row].tolist(), {k: v[row].tolist() for k, v in curves.items()}))
+        # a theta that is not a number draws no edges, and empty graphs have a finite score: look at all metrics
+        value = metrics["validation_es"] if all(map(math.isfinite, metrics.values())) else math.inf
+        record = {"curve": {key: values[row].tolist() for key, values in curves.items()}, "theta": theta[row].tolist()}
+        outcomes.append(Outcome(value, metrics, record))
     return outcomes
 
 
@@ -228,11 +225,5 @@ def optimal(dataset: Dataset, seeds: Sequence[int], graphs: int, device: torch.d
     found = judge_model(data.theta, weight, streams, data.which, data.test, graphs)
     found["validation_es"] = judge_model(data.theta, weight, streams, data.which, data.validation, graphs)["es"]
     found["theta_mae"] = torch.zeros(len(runs))
-    theta = dataset.theta.flatten().tolist()
-    return [Outcome({key: float(value[i]) for key, value in found.items()}, theta) for i in range(len(runs))]
-
-
-def value_of(outcome: Outcome) -> float:
-    """What rates are chosen by: the energy score on validation data; infinite where a run has diverged."""
-    # a theta that is not a number draws no edges, and empty graphs have a finite score: look at all metrics
-    return outcome.metrics["validation_es"] if all(map(math.isfinite, outcome.metrics.values())) else math.inf
+    every = [{key: float(value[i]) for key, value in found.items()} for i in range(len(runs))]
+    return [Outcome(metrics["es"], metrics, {}) for metrics in every]

@@ -3,8 +3,6 @@
 In a page text stays text, ids stay unique, and ink follows the page's colour.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import re
@@ -12,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from matplotlib import rc_context
@@ -105,7 +103,7 @@ class Curve:
     high: ArrayLike
 
     @classmethod
-    def of_runs(cls, steps: Sequence[float] | NDArray[Any], values: Sequence[Sequence[float]] | NDArray[Any]) -> Curve:
+    def of_runs(cls, steps: Sequence[float] | NDArray[Any], values: Sequence[Sequence[float]] | NDArray[Any]) -> Self:
         """Mean ± one standard deviation over seeds, from values [seeds, steps]. A diverged run ends the curve.
 
         Runs of unequal length, as of a study that is not finished, are cut to the shortest.

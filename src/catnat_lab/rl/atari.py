@@ -66,19 +66,12 @@ class Atari:
             self.episodes[i] += 1
             self.played[i] = []
         old = over & (np.array(self.episodes) > RESEEDED)
-        if old.any():  # lest a way back from a checkpoint be too long
-            observation, about = self._reseed(old)
+        if old.any():  # a new seed, lest a way back from a checkpoint be too long
+            for i in np.flatnonzero(old):
+                self.seeds[i], self.episodes[i] = (self.seeds[i] * 48_271 + 11) % 2**30, 1
+            observation, about = self.env.reset(seed=np.array(self.seeds)[old], options={"reset_mask": old})
         self.lives, self.waiting = about["lives"].copy(), lost & ~over
         return Step(observation, reward.astype(np.float32), lost, over, last)
-
-    def _reseed(self, which: Array) -> tuple[Array, dict[str, Array]]:
-        for i in np.flatnonzero(which):
-            self.seeds[i] = (self.seeds[i] * 48_271 + 11) % 2**30
-            self.episodes[i] = 1
-        found: tuple[Array, dict[str, Array]] = self.env.reset(
-            seed=np.array(self.seeds)[which], options={"reset_mask": which}
-        )
-        return found
 
     def history(self) -> dict[str, Any]:
         return {"seeds": self.seeds, "episodes": self.episodes, "played": self.played}

@@ -4,13 +4,11 @@ The games are gymnax's (an extra, `minatar`); the algorithm is that of `ppo.py`,
 An update of all seeds is one compiled call, and between two of them training can be stopped.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import gymnax
 import jax
@@ -243,7 +241,7 @@ class Outcome:
     outside: np.ndarray[Any, np.dtype[np.float32]]
 
     @classmethod
-    def nothing(cls, seeds: int, updates: int) -> Outcome:
+    def nothing(cls, seeds: int, updates: int) -> Self:
         shape = seeds, updates
         return cls(np.zeros(shape, np.float32), np.zeros(shape, np.int32), np.zeros(shape, np.float32))
 

@@ -82,12 +82,9 @@ def load(study: Study) -> Results:
 def _of_run(trial: Finished, settings: dict[str, Any]) -> Iterator[Run]:
     """A sweep's trial is one run."""
     config, score = trial.config, trial.metrics["score"]
-    chosen, place = (
-        {n: config[n] for n in SPACE if n in config},
-        {"rank": config.get("rank", ""), "seed": config["seed"]},
-    )
-    told = place | {name: chosen.get(name, "") for name in SPACE}
+    told = {name: config.get(name, "") for name in ("rank", "seed", *SPACE)}
     told |= {"score": score, "episodes": int(trial.metrics["episodes"])}
+    chosen = {name: config[name] for name in SPACE if name in config}
     yield Run(config["stage"], config["seed"], score, chosen, told, trial.record["curve"], config.get("rank", 0))
 
 
@@ -113,9 +110,7 @@ def table_of(results: Results) -> Table:
     settings, steps = results.settings, f"{results.settings['steps']:,} steps"
     is_sweep = results.kind == "rl"
     paper = {(row["game"], row["head"]): printed(row) for row in (paper_rows("rl.csv") if is_sweep else [])}
-    cells = {
-        cell: Cell(tuple(run.score for run in results.final(*cell)), *paper.get(cell, ())) for cell in results.runs
-    }
+    scores = {cell: tuple(run.score for run in results.final(*cell)) for cell in results.runs}
     title = (
         f"PPO, {steps}: mean score of the last 100 episodes"
         if is_sweep
@@ -128,7 +123,7 @@ def table_of(results: Results) -> Table:
         groups=tuple(settings["games"]),
         lines=tuple(settings["heads"]),
         columns=(Column("score", "score", 1 if is_sweep else 2, False),),
-        cells={(*cell, "score"): found for cell, found in cells.items()},
+        cells={(*cell, "score"): Cell(found, *paper.get(cell, ())) for cell, found in scores.items()},
         paper_count=PAPER_SEEDS,
         compares_values=is_sweep and settings["steps"] == PAPER_STEPS and settings["trials"] >= PAPER_TRIALS,
     )
@@ -162,9 +157,7 @@ def curves_of(results: Results) -> Iterator[dict[str, object]]:
     """One record a point of a final run's curve: the mean score of the episodes that ended in the part before it."""
     for (game, head), runs in results.runs.items():
         for run in runs:
-            place: dict[str, object] = {"game": game, "head": head} | (
-                {"rank": run.rank} if results.kind == "rl" else {}
-            )
+            place = {"game": game, "head": head} | ({"rank": run.rank} if results.kind == "rl" else {})
             if run.stage == "final":
                 for step, score in zip(run.curve["step"], run.curve["score"], strict=True):
                     yield place | {"seed": run.seed, "step": round(step), "score": score}

@@ -56,9 +56,9 @@ class Graphs(Task):
         own = [gsl.Run(self.dataset, *run) for run in runs]
         true, found = self.dataset.theta.flatten(), []
         for each in gsl.train(own, budget, device, on_step=partial(progress, self.name)):
-            lost = ((torch.tensor(each.theta) < LOST * true) & (true > 0)).sum()
+            lost = ((torch.tensor(each.record["theta"]) < LOST * true) & (true > 0)).sum()
             metrics = {"test": each.metrics["es"], "theta-MAE": each.metrics["theta_mae"], "lost edges": float(lost)}
-            found.append(Outcome(gsl.value_of(each), metrics, {}))
+            found.append(Outcome(each.value, metrics, {}))
         return found
 
 
@@ -81,7 +81,7 @@ class Autoencoder(Task):
         told = partial(progress, self.name)
         sign = -1 if self.judged.startswith("elbo") else 1
         outcomes = vae.train(own, self.plan, self.images, (self.data,), device, on_step=told)
-        return [Outcome(vae.value_of(each), {"test": sign * each.metrics[self.judged]}, {}) for each in outcomes]
+        return [Outcome(each.value, {"test": sign * each.metrics[self.judged]}, {}) for each in outcomes]
 
 
 def convolutional(digits: Digits) -> Autoencoder:

@@ -39,9 +39,7 @@ def _job(task: Outline, head: str, stage: str, rate: float, seed: int) -> Job:
 @dataclass
 class Tails(Experiment):
     plan: Sequence[Task]
-    spent: dict[str, float] = field(
-        default_factory=dict
-    )  # seconds, by a task's last stack: the next takes about as long
+    spent: dict[str, float] = field(default_factory=dict)  # seconds of a task's last stack: the next takes as long
 
     kind: ClassVar[str] = "catnat tails"
     note: ClassVar[str] = NOTE

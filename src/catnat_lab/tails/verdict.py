@@ -155,14 +155,13 @@ def candidates(found: Mapping[str, tuple[Outline, list[Finding]]], results: Resu
         passed = sum(qualifies(tasks[name], own[name], begun[name][1]) for name in counted if name in own)
         least = min(each.robustness for each in own.values())
         classifiers = [task for name, task in tasks.items() if name.startswith("classifier")]
-        lost = [
-            lost_runs(task, head, results, "search") - lost_runs(task, SOFTMAX, results, "search")
-            for task in classifiers
-        ]
-        finals = [lost_runs(task, head, results, "final") for task in classifiers]
+        lost = finals = 0
+        for task in classifiers:
+            softmax, ours = (lost_runs(task, each, results, "search") for each in (SOFTMAX, head))
+            lost, finals = lost + len(ours - softmax), finals + len(lost_runs(task, head, results, "final"))
         # a task whose final runs are not all there, or not all numbers, is the worst there is
         worst = max((_behind(*begun[name], own[name]) if name in own else math.inf for name in counted), default=0.0)
-        result.append(Candidate(head, passed, least, sum(map(len, lost)), sum(map(len, finals)), worst))
+        result.append(Candidate(head, passed, least, lost, finals, worst))
     return sorted(result, key=lambda each: (-each.qualified, -each.least, *_tameness(each)))
 
 

@@ -3,8 +3,6 @@
 On a GPU one kernel each, else plain tensor code.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -12,6 +12,8 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch.nn.functional import unfold
+from torch.nn.utils.rnn import pad_sequence
 
 from catnat_lab.vae.kernels import Gather
 
@@ -119,27 +121,17 @@ def batch_norm(channels: int) -> Layer:
 
 
 @lru_cache(maxsize=64)
-def _patches(size: int, out: int, padding: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _patches(size: int, padding: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """For windows of 3 x 3, two apart, on a square image: the places of each window's cells, and their transpose.
 
     [out^2 * 9, 1] and [size^2, m].
     """
-    cells = []
-    for row in range(out):
-        for column in range(out):
-            for i in range(3):
-                for j in range(3):
-                    y, x = 2 * row + i - padding, 2 * column + j - padding
-                    cells.append(y * size + x if 0 <= y < size and 0 <= x < size else size * size)
-    users: list[list[int]] = [[] for _ in range(size * size + 1)]
-    for cell, place in enumerate(cells):
-        users[place].append(cell)
-    users.pop()
-    most = max(map(len, users))
-    back = [[*user, *[len(cells)] * (most - len(user))] for user in users]
-    tables = torch.tensor(cells).unsqueeze(1), torch.tensor(back)
-    there, back_again = (table.to(device, torch.int32) for table in tables)
-    return there, back_again
+    image = torch.arange(1.0, size * size + 1).view(1, 1, size, size)  # its places from 1: 0 is beyond the edge
+    cells = unfold(image, 3, padding=padding, stride=2)[0].T.flatten().long()
+    users = cells.argsort(stable=True).split(cells.bincount().tolist())[-size * size :]
+    back = pad_sequence(list(users), batch_first=True, padding_value=len(cells))
+    there = torch.where(cells > 0, cells - 1, size * size).unsqueeze(1)
+    return there.to(device, torch.int32), back.to(device, torch.int32)
 
 
 def convolution(inputs: int, outputs: int, size: int, out: int, padding: int) -> Layer:
@@ -148,7 +140,7 @@ def convolution(inputs: int, outputs: int, size: int, out: int, padding: int) ->
 
     def forward(x: Tensor, p: list[Tensor], b: list[Tensor], training: bool) -> Tensor:
         runs, batch = x.shape[:2]
-        patches = Gather.apply(x, *_patches(size, out, padding, x.device))  # [R, B, out^2 * 9, inputs]
+        patches = Gather.apply(x, *_patches(size, padding, x.device))  # [R, B, out^2 * 9, inputs]
         columns = patches.reshape(runs, batch * out * out, 9 * inputs)
         return torch.baddbmm(p[1].unsqueeze(1), columns, p[0]).view(runs, batch, out * out, outputs)
 
@@ -162,7 +154,7 @@ def transposed_convolution(inputs: int, outputs: int, size: int, out: int, paddi
     def forward(x: Tensor, p: list[Tensor], b: list[Tensor], training: bool) -> Tensor:
         runs, batch = x.shape[:2]
         columns = torch.bmm(x.reshape(runs, batch * size * size, inputs), p[0])
-        there, back = _patches(out, size, padding, x.device)
+        there, back = _patches(out, padding, x.device)
         image = Gather.apply(columns.view(runs, batch, size * size * 9, outputs), back, there)
         return image + p[1][:, None, None]
 

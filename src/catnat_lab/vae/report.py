@@ -101,11 +101,11 @@ def _table(results: Results, measure: str, name: str, lower: bool, *, with_paper
 
 
 def paper_of(table: str) -> dict[tuple[str, str, str], tuple[float, float, bool]]:
-    rows = paper_rows(PAPER_FILES[table])
-    cells = [f"{row['n_variables']}x{row['n_categories']}" for row in rows]
-    return {
-        (PAPER_DATA[row["dataset"]], cell, row["head"]): printed(row) for row, cell in zip(rows, cells, strict=True)
-    }
+    found = {}
+    for row in paper_rows(PAPER_FILES[table]):
+        cell = f"{row['n_variables']}x{row['n_categories']}"
+        found[PAPER_DATA[row["dataset"]], cell, row["head"]] = printed(row)
+    return found
 
 
 def _places(

@@ -8,7 +8,7 @@ was stopped goes on where it was.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby, product
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,7 +23,7 @@ from catnat_lab.vae.digits import Digits
 from catnat_lab.vae.presets import Settings, sizes
 from catnat_lab.vae.stack import Run
 from catnat_lab.vae.train import Outcome as Trained
-from catnat_lab.vae.train import checkpoint_of, train, value_of
+from catnat_lab.vae.train import checkpoint_of, train
 
 NOTE = "vae settings"
 SOURCE = "vae digits"
@@ -88,26 +88,18 @@ class Autoencoders(rates.RateSearch):
         plan = self.plan.plan(cell, self.plan.steps if final else self.plan.search_steps)
         if not final:  # the test images have no part in the choice of a rate
             plan = replace(plan, samples=0)
-        places = [job.cell.split(" ") for job in jobs]  # vae, table, data, cell, head
-        runs = [
-            Run(words[2], words[4], job.config["rate"], job.config["seed"])
-            for words, job in zip(places, jobs, strict=True)
-        ]
+        runs = []
+        for job in jobs:
+            _, _, data, _, head = job.cell.split(" ")
+            runs.append(Run(data, head, job.config["rate"], job.config["seed"]))
         saved = checkpoint_of(place.folder / CHECKPOINTS, runs, plan, place.device)
         what = f"{cell} {'final seeds' if final else 'rates'} ({len(runs)} side by side)"
-        outcomes = train(
-            runs,
-            plan,
-            self.images,
-            self.plan.data,
-            torch.device(place.device),
-            saved=saved,
-            on_step=lambda done, total: place.progress(what, done, total),
-        )
+        told = partial(place.progress, what)
+        outcomes = train(runs, plan, self.images, self.plan.data, place.device, saved=saved, on_step=told)
         for job, run, found in zip(jobs, runs, outcomes, strict=True):
             if final and job.config["seed"] == 1:
                 self._keep(place.folder, job.cell, run, found)
-            yield job, Outcome(value_of(found), found.metrics, {"curve": found.curve})
+            yield job, Outcome(found.value, found.metrics, found.record)
         saved.remove()
 
     def _keep(self, folder: Path, name: str, run: Run, outcome: Trained) -> None:

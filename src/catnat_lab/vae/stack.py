@@ -9,7 +9,6 @@ from torch import Tensor
 from catnat_lab.errors import check_known
 from catnat_lab.heads import by_head, natural_reach
 from catnat_lab.vae.kernels import adam_step
-from catnat_lab.vae.layers import Network
 from catnat_lab.vae.networks import Autoencoder
 
 OPTIMIZERS = ("adam", "sgd")
@@ -32,15 +31,15 @@ class Stack:
         check_known("optimizer", [optimizer], OPTIMIZERS)
         self.runs, self.model, self.optimizer = list(runs), model, optimizer
         self.heads = by_head([run.head for run in runs], model.classes)
+        self.parted = len(model.encoder.parameters), len(model.encoder.buffers)  # where the decoder's begin
         specs = [*model.encoder.parameters, *model.decoder.parameters]
         self.shapes, self.sizes = [p.shape for p in specs], [p.size for p in specs]
         # drawn on the CPU, so that a seed starts the same on every device and with every head
         starts = []
         for run in runs:
             stream = torch.Generator().manual_seed((run.seed * 1009 + model.variables) * 1009 + model.classes)
-            starts.append(
-                torch.cat([p.center + p.bound * (2 * torch.rand(p.size, generator=stream) - 1) for p in specs])
-            )
+            first = [p.center + p.bound * (2 * torch.rand(p.size, generator=stream) - 1) for p in specs]
+            starts.append(torch.cat(first))
         self.parameters = torch.stack(starts).to(device).requires_grad_()
         buffers = [*model.encoder.buffers, *model.decoder.buffers]
         self.buffers = [torch.full((len(runs), size), value, device=device) for size, value in buffers]
@@ -72,7 +71,8 @@ class Stack:
 
     def scores(self, x: Tensor, views: list[Tensor], training: bool) -> Tensor:
         """What the encoders make of images [R, B, 784]: [R, B, N, K], of which a head uses the first."""
-        out = self._network(self.model.encoder, x, views, training, 0)
+        p, b = self.parted
+        out = self.model.encoder(x, views[:p], self.buffers[:b], training)
         return out.view(*out.shape[:2], self.model.variables, self.model.classes)
 
     def log_probs(self, scores: Tensor) -> Tensor:
@@ -81,15 +81,12 @@ class Stack:
 
     def decode(self, z: Tensor, views: list[Tensor], training: bool) -> Tensor:
         """Logits of the pixels [R, B, 784] from one-hot variables [R, B, N, K]."""
-        return self._network(self.model.decoder, z.flatten(2), views, training, 1)
+        p, b = self.parted
+        return self.model.decoder(z.flatten(2), views[p:], self.buffers[b:], training)
 
     def decoder_matrices(self, views: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        p, b = len(self.model.encoder.parameters), len(self.model.encoder.buffers)
+        p, b = self.parted
         return self.model.decoder.as_matrices(self.model.variables * self.model.classes, views[p:], self.buffers[b:])
-
-    def _network(self, network: Network, x: Tensor, views: list[Tensor], training: bool, second: int) -> Tensor:
-        p, b = (second * len(part) for part in (self.model.encoder.parameters, self.model.encoder.buffers))
-        return network(x, views[p : p + len(network.parameters)], self.buffers[b : b + len(network.buffers)], training)
 
     @torch.no_grad()
     def descend(self, loss: Tensor) -> None:

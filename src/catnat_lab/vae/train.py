@@ -9,12 +9,13 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from catnat_lab import experiment
 from catnat_lab.checkpoint import Checkpoint, random_streams, set_random_streams
 from catnat_lab.devices import Repeated, on_device, tensor_cores
 from catnat_lab.errors import UserError
@@ -43,11 +44,11 @@ class Plan:
     samples: int = 512  # of the posterior, to judge on the test images; 0: not at all
 
 
-@dataclass
-class Outcome:
-    metrics: dict[str, float]
-    curve: dict[str, list[float]] = field(default_factory=dict)
-    model: dict[str, Tensor] = field(default_factory=dict)  # its parameters and buffers
+@dataclass(frozen=True)
+class Outcome(experiment.Outcome):
+    """A value is minus the bound on validation data, by which rates are chosen. A record has the curves."""
+
+    model: dict[str, Tensor]  # its parameters and buffers
 
 
 class Trainer:
@@ -140,16 +141,11 @@ def train(
     outcomes = []
     for row in range(len(runs)):
         found = {key: float(value[row]) for key, value in metrics.items()}
-        model = {key: value[row].clone() for key, value in trainer.stack.trained().items()}
+        value = found["validation"] if math.isfinite(found["validation"]) else math.inf
+        model = {key: tensor[row].clone() for key, tensor in trainer.stack.trained().items()}
         points = {key: [point[row] for point in points] for key, points in curve.items()}
-        outcomes.append(Outcome(found, points, model))
+        outcomes.append(Outcome(value, found, {"curve": points}, model))
     return outcomes
-
-
-def value_of(outcome: Outcome) -> float:
-    """What rates are chosen by: minus the bound on validation data; infinite where a run has diverged."""
-    found = outcome.metrics["validation"]
-    return found if math.isfinite(found) else math.inf
 
 
 Curve = dict[str, list[list[float]]]  # by measure, by point, by run

@@ -132,29 +132,28 @@ def run_study(
         now = provenance(command_line(), device) | (facts or {})
         study.set_note(note, continued(study.settle_note(note, now), now))
         started, ends = time.monotonic(), math.inf if minutes is None else time.monotonic() + 60 * minutes
-        try:
-            with Bars() as progress:
-                place = Place(output.resolve(), str(device), ends, progress, say)
-                executor = executor_of(on, place, getattr(options, "job_gpus", 1.0))
-                if conduct(whole, study, executor, batch, Count() if on != "here" else silent):
-                    known = study.note(note)
-                    spent = float(known.get("seconds", "0").split()[0]) + time.monotonic() - started
-                    known["seconds"] = f"{spent:.0f} of training and bookkeeping, start-up not counted"
-                    if device.type == "cuda" and on == "here":  # of other processes it is not known
-                        known["peak GPU memory"] = f"{torch.cuda.max_memory_allocated(device) / 1e9:.1f} GB"
-                    study.set_note(note, known)
-        except TimeIsUp:
+        with Bars() as progress:
+            place = Place(output.resolve(), str(device), ends, progress, say)
+            executor = executor_of(on, place, getattr(options, "job_gpus", 1.0))
+            try:
+                trained = conduct(whole, study, executor, batch, Count() if on != "here" else silent) > 0
+                stopped = False
+            except TimeIsUp:
+                trained = stopped = True
+        if stopped:
             say(f"stopped after {minutes:g} minutes; the same command goes on")
-        else:
-            _tell_failed(study)
+        if trained:
+            known = study.note(note)
+            spent = float(known.get("seconds", "0").split()[0]) + time.monotonic() - started
+            known["seconds"] = f"{spent:.0f} of training and bookkeeping, start-up not counted"
+            if device.type == "cuda" and on == "here":  # of other processes it is not known
+                known["peak GPU memory"] = f"{torch.cuda.max_memory_allocated(device) / 1e9:.1f} GB"
+            study.set_note(note, known)
+        failed = {cell: reasons for cell in study.cells() if (reasons := study.failed(cell))}
+        for cell, reasons in failed.items():
+            last = plain(next(reversed(reasons.values())).strip().splitlines()[-1])
+            say(f"{cell}: {len(reasons)} of its jobs failed, the last by {last}; the same command tries them again")
         report_on(study, output)
-
-
-def _tell_failed(study: Study) -> None:
-    failed = {cell: reasons for cell in study.cells() if (reasons := study.failed(cell))}
-    for cell, reasons in failed.items():
-        last = plain(next(reversed(reasons.values())).strip().splitlines()[-1])
-        say(f"{cell}: {len(reasons)} of its jobs failed, the last by {last}; the same command tries them again")
 
 
 def continued(first: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -82,18 +81,25 @@ def serial(folder: Path, seeds: int) -> list[object]:
         return list(table(study))
 
 
-def test_a_study_on_a_server(server: Server, tmp_path: Path) -> None:
+def test_a_study_on_a_server(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
+    naps: list[float] = []
+
+    def nap(seconds: float) -> None:
+        naps.append(seconds)
+        if len(naps) == 3:
+            server.start()
+
     with Study(server.url, conduct=True, tell=told.append) as study:
         assert PASSWORD not in study.name and "***" in study.name
         study.add(Job("cell", {"seed": 1}), Outcome(1.0, {}, {}))
         with pytest.raises(StudyError, match=r"another process conducts this study: process \d+ on .+, since"):
             Study(server.url, conduct=True)
         server.stop()
-        back = threading.Timer(3.0, server.start)  # it is away for a while
-        back.start()
-        study.add(Job("cell", {"seed": 2}), Outcome(2.0, {}, {}))
-        back.join()
+        with monkeypatch.context() as patch:
+            patch.setattr("catnat_lab.studies.time.sleep", nap)  # it is away for three tries
+            study.add(Job("cell", {"seed": 2}), Outcome(2.0, {}, {}))
+        assert len(naps) == 3
         assert told == [f"{study.name} does not answer; trying again for 10 minutes"]
         with pytest.raises(StudyError, match="another process conducts this study"):  # held again
             Study(server.url, conduct=True)

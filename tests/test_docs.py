@@ -31,7 +31,17 @@ def blocks(page: Path) -> list[tuple[int, str]]:
     return [(text.count("\n", 0, found.start(1)), found.group(1)) for found in BLOCK.finditer(text)]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
+LONG = ("integrations.md", "jax.md")  # many libraries are imported, many programs compiled
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.slow if page.name in LONG else (), id=page.name)
+        for page in PAGES
+        if blocks(page)
+    ],
+)
 def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)

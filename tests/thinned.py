@@ -16,8 +16,13 @@ def thinned(cases: Iterable[Any], turn: int = 0, every: int = 3) -> list[Any]:
     several = [case if isinstance(case, tuple) else (case,) for case in cases]
     step = min(every, len(several))
     quick = {i for i in range(len(several)) if (i + turn) % step == 0}
-    for axis in zip(*several, strict=True):
-        names = [repr(value) for value in axis]
-        if len(set(names)) <= len(names) / 2:  # else it tells the cases apart, and would keep them all
-            quick |= {names.index(name) for name in set(names) - {names[i] for i in quick}}
+    values = [set(enumerate(map(repr, case))) for case in several]
+    for axis, names in enumerate(zip(*(map(repr, case) for case in several), strict=True)):
+        if len(set(names)) > len(names) / 2:  # it tells the cases apart, and would keep them all
+            values = [{value for value in some if value[0] != axis} for some in values]
+    missing = set().union(*values) - set().union(*(values[i] for i in quick))
+    while missing:  # the case that has most of them, the first of several
+        best = max(range(len(several)), key=lambda i: len(missing & values[i]))
+        quick.add(best)
+        missing -= values[best]
     return [pytest.param(*case, marks=() if i in quick else pytest.mark.slow) for i, case in enumerate(several)]

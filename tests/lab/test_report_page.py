@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import pytest
 from catnat_lab.report.figures import Curve, CurvePanel, draw_curves
 from catnat_lab.report.page import PageFigure, as_csv, page, text_of, write
 from tests.lab.report_cases import HOSTILE, cell, drawn, large, report, table
+
+figures = cache(drawn)  # the same for every page
 
 # --- the page
 
@@ -46,7 +49,9 @@ class Reader(HTMLParser):
 
 
 def test_the_page_stands_alone() -> None:
-    text = page(report(large(), large(), figures=drawn(), remarks=("We think so.",), provenance={"command": "make a"}))
+    text = page(
+        report(large(), large(), figures=figures(), remarks=("We think so.",), provenance={"command": "make a"})
+    )
     assert "http://" not in text and "https://" not in text and "file:" not in text
     assert {link[0] for link in Reader(text).all("href") if not link.startswith("data:image/png;base64,")} == {"#"}
     assert "@import" not in text and "<script" not in text and "<link" not in text
@@ -69,7 +74,7 @@ def test_the_page_stands_alone() -> None:
 
 def test_ids_are_unique_and_references_lead_somewhere() -> None:
     tables = (large(), table({"a": cell(7.40, 7.45), "b": cell(7.45, 7.40, bold=True)}))
-    text = page(report(*tables, figures=drawn()))
+    text = page(report(*tables, figures=figures()))
     reader = Reader(text)
     assert [name for name, count in Counter(reader.all("id")).items() if count > 1] == []
     links = [link for link in reader.all("href") if not link.startswith("data:")]
@@ -78,7 +83,7 @@ def test_ids_are_unique_and_references_lead_somewhere() -> None:
 
 
 def test_every_figure_is_an_image_with_title_caption_and_label() -> None:
-    reader = Reader(page(report(large(), figures=drawn())))
+    reader = Reader(page(report(large(), figures=figures())))
     images = [attributes for tag, attributes in reader.tags if tag == "svg"]
     assert [image["role"] for image in images] == ["img"] * 5
     assert [image["aria-label"] for image in images] == ["Against softmax", *(f"Figure {i}" for i in range(4))]

@@ -7,7 +7,9 @@ import os
 import signal
 import sqlite3
 from contextlib import closing
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import optuna
@@ -213,13 +215,18 @@ def killed_after(path: Path, jobs: int, how: int) -> None:
         process.send_signal(how)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_killed_conductor_leaves_all_it_has_finished_and_the_rest_is_as_if_nothing_had_happened(
-    path: Path, how: int
-) -> None:
-    with Study(path.with_name("whole.db"), conduct=True) as study:
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Any, ...]]:
+    """All that an undisturbed study comes to."""
+    with Study(tmp_path_factory.mktemp("whole") / "lab.db", conduct=True) as study:
         run(Toy(), study)
-        whole = table(study)
+        return table(study)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_a_killed_conductor_leaves_all_it_has_finished_and_the_rest_is_as_if_nothing_had_happened(
+    path: Path, whole: list[tuple[Any, ...]], how: int
+) -> None:
     killed_after(path, 7, how)
     with Study(path, conduct=True) as study:
         before = len(table(study))
@@ -237,12 +244,20 @@ def execute(path: Path, statement: str) -> None:
         connection.commit()
 
 
+@cache
+def many_outcomes() -> bytes:
+    """A database of them."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "lab.db"
+        with Study(path, conduct=True) as study:
+            for seed in range(60):
+                study.add(Job("cell", {"seed": seed}), Outcome(0.0, {}, {"curve": [1.0] * 300}))
+        return path.read_bytes()
+
+
 def filled(path: Path) -> bytearray:
-    with Study(path, conduct=True) as study:
-        for seed in range(60):
-            study.add(Job("cell", {"seed": seed}), Outcome(0.0, {}, {"curve": [1.0] * 300}))
-    Path(f"{path}.lock").unlink(missing_ok=True)
-    return bytearray(path.read_bytes())
+    path.write_bytes(many_outcomes())
+    return bytearray(many_outcomes())
 
 
 def damaged(path: Path) -> None:

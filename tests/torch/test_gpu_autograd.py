@@ -64,7 +64,11 @@ TREES = {"heap": None, "clustered": Tree.cluster([[0.0], [5.0], [0.1], [5.1], [2
 
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize(
-    ("name", "tree"), [("sigmoid", "heap"), ("natural", "heap"), ("revive", "heap"), ("natural", "clustered")]
+    ("name", "tree"),
+    [
+        *(("sigmoid", "heap"), ("revive", "heap"), ("natural", "clustered")),
+        pytest.param("natural", "heap", marks=pytest.mark.slow),
+    ],
 )
 def test_functions_are_those_without_kernels(
     name: str, tree: str, dtype: torch.dtype, kernels: pytest.MonkeyPatch

@@ -256,8 +256,12 @@ def test_batched_and_differentiated_backward_passes(case, batch):
 
 
 @MODULES
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("case", thinned(["natural-18", "sigmoid-100", "chain-18", "reflect-8", "revive-18"]))
+@pytest.mark.parametrize(
+    ("case", "strict"),
+    thinned(
+        itertools.product(["natural-18", "sigmoid-100", "chain-18", "reflect-8", "revive-18"], [False, True]), 0, 9
+    ),
+)
 def test_exported_programs_give_the_modules_results(fresh, module, strict, case):
     pi, _ = make_case(case)
     model = module(pi)
@@ -273,8 +277,7 @@ def test_exported_programs_give_the_modules_results(fresh, module, strict, case)
     assert_close(torch.export.load(saved).module()(scores), model(scores))
 
 
-@pytest.mark.parametrize("case", thinned(CASES))
-@EACH_SMOOTH
+@pytest.mark.parametrize(("case", "name"), thinned(itertools.product(CASES, SMOOTH), every=70))
 def test_make_fx_traces_a_graph_that_gives_the_same(fresh, case, name):
     pi, function = make_case(case)[0], operations(case)[name]
     graph = make_fx(lambda s: with_gradient(function, s))(draw_scores(pi, 3))

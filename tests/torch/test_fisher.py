@@ -217,7 +217,7 @@ class LargestTensor(TorchDispatchMode):
 
 def test_the_monte_carlo_fisher_matrix_makes_no_square_table_of_its_draws():
     # 1e5 draws are little work, unless they cost 1e10 numbers
-    draws = 512
+    draws = 1024  # more than are drawn at a time
     with LargestTensor() as largest:
         ct.monte_carlo_fisher(ct.CatnatCategorical, torch.zeros(3), draws)
     assert draws <= largest.numel < draws**2

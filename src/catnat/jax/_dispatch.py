@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from catnat.jax import _compat, _eager, _wide
+from catnat.jax import _compat, _eager, _path
 from catnat.jax._masks import logits_of_masses, prune, renormalize, renormalize_classes
 from catnat.jax._node import coin, log_coin, logit, slope
 from catnat.jax._plan import Plan
@@ -208,13 +208,13 @@ def draw(key: Array, x: Array, mask: Array | None, *, count: int, plan: Plan, ma
 @compiled
 def linear_log_prob(weight: Array, bias: Array | None, x: Array, index: Array, *, plan: Plan) -> Array:
     """log p of one class a row under scores x @ weight.T + bias, from those on its path alone."""
-    return _wide.log_prob(weight, bias, x, index, plan)
+    return _path.log_prob(weight, bias, x, index, plan)
 
 
 @compiled
 def linear_draw(key: Array, weight: Array, bias: Array | None, x: Array, *, count: int, plan: Plan) -> Array:
     """``count`` classes a row under scores x @ weight.T + bias, from those on one path each."""
-    return _wide.draw(key, weight, bias, x, count, plan)
+    return _path.draw(key, weight, bias, x, count, plan)
 
 
 def minus_p_log_p(log_p: Array) -> Array:

@@ -154,7 +154,7 @@ class _Runs:
         self.slopes = slopes.new_empty((padded, of.depth))
         if rows > 0:
             found = (self.steps, self.slopes, self.leaves, self.ends, self.least)
-            tensors = (steps, slopes, gradient, self.order, *found)
+            tensors = (steps, slopes, gradient.contiguous(), self.order, *found)
             finder = _launcher("find_runs", None, 4, DEPTH=of.depth, LEVELS=of.levels, CHUNK=CHUNK)
             finder(self.chunks, tensors, (rows,))
 

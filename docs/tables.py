@@ -256,6 +256,30 @@ def of_heads(row: Row) -> bool:
     return row["operation"].startswith("log_catnat ") and row["contender"] in ("sigmoid", "natural")
 
 
+def wide() -> str:
+    """Milliseconds per call and the peak of memory of every head over many classes."""
+    rows = [row for row in rows_of(RESULTS / "wide" / "wide.csv") if row["part"] == "the grid"]
+    names = list(dict.fromkeys(row["contender"] for row in rows))
+    found = {
+        (row["rows"], row["width"], row["classes"], row["contender"]): (
+            f"{float(row['microseconds']) / 1000:.1f} ms, {float(row['peak_mib']):,.0f}"
+        )
+        for row in rows
+    }
+    sizes = list(dict.fromkeys(key[:3] for key in found))
+    head = ["rows × width × classes", *names]
+    return grid(head, ([" × ".join(size), *(found.get((*size, name), "") for name in names)] for size in sizes))
+
+
+def wide_classes() -> str:
+    """The GPU's own time of a loss by one path and of softmax's, by the number of classes."""
+    rows = [r for r in rows_of(RESULTS / "wide" / "wide.csv") if (r["part"], r["timed"]) == ("over K", "graph")]
+    sizes = list(dict.fromkeys(row["classes"] for row in rows))
+    names = list(dict.fromkeys(row["contender"] for row in rows))
+    times = {(row["contender"], row["classes"]): f"{float(row['microseconds']):,.0f}" for row in rows}
+    return grid(["classes", *sizes], ([name, *(times[name, size] for size in sizes)] for name in names))
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "graphs": graphs,
     "autoencoders-grey": lambda: autoencoders("grey"),
@@ -268,6 +292,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "floors": floors,
     "gpu": by_classes,
     "gpu-summary": gpu_summary,
+    "wide": wide,
+    "wide-classes": wide_classes,
     "cpu": lambda: ratios(["cpu/cpu.csv"], against, lambda row: True, by_rows=True),
     "jax-cpu": lambda: ratios(["jax/jax-cpu.csv"], against, lambda row: True, by_rows=True),
     "jax-gpu": lambda: ratios(["jax/jax-gpu.csv", "jax/jax-gpu-waited.csv"], against, is_shown),

@@ -56,7 +56,7 @@ def data(classes: int, dtype=torch.float32) -> tuple[torch.Tensor, torch.Tensor]
 @pytest.fixture
 def by_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """Paths are read from the first class on."""
-    monkeypatch.setattr(nn, "PATH_FROM", 2)
+    monkeypatch.setattr(nn, "PATH_FROM", {"cpu": 2})
 
 
 def gradients(head: ct.CatnatLinear, loss: torch.Tensor, x: torch.Tensor) -> list[torch.Tensor]:
@@ -264,3 +264,22 @@ def test_trees_without_a_table_of_paths(by_path, monkeypatch):
     nodes, right, taken = _wide._eager.paths(index, plan)
     assert (taken == with_table[2]).all()
     assert (nodes[taken] == with_table[0][taken]).all() and (right[taken] == with_table[1][taken]).all()
+
+
+def test_refitting_keeps_what_nodes_have_learned():
+    old = Tree.from_nested([[0, 1], [2, [3, 4]]])
+    head = head_of(Parameterization(5, tree=old))
+    x = data(5)[0]
+    before = head.log_probs(x)
+    nodes, signs = head.refit(Tree.from_nested([[[4, 3], 2], [0, 1]]))  # the same sets, other sides
+    torch.testing.assert_close(head.log_probs(x), before)
+    assert (nodes > 0).all() and (signs == -1).any()
+    nodes, signs = head.refit(Tree.from_nested([[[4, 2], 3], [0, 1]]))  # one node's classes are others
+    assert ((nodes == 0) == (signs == 0)).all() and (nodes == 0).sum() == 2
+    left = head.log_probs(x).exp()
+    torch.testing.assert_close(left[:, 0], before[:, 0].exp())  # of the nodes that stayed
+    torch.testing.assert_close(left[:, 2], left[:, 4])  # and a new one tells nothing
+    with pytest.raises(ValueError, match=r"old must|num_classes"):
+        head.refit(Tree.balanced(6))
+    with pytest.raises(ValueError, match="refit needs center"):
+        head_of(Parameterization(5, center=0.3)).refit(old)

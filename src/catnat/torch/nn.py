@@ -10,6 +10,7 @@ from torch import Tensor
 
 from catnat.core.errors import MASK_MODES, REDUCTIONS, CatnatWarning, check_choice, check_num_classes, check_share
 from catnat.core.parameterization import Parameterization, listed, resolve
+from catnat.core.tree import Tree
 from catnat.torch import _wide, functional, sampling
 from catnat.torch._compat import is_plain
 from catnat.torch._dispatch import wide_plan_for
@@ -23,7 +24,7 @@ from catnat.torch.functional import catnat, cross_entropy, log_catnat
 for _name in ("catnat", "cross_entropy", "log_catnat"):
     torch.fx.wrap(_name)
 
-PATH_FROM = 2048  # classes; with fewer the scores of all nodes are as fast
+PATH_FROM = {"cpu": 2048, "cuda": 8192}  # classes; with fewer the scores of all nodes are as fast
 NO_CLASS = -(1 << 62)  # an id that no class has, and that nothing ignores
 
 
@@ -340,6 +341,30 @@ class CatnatLinear(_Watching):
             return self.topk(x, 1, beam=beam).classes.squeeze(-1)
         return sampling.mode(self.scores(x), self.parameterization)
 
+    @torch.no_grad()
+    def refit(self, tree: Tree) -> tuple[Tensor, Tensor]:
+        """Go on with another tree over the same classes, say one clustered by what was learned meanwhile.
+
+        Nodes that part the same classes in both trees keep their weights; all others start anew, at weights and a bias
+        of 0. An optimizer's own numbers, such as Adam's moments, have to be moved alike.
+
+        Returns:
+            As `catnat.Tree.kept_nodes`: each node's number in the old tree, from 1, and the sign, both 0 for a new one.
+        """
+        pi = self.parameterization
+        if not isinstance(pi.center, str):
+            raise ValueError(f"refit needs center='uniform': other centres belong to the old nodes; got {pi.center!r}")
+        new = Parameterization(pi.num_classes, pi.activation, tree=tree)
+        assert pi.tree is not None
+        device = self.linear.weight.device
+        nodes, signs = (torch.from_numpy(t).to(device) for t in tree.kept_nodes(pi.tree))
+        for values in (self.linear.weight, self.linear.bias):
+            if values is not None:
+                sign = signs.to(values.dtype).view(-1, *[1] * (values.dim() - 1))
+                values.copy_(values[(nodes - 1).clamp(min=0)] * sign)
+        self.parameterization = new
+        return nodes, signs
+
     def distribution(self, x: Tensor, *, mask: Tensor | None = None) -> CatnatCategorical:
         """A `CatnatCategorical` per row."""
         return CatnatCategorical(self.scores(x), self.parameterization, mask=mask)
@@ -358,7 +383,7 @@ class CatnatLinear(_Watching):
     def _path_plan(self, x: Tensor) -> Plan | None:
         """The plan for one path; None where all scores are as fast, or are wanted for a warning."""
         self._check_features(x)
-        if self.warn or not (self.sparse or self.num_classes >= PATH_FROM):
+        if self.warn or not (self.sparse or self.num_classes >= PATH_FROM.get(x.device.type, 2048)):
             return None
         plan = wide_plan_for(self.parameterization, self._number(x), x)
         return plan if _wide.has_short_paths(plan) else None

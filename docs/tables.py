@@ -257,13 +257,11 @@ def of_heads(row: Row) -> bool:
 
 
 def wide() -> str:
-    """Milliseconds per call and the peak of memory of every head over many classes."""
+    """Milliseconds per call of every head over many classes."""
     rows = [row for row in rows_of(RESULTS / "wide" / "wide.csv") if row["part"] == "the grid"]
     names = list(dict.fromkeys(row["contender"] for row in rows))
     found = {
-        (row["rows"], row["width"], row["classes"], row["contender"]): (
-            f"{float(row['microseconds']) / 1000:.1f} ms, {float(row['peak_mib']):,.0f}"
-        )
+        (row["rows"], row["width"], row["classes"], row["contender"]): f"{float(row['microseconds']) / 1000:.1f}"
         for row in rows
     }
     sizes = list(dict.fromkeys(key[:3] for key in found))

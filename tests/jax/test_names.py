@@ -76,7 +76,9 @@ def test_what_may_come_by_position_comes_in_the_same_order(name: str) -> None:
 
 
 def test_a_linear_layer_is_made_and_used_alike() -> None:
-    theirs = {p.name: p.default for p in arguments(ct.CatnatLinear) if p.name not in {*DROPPED, "device", "dtype", "sparse"}}
+    theirs = {
+        p.name: p.default for p in arguments(ct.CatnatLinear) if p.name not in {*DROPPED, "device", "dtype", "sparse"}
+    }
     ours = {p.name: p.default for p in arguments(cj.CatnatLinear.init) if p.name != "key"}
     assert ours == theirs
     methods = {name for name, method in vars(cj.CatnatLinear).items() if callable(method) and name[0] != "_"}

@@ -283,3 +283,72 @@ def test_refitting_keeps_what_nodes_have_learned():
         head.refit(Tree.balanced(6))
     with pytest.raises(ValueError, match="refit needs center"):
         head_of(Parameterization(5, center=0.3)).refit(old)
+
+
+def test_class_weights_of_any_dtype_and_padding_ids_past_the_classes(by_path):
+    head, (x, target) = head_of(Parameterization(50), dtype=torch.float16), data(50, torch.float16)
+    x, target = x.repeat(200, 1), target.repeat(200)
+    weight = torch.full((50,), 10.0).half()  # whose sum over the rows is no number of 16 bits
+    torch.testing.assert_close(head.loss(x, target, weight=weight), head.loss(x, target))
+    padded = target.clone()
+    padded[3] = 50
+    expected = ct.cross_entropy(head.linear(x), padded, weight=weight, ignore_index=50)
+    torch.testing.assert_close(head.loss(x, padded, weight=weight, ignore_index=50), expected, rtol=2e-3, atol=1e-3)
+
+
+def test_what_is_attached_to_the_layer_is_called(by_path):
+    x, target = data(50)
+    head, seen = head_of(Parameterization(50)), []
+    expected = head.loss(x, target)
+    head.linear.register_forward_hook(lambda *given: seen.append(1))
+    torch.testing.assert_close(head.loss(x, target), expected)
+    assert seen
+    adapted = head_of(Parameterization(50))
+    adapted.linear = _Adapted(adapted.linear)
+    torch.testing.assert_close(adapted.loss(x, target), ct.cross_entropy(adapted.linear(x), target))
+
+
+class _Adapted(torch.nn.Module):
+    def __init__(self, linear: torch.nn.Linear) -> None:
+        super().__init__()
+        self.base, self.in_features = linear, linear.in_features
+        self.weight, self.bias = linear.weight, linear.bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base(x) + 3
+
+
+def test_log_prob_broadcasts_as_it_does_for_few_classes(by_path, monkeypatch):
+    head, (x, target) = head_of(Parameterization(50)), data(50)
+    several = torch.stack([target, target.flip(0)])
+    found = head.log_prob(x, several), head.log_prob(x, torch.tensor(7))
+    with pytest.raises(ValueError, match=r"index must broadcast with the batch \(37,\) of x; got shape \(5,\)"):
+        head.log_prob(x, target[:5])
+    with pytest.raises((ValueError, IndexError), match="index"):
+        head.log_prob(x, target + 50)
+    monkeypatch.setattr(nn, "PATH_FROM", {"cpu": 100})
+    torch.testing.assert_close(found, (head.log_prob(x, several), head.log_prob(x, torch.tensor(7))))
+
+
+def test_ignored_rows_pass_no_node():
+    head = head_of(Parameterization(64), sparse=True)
+    x, target = data(64)[0][:2], torch.tensor([63, -100])
+    head.loss(x, target).backward()
+    assert head.linear.weight.grad._indices()[0].tolist() == [node - 1 for node, _ in Tree.balanced(64).path(63)]
+    head.zero_grad()
+    head.loss(x, torch.full((2,), -100), reduction="sum").backward()
+    assert head.linear.weight.grad._nnz() == 0
+
+
+def test_other_devices_and_dtypes_are_named(by_path):
+    head, (x, target) = head_of(Parameterization(50)), data(50)
+    with pytest.raises(TypeError, match=r"x must have the dtype of the weights, torch\.float32; got torch\.float64"):
+        head.loss(x.double(), target)
+    with pytest.raises(ValueError, match="x must be on the device of the weights, cpu; got meta"):
+        head.loss(x.to("meta"), target)
+    with pytest.raises(ValueError, match="target must be on the device of x, cpu; got meta"):
+        head.loss(x, target.to("meta"))
+    empty = ct.CatnatLinear(WIDTH, 50, device="meta")
+    assert empty.loss(x.to("meta"), target.to("meta")).shape == ()
+    with pytest.raises(ValueError, match="sparse=True reads one path, warn=True looks at all scores"):
+        ct.CatnatLinear(WIDTH, 50, sparse=True, warn=True)

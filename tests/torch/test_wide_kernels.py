@@ -92,6 +92,27 @@ def test_centres_and_wide_rows():
     compare(head, torch.randn(40, 300, generator=torch.Generator().manual_seed(1)), targets(40, 20, "spread"))
 
 
+def test_a_row_in_several_blocks(monkeypatch):
+    monkeypatch.setattr(wide, "MAX_BLOCK", 64)
+    head = head_of(Parameterization(20))
+    head.linear = torch.nn.Linear(150, 19)
+    compare(head, torch.randn(6, 150, generator=torch.Generator().manual_seed(1)), targets(6, 20, "spread"))
+
+
+@pytest.mark.parametrize("wanted", [(0, 0, 1), (1, 0, 1), (0, 1, 0), (1, 0, 0)])
+def test_gradients_of_some_inputs_alone(wanted):
+    head = head_of(Parameterization(9))
+    x, target = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 4, 8, 8])
+    plan = wide_plan_for(head.parameterization, torch.float32, x)
+    inputs = [x, head.linear.weight, head.linear.bias]
+    for tensor, asked in zip(inputs, wanted, strict=True):
+        tensor.requires_grad_(bool(asked))
+    chosen = [t for t in inputs if t.requires_grad]
+    found = torch.autograd.grad(kernel_loss(head, x, target, -100).sum(), chosen)
+    expected = _wide._plain_losses(x, head.linear.weight, head.linear.bias, target, -100, plan, False)
+    torch.testing.assert_close(found, torch.autograd.grad(expected.sum(), chosen))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_short_numbers(dtype):
     head = head_of(Parameterization(45)).to(dtype)

@@ -19,7 +19,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = [
     "assert_on_device",
+    "autocasts",
     "fake_mode_of",
+    "has_hooks",
     "in_forward_mode",
     "in_function_transform",
     "is_plain",
@@ -97,6 +99,16 @@ def plain_backwards(function: Callable[..., Tensor], inputs: Sequence[Tensor], g
     for i, one in zip(wanted, found, strict=True):
         results[i] = one
     return results
+
+
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Whether somebody watches a module's calls, or changes its weights before them."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
+
+
+def autocasts(device: torch.device) -> bool:
+    """Whether autocast is on for a device, which may be one that has none."""
+    return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
 
 
 def sparse_rows(rows: Tensor, values: Tensor, size: int) -> Tensor:

@@ -16,6 +16,7 @@ from torch.compiler import is_compiling
 
 from catnat.torch import _eager, _node
 from catnat.torch._compat import (
+    autocasts,
     in_forward_mode,
     in_function_transform,
     is_plain,
@@ -111,21 +112,24 @@ def _plain_losses(
 ) -> Tensor:
     keep = target != ignored
     nodes, right, taken = _eager.paths(torch.where(keep, target, 0), plan)
-    z = _node.logit(_scores_at(x, Head(weight, bias, sparse), nodes, plan), plan, nodes)
+    counts = keep[:, None].expand(nodes.shape) if taken is None else taken & keep[:, None]
+    z = _node.logit(_scores_at(x, Head(weight, bias, sparse), nodes, plan, counts), plan, nodes)
     terms = F.logsigmoid(torch.where(right, z, -z))
-    counts = keep[:, None] if taken is None else taken & keep[:, None]
     return -torch.where(counts, terms, 0.0).sum(-1)
 
 
-def _scores_at(x: Tensor, head: Head, nodes: Tensor, plan: Plan) -> Tensor:
-    """Scores of the given zero-based nodes of every row: [R, M], in the plan's dtype, under autocast too."""
-    if torch.is_autocast_enabled(x.device.type):
+def _scores_at(x: Tensor, head: Head, nodes: Tensor, plan: Plan, counts: Tensor | None = None) -> Tensor:
+    """Scores of the given zero-based nodes of every row: [R, M], in the plan's dtype, under autocast too.
+
+    ``counts`` says which of them are used: a sparse gradient has the others' nodes not.
+    """
+    if autocasts(x.device):
         with torch.autocast(x.device.type, enabled=False):
-            return _scores_at(x, head, nodes, plan)
+            return _scores_at(x, head, nodes, plan, counts)
     dtype = plan.center.dtype
     if is_compiling() or not all(is_plain(t) for t in (x, head.weight)) or in_forward_mode():
         return _gathered(x, head.weight, nodes, dtype) + (0.0 if head.bias is None else head.bias[nodes].to(dtype))
-    found: Tensor = _PathScores.apply(x, head.weight, head.bias, nodes, dtype, head.sparse)
+    found: Tensor = _PathScores.apply(x, head.weight, head.bias, nodes, counts, dtype, head.sparse)
     return found
 
 
@@ -138,9 +142,16 @@ class _PathScores(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, nodes: Tensor, dtype: torch.dtype, sparse: bool
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        nodes: Tensor,
+        counts: Tensor | None,
+        dtype: torch.dtype,
+        sparse: bool,
     ) -> Tensor:
-        ctx.settings = dtype, sparse, bias is not None
+        ctx.settings, ctx.counts = (dtype, sparse, bias is not None), counts
         ctx.save_for_backward(x, weight, nodes, *(() if bias is None else (bias,)))
         parts = [_gathered(x[rows], weight, nodes[rows], dtype) for rows in _slices(nodes, x)]
         scores = torch.cat(parts) if parts else x.new_empty(nodes.shape, dtype=dtype)
@@ -155,7 +166,7 @@ class _PathScores(torch.autograd.Function):
                 return _gathered(x, weight, nodes, dtype) + sum(b[nodes].to(dtype) for b in bias)
 
             found = plain_backwards(again, (x, weight, *bias), gradient)
-            return *found[:2], found[2] if has_bias else None, None, None, None
+            return *found[:2], found[2] if has_bias else None, None, None, None, None
         dx = d_weight = d_bias = None
         if ctx.needs_input_grad[0]:
             parts = [
@@ -165,8 +176,13 @@ class _PathScores(torch.autograd.Function):
             dx = (torch.cat(parts) if parts else torch.zeros_like(x)).to(x.dtype)
         if any(ctx.needs_input_grad[1:3]):
             # a row per node that was passed, or for all of them
-            passed, slots = torch.unique(nodes, return_inverse=True) if sparse else (None, nodes)
-            count = len(weight) if passed is None else len(passed)
+            passed, slots = None, nodes
+            if sparse:
+                counts = torch.ones_like(nodes, dtype=torch.bool) if ctx.counts is None else ctx.counts
+                passed, found = torch.unique(nodes[counts], return_inverse=True)
+                slots = torch.zeros_like(nodes)  # what does not count has a gradient of 0
+                slots[counts] = found
+            count = len(weight) if passed is None else max(1, len(passed))
             sums = torch.zeros((count, x.shape[1]), dtype=dtype, device=x.device)
             for rows in _slices(nodes, x):
                 each = gradient[rows].unsqueeze(-1) * x[rows].to(dtype).unsqueeze(1)
@@ -174,10 +190,10 @@ class _PathScores(torch.autograd.Function):
             bias_sums = torch.zeros(count, dtype=dtype, device=x.device)
             bias_sums.index_add_(0, slots.flatten(), gradient.flatten())
             d_weight, d_bias = (
-                found if passed is None else sparse_rows(passed, found, len(weight))
-                for found in (sums.to(weight.dtype), bias_sums.to(weight.dtype))
+                each if passed is None else sparse_rows(passed, each[: len(passed)], len(weight))
+                for each in (sums.to(weight.dtype), bias_sums.to(weight.dtype))
             )
-        return dx, d_weight, d_bias if has_bias else None, None, None, None
+        return dx, d_weight, d_bias if has_bias else None, None, None, None, None
 
 
 def _slices(nodes: Tensor, x: Tensor) -> Sequence[slice]:

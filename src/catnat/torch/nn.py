@@ -12,9 +12,16 @@ from catnat.core.errors import MASK_MODES, REDUCTIONS, CatnatWarning, check_choi
 from catnat.core.parameterization import Parameterization, listed, resolve
 from catnat.core.tree import Tree
 from catnat.torch import _wide, functional, sampling
-from catnat.torch._compat import is_plain
+from catnat.torch._compat import autocasts, has_hooks, is_plain
 from catnat.torch._dispatch import wide_plan_for
-from catnat.torch._inputs import INTEGERS, ParameterizationLike, check_class_weights, check_index, check_target_ids
+from catnat.torch._inputs import (
+    INTEGERS,
+    ParameterizationLike,
+    check_class_weights,
+    check_index,
+    check_integers,
+    check_target_ids,
+)
 from catnat.torch._plan import Plan
 from catnat.torch._wide import TopK
 from catnat.torch.distributions import CatnatCategorical
@@ -186,7 +193,8 @@ class CatnatLinear(_Watching):
         class_frequencies: [K] what the classes' probabilities are at the start, for a zero input; None is uniform.
         bias: whether the scores have one.
         sparse: whether the gradient of weights and bias is a sparse tensor of the nodes that were passed, as
-            `torch.optim.SparseAdam` and `torch.optim.SGD` take it. `loss` then reads one path whatever K is.
+            `torch.optim.SparseAdam` and `torch.optim.SGD` (without weight decay) take it. `loss` then reads one path
+            whatever K is. What computes all scores, torch.compile and second derivatives give dense gradients.
         warn: give one `catnat.CatnatWarning` when more than half of the nodes are beyond their natural range. It looks
             at all scores, so nothing is computed from one path until it was given.
         device: as in `torch.nn.Linear`.
@@ -201,6 +209,7 @@ class CatnatLinear(_Watching):
     """
 
     parameterization: Parameterization
+    sparse = False  # of heads that were pickled before there was a choice
 
     def __init__(
         self,
@@ -216,6 +225,8 @@ class CatnatLinear(_Watching):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(warn)
+        if sparse and warn:
+            raise ValueError("sparse=True reads one path, warn=True looks at all scores: give one of them")
         self.num_classes = check_num_classes(num_classes)
         self.parameterization = resolve(parameterization, self.num_classes)
         if self.parameterization.num_classes != self.num_classes:
@@ -273,10 +284,12 @@ class CatnatLinear(_Watching):
         Class ids without label smoothing need the scores on their paths alone.
         """
         check_choice("reduction", reduction, REDUCTIONS)
-        by_ids = isinstance(target, Tensor) and target.dtype in INTEGERS and label_smoothing == 0
-        plan = self._path_plan(x) if by_ids else None
+        plan = None
+        if isinstance(target, Tensor) and target.dtype in INTEGERS and label_smoothing == 0:
+            plan = self._path_plan(x)
+        else:
+            self._must_not_be_sparse("class ids without label smoothing")
         if plan is None:
-            self._check_dense("class ids without label smoothing")
             return cross_entropy(
                 self.scores(x),
                 target,
@@ -290,20 +303,27 @@ class CatnatLinear(_Watching):
         target = target.long()
         if weight is not None:
             check_class_weights(weight, plan)
-        losses = self._losses(x, target, ignore_index, plan)
-        keep = target != ignore_index
-        counted = keep.to(losses.dtype) if weight is None else torch.where(keep, weight[target.clamp(min=0)], 0.0)
-        losses = losses if weight is None else losses * counted
+        losses = self._losses(x, target, ignore_index, plan, "target")
+        counted = keep = target != ignore_index
+        if weight is not None:
+            counted = torch.where(keep, weight.to(losses.dtype)[torch.where(keep, target, 0)], 0.0)
+            losses = losses * counted
         return functional.reduced(losses, counted, reduction, self._answer_dtype(x))
 
     def log_prob(self, x: Tensor, index: Tensor) -> Tensor:
-        """log p of one class per row: [..., in_features] and [...] to [...]."""
+        """log p of classes whose shape broadcasts with the batch of [..., in_features]: one per row, or several."""
         plan = self._path_plan(x)
         if plan is None:
-            self._check_dense("a tree with short paths")
             return functional.log_prob(self.scores(x), index, self.parameterization)
-        check_target_ids(index, x.shape[:-1])
-        return -self._losses(x, index.long(), NO_CLASS, plan).to(self._answer_dtype(x))
+        check_integers(index, "index")
+        batch = x.shape[:-1]
+        try:
+            shape = torch.broadcast_shapes(index.shape, batch)
+        except RuntimeError:
+            came = tuple(index.shape)
+            raise ValueError(f"index must broadcast with the batch {tuple(batch)} of x; got shape {came}") from None
+        rows, index = x.expand(*shape, -1), index.expand(shape).long()
+        return -self._losses(rows, index, NO_CLASS, plan, "index").to(self._answer_dtype(x))
 
     def sample(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """A class per row."""
@@ -381,17 +401,29 @@ class CatnatLinear(_Watching):
     # -- one path ------------------------------------------------------------------------------------------------
 
     def _path_plan(self, x: Tensor) -> Plan | None:
-        """The plan for one path; None where all scores are as fast, or are wanted for a warning."""
+        """The plan for one path; None where all scores are as fast, or are wanted."""
         self._check_features(x)
-        if self.warn or not (self.sparse or self.num_classes >= PATH_FROM.get(x.device.type, 2048)):
+        if not self.sparse and (self.warn or self.num_classes < PATH_FROM.get(x.device.type, 2048)):
+            return None
+        # what replaces the layer's call, as adapters do, or watches it must see all of it
+        own = isinstance(self.linear, torch.nn.Linear) and type(self.linear).forward is torch.nn.Linear.forward
+        if not own or has_hooks(self.linear):
+            self._must_not_be_sparse("a torch.nn.Linear without hooks inside")
             return None
         plan = wide_plan_for(self.parameterization, self._number(x), x)
-        return plan if _wide.has_short_paths(plan) else None
+        if _wide.has_short_paths(plan):
+            return plan
+        self._must_not_be_sparse(
+            f"2 classes or more, a tree of depth {_wide.MAX_DEPTH} or less and no saturation='revive'"
+        )
+        return None
 
-    def _losses(self, x: Tensor, target: Tensor, ignored: int, plan: Plan) -> Tensor:
+    def _losses(self, x: Tensor, target: Tensor, ignored: int, plan: Plan, argument: str) -> Tensor:
+        if target.device != x.device:
+            raise ValueError(f"{argument} must be on the device of x, {x.device}; got {target.device}")
         if x.device.type != "cuda" or plan.wide is None:  # the kernels look themselves
-            check_index(torch.where(target == ignored, 0, target), plan, "target")
-        rows = x.reshape(-1, x.shape[-1])
+            check_index(torch.where(target == ignored, 0, target), plan, argument)
+        rows = x.reshape(target.numel(), x.shape[-1])
         return _wide.losses(rows, self._head(), target.reshape(-1), ignored, plan).reshape(target.shape)
 
     def _head(self) -> _wide.Head:
@@ -403,14 +435,19 @@ class CatnatLinear(_Watching):
 
     def _answer_dtype(self, x: Tensor) -> torch.dtype:
         """That of a loss from all scores: under autocast float32."""
-        return torch.float32 if torch.is_autocast_enabled(x.device.type) else self.linear.weight.dtype
+        own = self.linear.weight.dtype
+        return torch.float32 if autocasts(x.device) and own != torch.float64 else own
 
     def _check_features(self, x: Tensor) -> None:
-        width = self.linear.in_features
+        width, weight = self.linear.in_features, self.linear.weight
         if not isinstance(x, Tensor) or x.dim() == 0 or x.shape[-1] != width:
             came = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
             raise ValueError(f"x must be a tensor of shape [..., in_features = {width}]; got {came}")
+        if x.device != weight.device:
+            raise ValueError(f"x must be on the device of the weights, {weight.device}; got {x.device}")
+        if x.dtype != weight.dtype and not (autocasts(x.device) and x.is_floating_point()):
+            raise TypeError(f"x must have the dtype of the weights, {weight.dtype}; got {x.dtype}")
 
-    def _check_dense(self, expected: str) -> None:
+    def _must_not_be_sparse(self, needed: str) -> None:
         if self.sparse and torch.is_grad_enabled() and self.linear.weight.requires_grad:
-            raise ValueError(f"sparse=True needs {expected}: the gradient of all K-1 scores is dense")
+            raise ValueError(f"sparse=True needs {needed}: all K-1 scores have a dense gradient")

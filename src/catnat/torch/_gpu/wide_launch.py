@@ -21,7 +21,7 @@ from catnat.torch._gpu.launcher import Launcher
 from catnat.torch._gpu.node import INTERPRETED
 
 CHUNK = 64  # rows whose sums are one matrix product
-MAX_BLOCK = 4096  # columns of a program that reads a path: as many as stay in its registers
+MAX_BLOCK = 4096  # columns of a program that reads a path
 CHUNK_BLOCK = 128  # of one that multiplies a chunk
 RUN_BLOCK, RUN_HEIGHT = 1024, 4  # of one that adds up runs, and its rows at a time
 
@@ -90,6 +90,19 @@ def _block(width: int, most: int) -> int:
     return min(most, max(16, 1 << (width - 1).bit_length()))
 
 
+def _path_shape(width: int, bytes_per_column: int) -> tuple[int, int]:
+    """Columns and warps of a program that reads a path: a column's weights stay in the registers of one thread."""
+    registers = 2 * bytes_per_column  # of a thread that has eight columns
+    if registers <= 72:
+        most, columns = MAX_BLOCK, 8
+    elif registers <= 190:
+        most, columns = MAX_BLOCK // 2, 8
+    else:
+        most, columns = MAX_BLOCK // 4, 4
+    block = _block(width, most)
+    return block, max(1, block // (32 * columns))
+
+
 def loss(
     x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignored: int, slopes: bool, features: bool, of: Wide
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -104,12 +117,12 @@ def loss(
         tables = (target, of.places, of.lengths, of.ranks, of.above, steps, keys if slopes else None)
         finder = _launcher("find_steps", None, 4, CLASSES=of.classes, DEPTH=of.depth, HEIGHT=128)
         finder(-(-rows // 128), tables, (rows, ignored))
-        block = _block(width, MAX_BLOCK)
+        block, warps = _path_shape(width, of.depth * weight.element_size())
         sizes = {"WIDTH": width, "DEPTH": of.depth, "LEVELS": of.levels, "BLOCK": block}
         tensors = (
             x, weight, bias, steps, found, slope if slopes else None, dx if features else None, of.centers
         )  # fmt: skip
-        _launcher("loss", of.coin, max(1, block // 256), **sizes)(rows, tensors, (), numbers_of(*of.coin[3:]))
+        _launcher("loss", of.coin, warps, **sizes)(rows, tensors, (), numbers_of(*of.coin[3:]))
     return found, slope, steps, keys, dx
 
 
@@ -267,7 +280,7 @@ def _kept(ctx: Any) -> tuple[list[Any], list[Tensor]]:
 def _backward(ctx: Any, gradient: Tensor, *rest: Tensor) -> tuple[Any, ...]:
     (x, weight, bias, _, _, _, features, *of), (slopes, steps, keys, dx) = _kept(ctx)
     d_weight = d_bias = None
-    if ctx.needs_input_grad[1]:
+    if any(ctx.needs_input_grad[1:3]):
         d_weight, d_bias = torch.ops.catnat.wide_gradient(x, slopes, steps, keys, gradient, weight, *of)
     dx = (dx * gradient[:, None]).to(x.dtype) if features else None
     return dx, d_weight, None if bias is None else d_bias, *[None] * (4 + N)
@@ -290,7 +303,7 @@ def path_loss(
     x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignored: int, of: Wide, sparse: bool, plain: Any
 ) -> Tensor:
     """- log p of a class per row, 0 for the class id ``ignored``; ``plain`` is the same in plain tensor code."""
-    learns = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+    learns = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias))
     if is_compiling():
         features = learns and x.requires_grad
         found: Tensor = torch.ops.catnat.wide_loss(x, weight, bias, target, ignored, learns, features, *of)[0]
@@ -328,7 +341,7 @@ class _Loss(torch.autograd.Function):
         else:
             (x, weight), gradient = inputs[:2], gradient.contiguous()
             sums = (None, None)
-            if ctx.needs_input_grad[1]:
+            if any(ctx.needs_input_grad[1:3]):
                 add_up = sparse_gradient if sparse else weight_gradient
                 sums = add_up(x, slopes, steps, keys, gradient, weight, of)
             found = (scale_rows(dx, gradient) if ctx.needs_input_grad[0] else None, *sums)

@@ -1,6 +1,7 @@
 """A linear head and its loss over many classes: time and peak memory of one path beside those of all K scores.
 
 Run it on a GPU as `python -m benchmarks.wide [--output FOLDER]`. Each call is a loss and all gradients, in bfloat16.
+What a folder has is not timed again, so that a run can be cut off and go on.
 """
 
 from __future__ import annotations
@@ -11,25 +12,61 @@ import gc
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
+import catnat
 import catnat.torch as ct
 from benchmarks.measure import Run, interleave
 from catnat_lab.provenance import provenance
 
-COLUMNS = ("what", "contender", "rows", "width", "classes", "microseconds", "by_torch", "peak_mib", "timed")
+COLUMNS = (
+    "part", "what", "contender", "rows", "width", "classes",
+    "microseconds", "by_torch", "peak_mib", "extra_mib", "timed",
+)  # fmt: skip
 RIVAL = "torch Linear + cross_entropy"
-CAPTURED = ("catnat, one path", RIVAL)  # by CUDA graphs too; the host of others waits in between
+CAPTURED = ("catnat, one path", "catnat, one path, Huffman tree", RIVAL)  # by CUDA graphs too; the host of others waits
 MAX_TOGETHER = 1 << 31  # weights
+MAX_CAPTURED = 40_000  # MiB; a graph has memory of its own
 SAMPLED = 8192  # classes of a sampled softmax
 
 
+@dataclass(frozen=True)
+class Part:
+    """Sizes, and who is timed on them."""
+
+    rows: tuple[int, ...]
+    widths: tuple[int, ...]
+    classes: tuple[int, ...]
+    contenders: tuple[str, ...] = ()  # all but the Huffman tree
+    graphs: bool = False
+
+    def names(self) -> list[str]:
+        """Of the contenders."""
+        return [n for n in CONTENDERS if (n in self.contenders if self.contenders else "Huffman" not in n)]
+
+
+PATHS = ("catnat, one path", "catnat, one path, sparse gradient", RIVAL)
+PARTS = {
+    "large": Part((8192,), (4096,), (131_072,), (*PATHS, "catnat, one path, Huffman tree"), graphs=True),
+    "middle": Part((2048,), (1024,), (32_768,), (*PATHS, "catnat, one path, Huffman tree"), graphs=True),
+    "over K": Part(
+        (2048,), (256,), tuple(10**i for i in range(3, 8)), ("catnat, one path", RIVAL), graphs=True
+    ),
+    "grid": Part((8192, 2048, 256), (4096, 1024, 256), (10_000, 32_768, 131_072, 1_000_000)),
+    "smoke": Part((4,), (8,), (100,)),
+}  # fmt: skip
+BATCHES = (1, 32, 256)  # of one step of sampling, of the two first parts
+
+
+Row = tuple[Any, ...]
 Make = Callable[[int, int, int, torch.device, torch.dtype], Run]
 
 
@@ -69,11 +106,18 @@ def adaptive(width: int, classes: int, **like: Any) -> torch.nn.Module:
     return torch.nn.AdaptiveLogSoftmaxWithLoss(width, classes, [classes // 20, classes // 5], **like)
 
 
+def huffman(width: int, classes: int, **like: Any) -> torch.nn.Module:
+    """A tree for Zipf's law. Here all targets are as likely, so that its paths are longer than a balanced tree's."""
+    tree = catnat.Tree.huffman(1 / np.arange(1, classes + 1))
+    return ct.CatnatLinear(width, classes, catnat.Parameterization(classes, tree=tree), **like)
+
+
 CONTENDERS: dict[str, Make] = {
     "catnat, one path": head_run(ct.CatnatLinear, lambda head, x, target: head.loss(x, target)),
     "catnat, one path, sparse gradient": head_run(
         partial(ct.CatnatLinear, sparse=True), lambda head, x, target: head.loss(x, target)
     ),
+    "catnat, one path, Huffman tree": head_run(huffman, lambda head, x, target: head.loss(x, target)),
     RIVAL: head_run(torch.nn.Linear, lambda head, x, target: F.cross_entropy(head(x), target)),
     "catnat, all scores": head_run(
         lambda width, classes, **like: torch.nn.Linear(width, classes - 1, **like),
@@ -103,19 +147,19 @@ DRAWING: dict[str, Make] = {
 }
 
 
-def peak_mib(run: Run, device: torch.device) -> float:
-    """What a call allocates at its peak, its results included."""
+def memory_of(run: Run, device: torch.device) -> tuple[float, float]:
+    """MiB that a call allocates at its peak, and how much of that its results are not."""
     if device.type != "cuda":
-        return float("nan")
+        return float("nan"), float("nan")
     gc.collect()  # garbage that is freed while it runs would count as memory that it did not take
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     result = run()
     torch.cuda.synchronize()
-    found = torch.cuda.max_memory_allocated() - before
+    peak, kept = torch.cuda.max_memory_allocated() - before, torch.cuda.memory_allocated() - before
     del result
-    return found / 2**20
+    return peak / 2**20, (peak - kept) / 2**20
 
 
 def captured(run: Run) -> Run:
@@ -132,64 +176,77 @@ def captured(run: Run) -> Run:
     return replay
 
 
+def measure(
+    part: str, what: str, size: tuple[int, int, int], device: torch.device, rounds: int, seconds: float
+) -> list[Row]:
+    """The rows of one size."""
+    makers, names = (CONTENDERS, PARTS[part].names()) if what == "loss" else (DRAWING, list(DRAWING))
+    cuda = device.type == "cuda"
+    wait = (lambda result: torch.cuda.synchronize()) if cuda else (lambda result: None)
+    memory: dict[str, tuple[float, float]] = {}
+    found: dict[tuple[str, str], float] = {}
+    runs: dict[tuple[str, str], Run] = {}
+    rows: list[Row] = []
+    # very large heads are timed one by one, so that each has the whole memory
+    alone = max(size[:2]) * size[2] > MAX_TOGETHER
+    for name in names:
+        run = None
+        try:
+            run = makers[name](*size, device, torch.bfloat16)
+            run()
+            memory[name] = memory_of(run, device)
+            runs[name, "calls"] = run
+            if PARTS[part].graphs and cuda and name in CAPTURED and memory[name][0] < MAX_CAPTURED:
+                runs[name, "graph"] = captured(run)
+        except (torch.OutOfMemoryError, RuntimeError, ImportError) as error:
+            print(f"{what} {name} {size}: {str(error).splitlines()[0][:90]}", flush=True)
+            rows.append((part, what, name, *size, "", "", "", "", "does not run"))
+        if runs and (alone or name == names[-1]):
+            times = interleave(runs, rounds=rounds, seconds=seconds, wait=wait)  # type: ignore[arg-type]
+            found |= {key: median(values) for key, values in times.items()}
+            runs, run = {}, None
+            if cuda:
+                torch.cuda.empty_cache()
+    for (name, timed), time in found.items():
+        rival = found.get((RIVAL, timed))
+        ratio = "" if rival is None else f"{time / rival:.4f}"
+        rows.append((part, what, name, *size, f"{1e6 * time:.1f}", ratio, *(f"{m:.1f}" for m in memory[name]), timed))
+    return rows
+
+
 def main() -> None:
     """Time and print; with --output, record as they come."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.wide", description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--rows", type=int, nargs="+", default=[256, 2048, 8192])
-    parser.add_argument("--widths", type=int, nargs="+", default=[256, 1024, 4096])
-    parser.add_argument("--classes", type=int, nargs="+", default=[10_000, 32_768, 131_072, 1_000_000])
-    parser.add_argument("--batches", type=int, nargs="*", default=[1, 32, 256], help="of one step of sampling")
-    parser.add_argument("--only", default="", help="contenders whose name holds this text, beside torch's")
-    parser.add_argument("--graphs", action="store_true", help="time CUDA graphs too, where they can be captured")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=["large", "middle", "over K", "grid"])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.02)
+    parser.add_argument("--seconds", type=float, default=0.01)
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
-    device, dtype = torch.device(arguments.device), torch.bfloat16
-    cuda = device.type == "cuda"
-    wait = (lambda result: torch.cuda.synchronize()) if cuda else (lambda result: None)
-    sizes = [("loss", r, w, k) for w in arguments.widths for k in arguments.classes for r in arguments.rows]
-    sizes += [("sample", r, w, k) for w in arguments.widths for k in arguments.classes for r in arguments.batches]
-    rows: list[tuple[object, ...]] = []
-    for what, *size in sizes:
-        peaks: dict[str, float] = {}
-        found: dict[tuple[str, str], float] = {}
-        runs: dict[tuple[str, str], Run] = {}
-        # very large heads are timed one by one, so that each has the whole memory
-        alone = size[1] * size[2] > MAX_TOGETHER
-        names = [
-            name for name in (CONTENDERS if what == "loss" else DRAWING) if arguments.only in name or name == RIVAL
-        ]
-        for name in names:
-            try:
-                run = (CONTENDERS if what == "loss" else DRAWING)[name](*size, device, dtype)
-                run()
-                peaks[name] = peak_mib(run, device)
-                runs[name, "calls"] = run
-                if arguments.graphs and cuda and name in CAPTURED:
-                    runs[name, "graph"] = captured(run)
-            except (torch.OutOfMemoryError, RuntimeError, ImportError) as error:
-                print(f"{what} {name} {size}: {str(error).splitlines()[0][:90]}", flush=True)
-                rows.append((what, name, *size, "", "", "", "does not run"))
-            if runs and (alone or name == names[-1]):
-                times = interleave(runs, rounds=arguments.rounds, seconds=arguments.seconds, wait=wait)  # type: ignore[arg-type]
-                found |= {key: median(values) for key, values in times.items()}
-                runs, run = {}, None
-                if cuda:
-                    torch.cuda.empty_cache()
-        for (name, timed), seconds in found.items():
-            rival = found.get((RIVAL, timed))
-            ratio = "" if rival is None else f"{seconds / rival:.4f}"
-            row = (what, name, *size, f"{1e6 * seconds:.1f}", ratio, f"{peaks[name]:.1f}", timed)
-            rows.append(row)
-            print("{:6} {:36} {:>5} {:>5} {:>8} {:>10} {:>8} {:>9} {}".format(*map(str, row)), flush=True)
-        if arguments.output:
-            arguments.output.mkdir(parents=True, exist_ok=True)
-            with (arguments.output / "wide.csv").open("w", newline="") as file:
-                csv.writer(file, lineterminator="\n").writerows((COLUMNS, *rows))
-            facts = provenance(" ".join(["python -m benchmarks.wide", *sys.argv[1:]]), device)
-            (arguments.output / "wide.json").write_text(json.dumps(facts, indent=2) + "\n")
+    device, output = torch.device(arguments.device), arguments.output
+    rows: list[Row] = []
+    if output and (output / "wide.csv").exists():
+        with (output / "wide.csv").open(newline="") as file:
+            rows = [tuple(row) for row in csv.reader(file)][1:]
+    done = {tuple(map(str, (*row[:2], *row[3:6]))) for row in rows}
+    for part in arguments.parts:
+        chosen = PARTS[part]
+        sizes = [("loss", (r, w, k)) for w in chosen.widths for k in chosen.classes for r in chosen.rows]
+        if part not in ("over K", "grid"):
+            sizes += [("sample", (r, chosen.widths[0], chosen.classes[0])) for r in BATCHES]
+        for what, size in sizes:
+            if tuple(map(str, (part, what, *size))) in done:
+                continue
+            found = measure(part, what, size, device, arguments.rounds, arguments.seconds)
+            rows += found
+            for row in found:
+                print("{:7} {:6} {:34} {:>5} {:>5} {:>8} {:>10} {:>8} {:>9} {:>9} {}".format(*row), flush=True)
+            if output:
+                output.mkdir(parents=True, exist_ok=True)
+                with (output / "wide.csv").open("w", newline="") as file:
+                    csv.writer(file, lineterminator="\n").writerows((COLUMNS, *rows))
+                facts = provenance(" ".join(["python -m benchmarks.wide", *sys.argv[1:]]), device)
+                (output / "wide.json").write_text(json.dumps(facts, indent=2) + "\n")
 
 
 if __name__ == "__main__":

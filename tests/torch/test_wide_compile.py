@@ -9,7 +9,8 @@ import sys
 import pytest
 import torch
 
-KERNELS = {"find_steps", "loss", "find_runs", "sum_chunks", "sum_long_runs", "sum_short_runs", "scale_rows", "sample"}
+KERNELS = {"find_steps", "loss", "sort_rows", "add_losses", "scale_rows", "sample"}
+KERNELS |= {"find_runs", "sum_chunks", "write_sums"}  # for the weights
 
 
 def test_they_compile() -> None:
@@ -35,6 +36,7 @@ def compile_all(rows: int, width: int, classes: int, dtype: torch.dtype) -> dict
     short = {
         torch.float32: "*fp32",
         torch.bfloat16: "*bf16",
+        torch.int8: "*i8",
         torch.int32: "*i32",
         torch.int64: "*i64",
     }
@@ -64,12 +66,12 @@ def compile_all(rows: int, width: int, classes: int, dtype: torch.dtype) -> dict
     Launcher.__call__ = compile_only  # type: ignore[method-assign]
     tree = Tree.huffman([1 / (k + 1) for k in range(classes)]) if classes < 5000 else Tree.balanced(classes)
     of = wide_launch.wide_of(Parameterization(classes, tree=tree), torch.device("cpu"))
-    x, weight = torch.zeros(rows, width, dtype=dtype), torch.zeros(1, dtype=dtype).expand(classes - 1, width)
+    x, weight = torch.zeros(rows, width, dtype=dtype), torch.zeros(classes - 1, width, dtype=dtype)
     target = torch.zeros(rows, dtype=torch.int64)
-    losses, slopes, steps, keys, dx = wide_launch.loss(x, weight, weight[:, 0], target, -100, True, True, of)
-    runs = wide_launch._Runs(x, slopes, steps, keys, losses, of)
-    runs.add_up(weight[:1], weight[0], None)
-    wide_launch.scale_rows(dx, losses)
+    losses, slopes, steps, order, dx = wide_launch.loss(x, weight, weight[:, 0], target, -100, True, True, of)
+    loss, share = wide_launch.add_losses(losses, target, -100, "mean", dtype)
+    wide_launch.weight_gradient(x, slopes, steps, order, loss, share, weight, of)
+    wide_launch.scale_rows(dx, losses, None)
     wide_launch.sample(x, weight, weight[:, 0], torch.zeros(1, dtype=torch.int64), of)
     return found
 

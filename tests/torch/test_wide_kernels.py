@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from catnat import Parameterization
-from catnat.torch import _wide
+from catnat.torch import _eager, _wide
 from catnat.torch._dispatch import wide_plan_for
 from tests.thinned import thinned
 from tests.torch.test_wide import ACTIVATIONS, WIDTH, head_of, trees
@@ -27,21 +27,26 @@ def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wide, "CHUNK", 16)
 
 
-def kernel_loss(head, x, target, ignored, sparse=False):
+def kernel_loss(head, x, target, ignored, sparse=False, reduction="none"):
     of = wide.wide_of(head.parameterization, CPU)
-    plan = wide_plan_for(head.parameterization, torch.float32, x)
-    plain = lambda target, *given: _wide._plain_losses(*given, target, ignored, plan, False)  # noqa: E731
-    return wide.path_loss(x, head.linear.weight, head.linear.bias, target, ignored, of, sparse, plain)
+    given = x, head.linear.weight, head.linear.bias, target, ignored
+    return wide.path_loss(*given, of, sparse, reduction, x.dtype, lambda *given: plain_loss(*given, head, reduction))
 
 
-def compare(head, x, target, sparse=False, tolerance=None):
+def plain_loss(target, x, weight, bias, head, reduction):
     plan = wide_plan_for(head.parameterization, torch.float32, x)
+    found = _wide._plain_losses(x, weight, bias, target, -100, plan, False)
+    return _eager.reduced(found, target != -100, reduction, torch.float32 if reduction == "none" else x.dtype)
+
+
+def compare(head, x, target, sparse=False, tolerance=None, reduction="none"):
     x.requires_grad_()
-    expected = _wide._plain_losses(x, head.linear.weight, head.linear.bias, target, -100, plan, False)
-    found = kernel_loss(head, x, target, -100, sparse)
+    expected = plain_loss(target, x, head.linear.weight, head.linear.bias, head, reduction)
+    found = kernel_loss(head, x, target, -100, sparse, reduction)
     tolerance = tolerance or {"rtol": 2e-5, "atol": 2e-5}
     torch.testing.assert_close(found, expected, **tolerance)
-    down = torch.linspace(-1, 2, len(x))
+    assert found.dtype == expected.dtype
+    down = torch.linspace(-1, 2, len(x)) if reduction == "none" else torch.tensor(1.5, dtype=x.dtype)
     inputs = [x, *head.parameters()]
     for got, judge in zip(
         torch.autograd.grad(found, inputs, down), torch.autograd.grad(expected, inputs, down), strict=True
@@ -81,15 +86,30 @@ def test_losses_and_gradients(rows, tree, activation, kind):
 @pytest.mark.parametrize(("kind", "bias"), [("spread", True), ("often", False), ("one", True)])
 def test_sparse_gradients(kind, bias):
     head = head_of(Parameterization(21, tree=trees(21)["huffman"]), bias=bias)
-    x = torch.randn(50, WIDTH, generator=torch.Generator().manual_seed(1))
-    compare(head, x, targets(50, 21, kind), sparse=True)
+    x = torch.randn(34, WIDTH, generator=torch.Generator().manual_seed(1))
+    compare(head, x, targets(34, 21, kind), sparse=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("reduction", "kind", "sparse"), [("mean", "often", False), ("sum", "spread", True)])
+def test_one_loss_for_all_rows(reduction, kind, sparse, dtype):
+    head = head_of(Parameterization(21, tree=trees(21)["huffman"])).to(dtype)
+    x = torch.randn(30, WIDTH, generator=torch.Generator().manual_seed(1)).to(dtype)
+    eps = max(5e-6, torch.finfo(dtype).eps)
+    tolerance = {"rtol": 4 * eps, "atol": 16 * eps}  # the sums of all rows are not small
+    compare(head, x, targets(30, 21, kind), sparse, tolerance, reduction)
+
+
+def test_rows_in_the_order_of_their_keys():
+    keys = torch.randint(40, (600,), generator=torch.Generator().manual_seed(1), dtype=torch.int32)
+    torch.testing.assert_close(wide._sorted(keys).long(), torch.sort(keys, stable=True)[1])
 
 
 def test_centres_and_wide_rows():
     pi = Parameterization(20, center=tuple(torch.linspace(-1, 1, 19).tolist()))
     head = head_of(pi)
     head.linear = torch.nn.Linear(300, 19)
-    compare(head, torch.randn(40, 300, generator=torch.Generator().manual_seed(1)), targets(40, 20, "spread"))
+    compare(head, torch.randn(9, 300, generator=torch.Generator().manual_seed(1)), targets(9, 20, "spread"))
 
 
 def test_a_row_in_several_blocks(monkeypatch):
@@ -128,10 +148,10 @@ def test_second_derivatives_go_by_plain_code():
     plan = wide_plan_for(head.parameterization, torch.float32, x)
     twice = []
     for loss in (
-        kernel_loss(head, x, target, -100),
-        _wide._plain_losses(x, head.linear.weight, head.linear.bias, target, -100, plan, False),
+        kernel_loss(head, x, target, -100, reduction="sum"),
+        _wide._plain_losses(x, head.linear.weight, head.linear.bias, target, -100, plan, False).sum(),
     ):
-        (dx,) = torch.autograd.grad(loss.sum(), x, create_graph=True)
+        (dx,) = torch.autograd.grad(loss, x, create_graph=True)
         twice.append(torch.autograd.grad(dx.square().sum(), [x, head.linear.weight]))
     torch.testing.assert_close(*twice)
 
@@ -151,10 +171,10 @@ def test_certain_draws(tree):
 
 
 def test_operators_keep_pytorchs_contract():
-    head = head_of(Parameterization(20, tree=trees(20)["huffman"]))
+    head = head_of(Parameterization(5))
     of = wide.wide_of(head.parameterization, CPU)
-    x = torch.randn(5, WIDTH, generator=torch.Generator().manual_seed(1)).requires_grad_()
-    target = torch.tensor([0, 3, -100, 19, 19])
+    x = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    target = torch.tensor([0, -100, 4])
     given = (x, head.linear.weight, head.linear.bias, target, -100, True, True)
     torch.library.opcheck(torch.ops.catnat.wide_loss.default, (*given, *of))
     torch.library.opcheck(torch.ops.catnat.wide_sample.default, (*given[:3], torch.tensor([3]), *of))

@@ -249,3 +249,11 @@ def _uniforms(shape: Sequence[int], like: Tensor, generator: torch.Generator | N
     # not generator=None: compilers take that word with sizes that are known only
     source = {} if generator is None else {"generator": generator}
     return torch.rand(tuple(shape), dtype=like.dtype, device=like.device, **source)  # type: ignore[call-overload]
+
+
+def reduced(loss: Tensor, counted: Tensor, reduction: str, dtype: torch.dtype) -> Tensor:
+    """A loss for every row as the user wants it: ``counted`` is by how much every row counts."""
+    if reduction == "none":
+        return loss.to(dtype)
+    total = loss.sum()
+    return (total / counted.sum() if reduction == "mean" else total).to(dtype)

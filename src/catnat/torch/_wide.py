@@ -53,14 +53,29 @@ def has_short_paths(plan: Plan) -> bool:
 
 def losses(x: Tensor, head: Head, target: Tensor, ignored: int, plan: Plan) -> Tensor:
     """- log p of a class per row: [R], 0 for the class id ``ignored``; float32, or float64 where that came."""
-    if not _has_kernels(x, head, plan):
-        return _plain_losses(x, head.weight, head.bias, target, ignored, plan, head.sparse)
+    if _has_kernels(x, head, plan):
+        return _by_kernels(x, head, target, ignored, plan, "none", torch.float32)
+    return _plain_losses(x, head.weight, head.bias, target, ignored, plan, head.sparse)
 
+
+def loss(
+    x: Tensor, head: Head, target: Tensor, ignored: int, plan: Plan, reduction: str, dtype: torch.dtype
+) -> Tensor:  # fmt: skip
+    """The same for all rows: their mean over what is not ignored, or their sum."""
+    if len(x) > 0 and not is_compiling() and _has_kernels(x, head, plan):
+        return _by_kernels(x, head, target, ignored, plan, reduction, dtype)
+    return _eager.reduced(losses(x, head, target, ignored, plan), target != ignored, reduction, dtype)
+
+
+def _by_kernels(
+    x: Tensor, head: Head, target: Tensor, ignored: int, plan: Plan, reduction: str, dtype: torch.dtype
+) -> Tensor:  # fmt: skip
     def plain(target: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        return _plain_losses(x, weight, bias, target, ignored, plan, False)
+        found = _plain_losses(x, weight, bias, target, ignored, plan, False)
+        return _eager.reduced(found, target != ignored, reduction, dtype)
 
     given = x.contiguous(), head.weight, head.bias, target.contiguous(), ignored
-    found: Tensor = WALKS["wide"].path_loss(*given, plan.wide, head.sparse, plain)
+    found: Tensor = WALKS["wide"].path_loss(*given, plan.wide, head.sparse, reduction, dtype, plain)
     return found
 
 

@@ -212,7 +212,7 @@ def cross_entropy(
         probs = probs * (1 - label_smoothing) + label_smoothing / plan.num_classes
         log_p = _dispatch.log_p(x, plan).to(number)
         loss = -_eager.times_log(probs if weight is None else probs * weight, log_p).sum(-1)
-        return reduced(loss, torch.ones_like(loss), reduction, dtype)
+        return _eager.reduced(loss, torch.ones_like(loss), reduction, dtype)
     check_target_ids(target, x.shape[:-1])
     if label_smoothing == 0:
         try:
@@ -234,7 +234,7 @@ def cross_entropy(
         own = torch.gather(log_p, -1, ids.unsqueeze(-1)).squeeze(-1) * (1.0 if weight is None else weight[ids])
         every = (log_p if weight is None else log_p * weight).mean(-1)
         loss = -(1 - label_smoothing) * own - label_smoothing * every
-    return reduced(torch.where(keep, loss, 0.0), counted, reduction, dtype)
+    return _eager.reduced(torch.where(keep, loss, 0.0), counted, reduction, dtype)
 
 
 def scores_from_probs(probs: Tensor, parameterization: ParameterizationLike = "natural", *, dim: int = -1) -> Tensor:
@@ -302,14 +302,6 @@ def saturation(scores: Tensor, parameterization: ParameterizationLike = "natural
 
 
 # -- shared parts ------------------------------------------------------------------------------------------------
-
-
-def reduced(loss: Tensor, counted: Tensor, reduction: str, dtype: torch.dtype) -> Tensor:
-    """A loss for every row as the user wants it: ``counted`` is by how much every row counts."""
-    if reduction == "none":
-        return loss.to(dtype)
-    total = loss.sum()
-    return (total / counted.sum() if reduction == "mean" else total).to(dtype)
 
 
 def _answer(last: Tensor, dtype: torch.dtype, like: Tensor, dim: int) -> Tensor:

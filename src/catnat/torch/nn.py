@@ -11,7 +11,7 @@ from torch import Tensor
 from catnat.core.errors import MASK_MODES, REDUCTIONS, CatnatWarning, check_choice, check_num_classes, check_share
 from catnat.core.parameterization import Parameterization, listed, resolve
 from catnat.core.tree import Tree
-from catnat.torch import _wide, functional, sampling
+from catnat.torch import _eager, _wide, functional, sampling
 from catnat.torch._compat import autocasts, has_hooks, is_plain
 from catnat.torch._dispatch import wide_plan_for
 from catnat.torch._inputs import (
@@ -301,6 +301,10 @@ class CatnatLinear(_Watching):
             )
         check_target_ids(target, x.shape[:-1])
         target = target.long()
+        dtype = self._answer_dtype(x)
+        if weight is None and reduction != "none":
+            rows = self._rows(x, target, ignore_index, plan, "target")
+            return _wide.loss(*rows, ignore_index, plan, reduction, dtype)
         if weight is not None:
             check_class_weights(weight, plan)
         losses = self._losses(x, target, ignore_index, plan, "target")
@@ -308,7 +312,7 @@ class CatnatLinear(_Watching):
         if weight is not None:
             counted = torch.where(keep, weight.to(losses.dtype)[torch.where(keep, target, 0)], 0.0)
             losses = losses * counted
-        return functional.reduced(losses, counted, reduction, self._answer_dtype(x))
+        return _eager.reduced(losses, counted, reduction, dtype)
 
     def log_prob(self, x: Tensor, index: Tensor) -> Tensor:
         """log p of classes whose shape broadcasts with the batch of [..., in_features]: one per row, or several."""
@@ -419,12 +423,18 @@ class CatnatLinear(_Watching):
         return None
 
     def _losses(self, x: Tensor, target: Tensor, ignored: int, plan: Plan, argument: str) -> Tensor:
+        rows = self._rows(x, target, ignored, plan, argument)
+        return _wide.losses(*rows, ignored, plan).reshape(target.shape)
+
+    def _rows(
+        self, x: Tensor, target: Tensor, ignored: int, plan: Plan, argument: str
+    ) -> tuple[Tensor, _wide.Head, Tensor]:
+        """What a loss takes: features [R, D], the head, and class ids [R] that are checked."""
         if target.device != x.device:
             raise ValueError(f"{argument} must be on the device of x, {x.device}; got {target.device}")
         if x.device.type != "cuda" or plan.wide is None:  # the kernels look themselves
             check_index(torch.where(target == ignored, 0, target), plan, argument)
-        rows = x.reshape(target.numel(), x.shape[-1])
-        return _wide.losses(rows, self._head(), target.reshape(-1), ignored, plan).reshape(target.shape)
+        return x.reshape(target.numel(), x.shape[-1]), self._head(), target.reshape(-1)
 
     def _head(self) -> _wide.Head:
         return _wide.Head(self.linear.weight, self.linear.bias, self.sparse)

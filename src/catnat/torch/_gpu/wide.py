@@ -7,9 +7,10 @@ turn, -node for a left one and 0 when done. Any tree will do.
 to right, these rows are neighbours: a *run*. Where a row's path leaves that of the row before it, at the level
 ``leaves[row]``, runs begin at that level and at all below; a run of level l ends before the next row with leaves <= l.
 Sorted rows come in chunks. A run that ends in the chunk where it begins is added up by the program of its first row
-(`sum_short_runs`). At most one run per level leaves a chunk, and at most one enters it: the chunk's part in both is a
-small matrix product for all levels at once (`sum_chunks`), and one program adds up those parts (`sum_long_runs`). All
-sums have a fixed order; there are no atomics.
+(`_sum_short_runs`). At most one run per level leaves a chunk, and at most one enters it: the chunk's part in both is a
+small matrix product for all levels at once (`sum_chunks`), and one program adds up those parts (`_sum_long_run`). All
+sums have a fixed order; there are no atomics. Other programs of the same start (`write_sums`) write zeros for the nodes
+that no row passed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import triton.language as tl
 
 from catnat.torch._gpu import node
 
-NUMBERS = ("rows", "chunks", "ignored")  # see `launcher`
+NUMBERS = ("rows", "chunks", "nodes", "ignored")  # see `launcher`
 FAR: tl.constexpr = tl.constexpr(1 << 30)
 
 
@@ -52,6 +53,36 @@ def find_steps(
         place = own if above_ptr is None else tl.load(above_ptr + own, level > 0, other=1)
 
 
+@triton.jit(do_not_specialize=NUMBERS)
+def sort_rows(keys_ptr, order_ptr, rows, HEIGHT: tl.constexpr, BLOCK: tl.constexpr):
+    """The rows in the order of their keys, equal ones as they came: each counts those that come before it.
+
+    For a few thousand rows that is one short kernel in place of a sort's seven.
+    """
+    row = tl.program_id(0) * HEIGHT + tl.arange(0, HEIGHT)
+    key = tl.load(keys_ptr + row, row < rows, other=0)[:, None]
+    other = tl.arange(0, BLOCK)
+    counts = tl.zeros((HEIGHT, BLOCK), tl.int32)
+    first = 0
+    while first < rows:
+        keys = tl.load(keys_ptr + other, other < rows, other=FAR)[None, :]
+        is_before = (keys < key) | (keys == key) & (other[None, :] < row[:, None])
+        counts += is_before.to(tl.int32)
+        other += BLOCK
+        first += BLOCK
+    tl.store(order_ptr + tl.sum(counts, 1), row, row < rows)
+
+
+@triton.jit
+def _gradient(gradient_ptr, share_ptr, row, inside):
+    """Of the rows' losses: one number each, or one for their sum or mean, in which each has the same share."""
+    if share_ptr is None:
+        return tl.load(gradient_ptr + row, inside, other=0.0).to(tl.float32)
+    else:
+        one = tl.load(gradient_ptr).to(tl.float32) * tl.load(share_ptr)
+        return tl.where(inside, one, 0.0)
+
+
 @triton.jit
 def _least(a, b):
     return tl.minimum(a, b)
@@ -59,12 +90,13 @@ def _least(a, b):
 
 @triton.jit(do_not_specialize=NUMBERS)
 def find_runs(
-    steps_ptr, slopes_ptr, gradient_ptr, order_ptr, sorted_steps_ptr, sorted_slopes_ptr, leaves_ptr, ends_ptr,
-    least_ptr, rows, DEPTH: tl.constexpr, LEVELS: tl.constexpr, CHUNK: tl.constexpr,
+    steps_ptr, slopes_ptr, gradient_ptr, share_ptr, order_ptr, sorted_steps_ptr, sorted_slopes_ptr, leaves_ptr,
+    ends_ptr, least_ptr, passed_ptr, rows, DEPTH: tl.constexpr, LEVELS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Of the sorted rows: steps; slopes, times the loss's gradient; where each leaves the path of the row before it.
 
-    And ``ends``, the row before which a run of a level ends that begins here; 0 for none, or one that leaves the chunk.
+    Nodes that are ``passed`` are marked. And ``ends``, the row before which a run of a level ends that begins here; 0
+    for none, or one that leaves the chunk.
     """
     row = tl.program_id(0) * CHUNK + tl.arange(0, CHUNK)
     level = tl.arange(0, LEVELS)[None, :]
@@ -77,17 +109,19 @@ def find_runs(
     one = tl.load(steps_ptr + before[:, None] * DEPTH + level, inside, other=0)
     other = tl.load(steps_ptr + after[:, None] * DEPTH + level, inside, other=0)
     slope = tl.load(slopes_ptr + line[:, None] * DEPTH + level, inside, other=0.0)
-    slope *= tl.load(gradient_ptr + line, is_row, other=0.0)[:, None]
+    slope *= _gradient(gradient_ptr, share_ptr, line, is_row)[:, None]
     leaves = tl.min(tl.where((tl.abs(own) != tl.abs(one)) | is_first[:, None], level, LEVELS), 1)
     leaves = tl.where(is_row, leaves, -1)  # past the last row every run has ended
     ending = tl.min(tl.where((tl.abs(own) != tl.abs(other)) | is_last[:, None], level, LEVELS), 1)
     ends = tl.where((ending[:, None] <= level) & is_row[:, None], row[:, None] + 1, FAR)
     ends = tl.associative_scan(ends, 0, _least, reverse=True)
-    begins = (leaves[:, None] <= level) & (own != 0) & (ends < FAR)
+    begins = (leaves[:, None] <= level) & (own != 0)
+    if passed_ptr is not None:
+        tl.store(passed_ptr + tl.abs(own) - 1, 1, begins)
     cell = row[:, None] * DEPTH + level
     tl.store(sorted_steps_ptr + cell, own, level < DEPTH)
     tl.store(sorted_slopes_ptr + cell, slope, level < DEPTH)
-    tl.store(ends_ptr + cell, tl.where(begins, ends, 0), level < DEPTH)
+    tl.store(ends_ptr + cell, tl.where(begins & (ends < FAR), ends, 0), level < DEPTH)
     tl.store(leaves_ptr + row, leaves)
     tl.store(least_ptr + tl.program_id(0), tl.min(leaves, 0))
 
@@ -106,18 +140,49 @@ def _weights(weight_ptr, steps_ptr, row, at, DEPTH: tl.constexpr, WIDTH: tl.cons
     return found
 
 
+@triton.jit
+def _add4(a, b, c, d, e, f, g, h):
+    return a + e, b + f, c + g, d + h
+
+
+@triton.jit
+def _dots(weights, x, levels, DEPTH: tl.constexpr):
+    """Every level's weights times x. Four sums at a time: threads wait for each other once."""
+    found = tl.zeros_like(levels).to(tl.float32)
+    for level in tl.static_range(0, DEPTH, 4):
+        if level + 4 <= DEPTH:
+            a, b, c, d = tl.reduce(
+                (
+                    weights[level].to(tl.float32) * x,
+                    weights[level + 1].to(tl.float32) * x,
+                    weights[level + 2].to(tl.float32) * x,
+                    weights[level + 3].to(tl.float32) * x,
+                ), 0, _add4,
+            )  # fmt: skip
+            found = tl.where(levels == level, a, tl.where(levels == level + 1, b, found))
+            found = tl.where(levels == level + 2, c, tl.where(levels == level + 3, d, found))
+        else:
+            for rest in tl.static_range(level, DEPTH):
+                found = tl.where(levels == rest, tl.sum(weights[rest].to(tl.float32) * x, 0), found)
+    return found
+
+
 @triton.jit(do_not_specialize=NUMBERS)
 def loss(
-    x_ptr, weight_ptr, bias_ptr, steps_ptr, loss_ptr, slopes_ptr, dx_ptr, centers_ptr,
+    x_ptr, weight_ptr, bias_ptr, steps_ptr, order_ptr, loss_ptr, slopes_ptr, dx_ptr, centers_ptr,
     half, half_rest, angle, least, steepness,
     WIDTH: tl.constexpr, DEPTH: tl.constexpr, LEVELS: tl.constexpr, BLOCK: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
     """- log p of a row's target, its slope in every score of the path and, if asked for, its gradient in x.
 
-    Where a row is one block, the weights stay in registers for the gradient: they are read once.
+    Where a row is one block, the weights stay in registers for the gradient: they are read once. Sorted rows, which
+    share most of their paths, find them in the cache.
     """
     numbers = (half, half_rest, angle, least, steepness)
-    row = tl.program_id(0).to(tl.int64)
+    row = tl.program_id(0)
+    if order_ptr is not None:
+        row = tl.load(order_ptr + row)
+    row = row.to(tl.int64)
     levels, column = tl.arange(0, LEVELS), tl.arange(0, BLOCK)
     step = tl.load(steps_ptr + row * DEPTH + levels, levels < DEPTH, other=0)
     taken, right = step != 0, step > 0
@@ -129,8 +194,7 @@ def loss(
         at = first + column
         weights = _weights(weight_ptr, steps_ptr, row, at, DEPTH, WIDTH)
         x = tl.load(x_ptr + row * WIDTH + at, at < WIDTH, other=0.0).to(tl.float32)
-        for level in tl.static_range(DEPTH):
-            score += tl.where(levels == level, tl.sum(weights[level].to(tl.float32) * x, 0), 0.0)
+        score += _dots(weights, x, levels, DEPTH)
     offset, rounded = node.offset_of(score, place, 0, centers_ptr, F.kind, F)
     to_left, to_right = node.log_branches(0.0, offset, rounded, numbers, F)
     tl.store(loss_ptr + row, tl.sum(tl.where(taken, tl.where(right, to_right, to_left), 0.0), 0) * -node.LN_4)
@@ -151,14 +215,32 @@ def loss(
                 tl.store(dx_ptr + row * WIDTH + at, total, at < WIDTH)
 
 
+@triton.jit(do_not_specialize=NUMBERS)
+def add_losses(
+    loss_ptr, target_ptr, total_ptr, share_ptr, rows, ignored, IS_MEAN: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """The sum of all rows' losses, or their mean, and a row's share in it; one program, so that the order is fixed."""
+    total, count = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
+    row, first = tl.arange(0, BLOCK), 0
+    while first < rows:
+        total += tl.load(loss_ptr + row, row < rows, other=0.0)
+        if IS_MEAN:
+            count += (tl.load(target_ptr + row, row < rows, other=ignored) != ignored).to(tl.float32)
+        row += BLOCK
+        first += BLOCK
+    share = 1 / tl.sum(count, 0) if IS_MEAN else 1.0
+    tl.store(total_ptr, tl.sum(total, 0) * share)
+    tl.store(share_ptr, share)
+
+
 @triton.jit
-def scale_rows(x_ptr, gradient_ptr, out_ptr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """Every row times its number."""
+def scale_rows(x_ptr, gradient_ptr, share_ptr, out_ptr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """Every row times its loss's gradient."""
     BLOCKS: tl.constexpr = (WIDTH + BLOCK - 1) // BLOCK
     row = (tl.program_id(0) // BLOCKS).to(tl.int64)
     at = tl.program_id(0) % BLOCKS * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + row * WIDTH + at, at < WIDTH, other=0.0).to(tl.float32)
-    tl.store(out_ptr + row * WIDTH + at, x * tl.load(gradient_ptr + row), at < WIDTH)
+    tl.store(out_ptr + row * WIDTH + at, x * _gradient(gradient_ptr, share_ptr, row, True), at < WIDTH)
 
 
 # -- the gradient of the weights -----------------------------------------------------------------------------------
@@ -176,7 +258,7 @@ def sum_chunks(
     level, own = tl.arange(0, LEVELS), tl.arange(0, CHUNK)
     at = block * BLOCK + tl.arange(0, BLOCK)
     row = chunk * CHUNK + own
-    line = tl.load(order_ptr + row, row < rows, other=0)
+    line = tl.load(order_ptr + row, row < rows, other=0).to(tl.int64)
     begins = tl.load(leaves_ptr + row)[:, None] <= level[None, :]
     begin = tl.min(tl.where(begins, own[:, None], CHUNK), 0)[None, :]  # of the first run in the chunk
     last = tl.max(tl.where(begins, own[:, None], 0), 0)[None, :]  # and of the last one
@@ -202,16 +284,14 @@ def _to(steps_ptr, slots_ptr, cell):
         return tl.load(slots_ptr + cell).to(tl.int64)
 
 
-@triton.jit(do_not_specialize=NUMBERS)
-def sum_long_runs(
-    steps_ptr, leaves_ptr, least_ptr, first_ptr, last_ptr, first_bias_ptr, last_bias_ptr, slots_ptr,
-    out_ptr, bias_out_ptr, rows, chunks,
+@triton.jit
+def _sum_long_run(
+    number, block, steps_ptr, leaves_ptr, least_ptr, first_ptr, last_ptr, first_bias_ptr, last_bias_ptr, slots_ptr,
+    out_ptr, bias_out_ptr, chunks,
     WIDTH: tl.constexpr, DEPTH: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, HEIGHT: tl.constexpr,
 ):  # fmt: skip
     """The run of one level that begins in one chunk and leaves it, if there is one."""
-    BLOCKS: tl.constexpr = (WIDTH + BLOCK - 1) // BLOCK
-    block, rest = tl.program_id(0) % BLOCKS, tl.program_id(0) // BLOCKS
-    level, chunk = rest % DEPTH, rest // DEPTH
+    level, chunk = number % DEPTH, number // DEPTH
     goes_on = tl.load(leaves_ptr + (chunk + 1) * CHUNK, chunk + 1 < chunks, other=-1) > level
     if goes_on & (tl.load(least_ptr + chunk) <= level):
         row = chunk * CHUNK + tl.arange(0, CHUNK)
@@ -240,14 +320,12 @@ def sum_long_runs(
                 tl.store(bias_out_ptr + to, bias_total)
 
 
-@triton.jit(do_not_specialize=NUMBERS)
-def sum_short_runs(
-    x_ptr, steps_ptr, slopes_ptr, order_ptr, leaves_ptr, ends_ptr, slots_ptr, out_ptr, bias_out_ptr, rows,
+@triton.jit
+def _sum_short_runs(
+    own, block, x_ptr, steps_ptr, slopes_ptr, order_ptr, leaves_ptr, ends_ptr, slots_ptr, out_ptr, bias_out_ptr, rows,
     WIDTH: tl.constexpr, DEPTH: tl.constexpr, BLOCK: tl.constexpr, HEIGHT: tl.constexpr,
 ):  # fmt: skip
     """The runs that begin at one sorted row and end in its chunk. Most have a few rows, which are read once."""
-    BLOCKS: tl.constexpr = (WIDTH + BLOCK - 1) // BLOCK
-    own, block = tl.program_id(0) // BLOCKS, tl.program_id(0) % BLOCKS
     at = block * BLOCK + tl.arange(0, BLOCK)
     row = own + tl.arange(0, HEIGHT)
     line = tl.load(order_ptr + row, row < rows, other=0).to(tl.int64)[:, None] * WIDTH
@@ -277,6 +355,46 @@ def sum_short_runs(
                 if block == 0:
                     tl.store(bias_out_ptr + to, bias_total)
             level += 1
+
+
+@triton.jit
+def _clear_rows(
+    number, block, passed_ptr, out_ptr, bias_out_ptr, nodes, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    HEIGHT: tl.constexpr,
+):  # fmt: skip
+    """Zeros for the nodes that no row passed."""
+    row = number * HEIGHT + tl.arange(0, HEIGHT)
+    at = block * BLOCK + tl.arange(0, BLOCK)
+    is_clear = tl.load(passed_ptr + row, row < nodes, other=1) == 0
+    to = row.to(tl.int64)[:, None] * WIDTH + at[None, :]
+    tl.store(out_ptr + to, tl.zeros((HEIGHT, BLOCK), tl.float32), is_clear[:, None] & (at < WIDTH)[None, :])
+    if block == 0:
+        tl.store(bias_out_ptr + row, tl.zeros((HEIGHT,), tl.float32), is_clear)
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def write_sums(
+    x_ptr, steps_ptr, slopes_ptr, order_ptr, leaves_ptr, ends_ptr, least_ptr, first_ptr, last_ptr, first_bias_ptr,
+    last_bias_ptr, slots_ptr, passed_ptr, out_ptr, bias_out_ptr, rows, chunks, nodes,
+    WIDTH: tl.constexpr, DEPTH: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, HEIGHT: tl.constexpr,
+    CLEAR_HEIGHT: tl.constexpr,
+):  # fmt: skip
+    """Every row of the gradient, once: sums of short and of long runs, then zeros where ``passed`` is given."""
+    BLOCKS: tl.constexpr = (WIDTH + BLOCK - 1) // BLOCK
+    number, block = tl.program_id(0) // BLOCKS, tl.program_id(0) % BLOCKS
+    if number < rows:
+        _sum_short_runs(
+            number, block, x_ptr, steps_ptr, slopes_ptr, order_ptr, leaves_ptr, ends_ptr, slots_ptr, out_ptr,
+            bias_out_ptr, rows, WIDTH, DEPTH, BLOCK, HEIGHT,
+        )  # fmt: skip
+    elif number < rows + chunks * DEPTH:
+        _sum_long_run(
+            number - rows, block, steps_ptr, leaves_ptr, least_ptr, first_ptr, last_ptr, first_bias_ptr, last_bias_ptr,
+            slots_ptr, out_ptr, bias_out_ptr, chunks, WIDTH, DEPTH, CHUNK, BLOCK, HEIGHT,
+        )  # fmt: skip
+    elif passed_ptr is not None:
+        first = rows + chunks * DEPTH
+        _clear_rows(number - first, block, passed_ptr, out_ptr, bias_out_ptr, nodes, WIDTH, BLOCK, CLEAR_HEIGHT)
 
 
 # -- a walk down ---------------------------------------------------------------------------------------------------

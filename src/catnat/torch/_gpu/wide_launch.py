@@ -20,10 +20,12 @@ from catnat.torch._gpu.launch import CHECKED, numbers_of
 from catnat.torch._gpu.launcher import Launcher
 from catnat.torch._gpu.node import INTERPRETED
 
+MAX_COUNTED = 1 << 14  # rows that are sorted by counting
 CHUNK = 64  # rows whose sums are one matrix product
-MAX_BLOCK = 4096  # columns of a program that reads a path
+MAX_BLOCK = 2048  # columns of a program that reads a path
 CHUNK_BLOCK = 128  # of one that multiplies a chunk
 RUN_BLOCK, RUN_HEIGHT = 1024, 4  # of one that adds up runs, and its rows at a time
+CLEAR_HEIGHT = 8  # rows of one that writes zeros
 
 
 class Wide(NamedTuple):
@@ -106,42 +108,69 @@ def _path_shape(width: int, bytes_per_column: int) -> tuple[int, int]:
 def loss(
     x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignored: int, slopes: bool, features: bool, of: Wide
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """- log p of a class per row, float32; where asked for, its slopes, paths, keys to sort by, and gradient in x."""
+    """- log p of a class per row, float32; its slopes, paths and gradient in x; and the order that sorts the rows.
+
+    Sorted by where their targets stand from left to right, neighbours share most of their paths.
+    """
     rows, width = x.shape
     found = x.new_empty(rows, dtype=torch.float32)
     steps = x.new_empty((rows, of.depth), dtype=torch.int32)
     slope = x.new_empty((rows if slopes else 0, of.depth), dtype=torch.float32)
     keys = x.new_empty(rows if slopes else 0, dtype=torch.int32)
     dx = torch.empty_like(x) if features else x.new_empty(0)
+    order = keys.new_empty(0)
     if rows > 0:
         tables = (target, of.places, of.lengths, of.ranks, of.above, steps, keys if slopes else None)
         finder = _launcher("find_steps", None, 4, CLASSES=of.classes, DEPTH=of.depth, HEIGHT=128)
         finder(-(-rows // 128), tables, (rows, ignored))
+        if slopes:
+            order = _sorted(keys)
         block, warps = _path_shape(width, of.depth * weight.element_size())
         sizes = {"WIDTH": width, "DEPTH": of.depth, "LEVELS": of.levels, "BLOCK": block}
-        tensors = (
-            x, weight, bias, steps, found, slope if slopes else None, dx if features else None, of.centers
-        )  # fmt: skip
+        kept = (order, found, slope) if slopes else (None, found, None)
+        tensors = (x, weight, bias, steps, *kept, dx if features else None, of.centers)
         _launcher("loss", of.coin, warps, **sizes)(rows, tensors, (), numbers_of(*of.coin[3:]))
-    return found, slope, steps, keys, dx
+    return found, slope, steps, order, dx
+
+
+def _sorted(keys: Tensor) -> Tensor:
+    """The rows in the order of their keys."""
+    rows = len(keys)
+    if rows > MAX_COUNTED:
+        return torch.sort(keys, stable=True)[1].int()
+    order = torch.empty_like(keys)
+    launcher = _launcher("sort_rows", None, 4, HEIGHT=16, BLOCK=256)
+    launcher(-(-rows // 16), (keys, order), (rows,))
+    return order
+
+
+def add_losses(losses: Tensor, target: Tensor, ignored: int, reduction: str, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """The mean or the sum of the rows' losses, and the share of each: float32 on the device."""
+    total, share = losses.new_empty((), dtype=dtype), losses.new_empty(())
+    launcher = _launcher("add_losses", None, 4, IS_MEAN=reduction == "mean", BLOCK=1024)
+    launcher(1, (losses, target, total, share), (len(losses), ignored))
+    return total, share
 
 
 def weight_gradient(
-    x: Tensor, slopes: Tensor, steps: Tensor, keys: Tensor, gradient: Tensor, like: Tensor, of: Wide
-) -> tuple[Tensor, Tensor]:
-    """The gradient of weights like these, and that of a bias."""
-    out, bias_out = torch.zeros_like(like), like.new_zeros(len(like))
-    if len(x) > 0:
-        runs = _Runs(x, slopes, steps, keys, gradient, of)
-        runs.add_up(out, bias_out, None)
+    x: Tensor, slopes: Tensor, steps: Tensor, order: Tensor, gradient: Tensor, share: Tensor | None, like: Tensor,
+    of: Wide,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The gradient of weights like these, and that of a bias; ``gradient`` is of all losses, or of their sum."""
+    if len(x) == 0:
+        return torch.zeros_like(like), like.new_zeros(len(like))
+    out, bias_out = torch.empty_like(like), like.new_empty(len(like))
+    passed = torch.zeros(len(like), dtype=torch.int8, device=x.device)
+    _Runs(x, slopes, steps, order, gradient, share, passed, of).add_up(out, bias_out, None)
     return out, bias_out
 
 
 def sparse_gradient(
-    x: Tensor, slopes: Tensor, steps: Tensor, keys: Tensor, gradient: Tensor, like: Tensor, of: Wide
-) -> tuple[Tensor, Tensor]:
+    x: Tensor, slopes: Tensor, steps: Tensor, order: Tensor, gradient: Tensor, share: Tensor | None, like: Tensor,
+    of: Wide,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The same as sparse tensors of the nodes that were passed. The host waits to learn how many these are."""
-    runs = _Runs(x, slopes, steps, keys, gradient, of)
+    runs = _Runs(x, slopes, steps, order, gradient, share, None, of)
     begins = torch.arange(of.depth, device=x.device) >= runs.leaves[:, None]
     begins &= runs.steps != 0
     nodes, order = torch.sort(runs.steps[begins].abs() - 1)
@@ -157,17 +186,19 @@ def sparse_gradient(
 class _Runs:
     """Rows sorted by their targets' places from left to right, and where runs of one node begin among them."""
 
-    def __init__(self, x: Tensor, slopes: Tensor, steps: Tensor, keys: Tensor, gradient: Tensor, of: Wide) -> None:
-        self.x, self.of, rows = x, of, len(x)
-        self.order = torch.sort(keys, stable=True)[1]
+    def __init__(
+        self, x: Tensor, slopes: Tensor, steps: Tensor, order: Tensor, gradient: Tensor, share: Tensor | None,
+        passed: Tensor | None, of: Wide,
+    ) -> None:  # fmt: skip
+        self.x, self.of, self.order, self.passed, rows = x, of, order, passed, len(x)
         self.chunks = -(-rows // CHUNK)
         padded = self.chunks * CHUNK
         self.leaves, self.least = steps.new_empty(padded), steps.new_empty(self.chunks)
         self.steps, self.ends = steps.new_empty((2, padded, of.depth))
         self.slopes = slopes.new_empty((padded, of.depth))
         if rows > 0:
-            found = (self.steps, self.slopes, self.leaves, self.ends, self.least)
-            tensors = (steps, slopes, gradient.contiguous(), self.order, *found)
+            found = (self.steps, self.slopes, self.leaves, self.ends, self.least, passed)
+            tensors = (steps, slopes, gradient.contiguous(), share, self.order, *found)
             finder = _launcher("find_runs", None, 4, DEPTH=of.depth, LEVELS=of.levels, CHUNK=CHUNK)
             finder(self.chunks, tensors, (rows,))
 
@@ -186,23 +217,24 @@ class _Runs:
         )
         programs = -(-width // block)
         launcher(self.chunks * programs, (self.x, self.slopes, self.order, self.leaves, *parts), (rows,))
-        block = _block(width, RUN_BLOCK)
-        sizes |= {"BLOCK": block, "HEIGHT": RUN_HEIGHT}
-        programs, warps = -(-width // block), max(1, block // 256)
-        tensors = (self.steps, self.leaves, self.least, *parts, slots, out, bias_out)
-        launcher = _launcher("sum_long_runs", None, warps, **sizes, CHUNK=CHUNK)
-        launcher(self.chunks * of.depth * programs, tensors, (rows, self.chunks))
-        tensors = (self.x, self.steps, self.slopes, self.order, self.leaves, self.ends, slots, out, bias_out)
-        _launcher("sum_short_runs", None, warps, **sizes)(rows * programs, tensors, (rows,))
+        block, nodes = _block(width, RUN_BLOCK), 0 if self.passed is None else len(out)
+        sizes |= {"CHUNK": CHUNK, "BLOCK": block, "HEIGHT": RUN_HEIGHT, "CLEAR_HEIGHT": CLEAR_HEIGHT}
+        launcher = _launcher("write_sums", None, max(1, block // 256), **sizes)
+        programs = rows + self.chunks * of.depth + -(-nodes // CLEAR_HEIGHT)
+        tensors = (
+            self.x, self.steps, self.slopes, self.order, self.leaves, self.ends, self.least, *parts, slots, self.passed,
+            out, bias_out,
+        )  # fmt: skip
+        launcher(programs * -(-width // block), tensors, (rows, self.chunks, nodes))
 
 
-def scale_rows(x: Tensor, gradient: Tensor) -> Tensor:
-    """Every row times its number."""
+def scale_rows(x: Tensor, gradient: Tensor, share: Tensor | None) -> Tensor:
+    """Every row times its loss's gradient."""
     out = torch.empty_like(x)
     if len(x) > 0:
         block = _block(x.shape[1], 2048)
         launcher = _launcher("scale_rows", None, 4, WIDTH=x.shape[1], BLOCK=block)
-        launcher(len(x) * -(-x.shape[1] // block), (x, gradient, out), ())
+        launcher(len(x) * -(-x.shape[1] // block), (x, gradient, share, out), ())
     return out
 
 
@@ -248,7 +280,7 @@ _library.define(
     f"{WIDE}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 _library.define(
-    "wide_gradient(Tensor x, Tensor slopes, Tensor steps, Tensor keys, Tensor gradient, Tensor like, "
+    "wide_gradient(Tensor x, Tensor slopes, Tensor steps, Tensor order, Tensor gradient, Tensor? share, Tensor like, "
     f"{WIDE}) -> (Tensor, Tensor)"
 )
 _library.define(f"wide_sample(Tensor x, Tensor weight, Tensor? bias, Tensor seed, {WIDE}) -> Tensor")
@@ -278,10 +310,10 @@ def _kept(ctx: Any) -> tuple[list[Any], list[Tensor]]:
 
 
 def _backward(ctx: Any, gradient: Tensor, *rest: Tensor) -> tuple[Any, ...]:
-    (x, weight, bias, _, _, _, features, *of), (slopes, steps, keys, dx) = _kept(ctx)
+    (x, weight, bias, _, _, _, features, *of), (slopes, steps, order, dx) = _kept(ctx)
     d_weight = d_bias = None
     if any(ctx.needs_input_grad[1:3]):
-        d_weight, d_bias = torch.ops.catnat.wide_gradient(x, slopes, steps, keys, gradient, weight, *of)
+        d_weight, d_bias = torch.ops.catnat.wide_gradient(x, slopes, steps, order, gradient, None, weight, *of)
     dx = (dx * gradient[:, None]).to(x.dtype) if features else None
     return dx, d_weight, None if bias is None else d_bias, *[None] * (4 + N)
 
@@ -300,49 +332,45 @@ def draw(x: Tensor, weight: Tensor, bias: Tensor | None, of: Wide, generator: to
 
 
 def path_loss(
-    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignored: int, of: Wide, sparse: bool, plain: Any
-) -> Tensor:
-    """- log p of a class per row, 0 for the class id ``ignored``; ``plain`` is the same in plain tensor code."""
+    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignored: int, of: Wide, sparse: bool,
+    reduction: str, dtype: torch.dtype, plain: Any,
+) -> Tensor:  # fmt: skip
+    """- log p of a class, of every row or all of them; ``plain`` is the same in plain tensor code."""
     learns = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias))
-    if is_compiling():
-        features = learns and x.requires_grad
-        found: Tensor = torch.ops.catnat.wide_loss(x, weight, bias, target, ignored, learns, features, *of)[0]
+    found: Tensor
+    if learns and not is_compiling():
+        found = _Loss.apply(x, weight, bias, target, ignored, of, sparse, reduction, dtype, plain)
         return found
-    if learns:
-        return _Loss.apply(x, weight, bias, target, ignored, of, sparse, plain)
-    return loss(x, weight, bias, target, ignored, False, False, of)[0]
+    given = x, weight, bias, target, ignored, learns, learns and x.requires_grad
+    found = torch.ops.catnat.wide_loss(*given, *of)[0] if is_compiling() else loss(*given, of)[0]
+    return found if reduction == "none" else add_losses(found, target, ignored, reduction, dtype)[0]
 
 
 class _Loss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        target: Tensor,
-        ignored: int,
-        of: Wide,
-        sparse: bool,
-        plain: Any,
-    ) -> Tensor:
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignored: int, of: Wide, sparse: bool,
+        reduction: str, dtype: torch.dtype, plain: Any,
+    ) -> Tensor:  # fmt: skip
         found, *kept = loss(x, weight, bias, target, ignored, True, ctx.needs_input_grad[0], of)
-        ctx.settings = of, sparse, plain, bias is not None
-        ctx.save_for_backward(x, weight, *(() if bias is None else (bias,)), target, *kept)
+        share = None
+        if reduction != "none":
+            found, share = add_losses(found, target, ignored, reduction, dtype)
+        ctx.settings = of, sparse, plain
+        ctx.save_for_backward(x, weight, bias, target, share, *kept)
         return found
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        of, sparse, plain, has_bias = ctx.settings
-        inputs = ctx.saved_tensors[: 2 + has_bias]
-        target, slopes, steps, keys, dx = ctx.saved_tensors[2 + has_bias :]
+        (of, sparse, plain), (*inputs, target, share, slopes, steps, order, dx) = ctx.settings, ctx.saved_tensors
+        inputs = [t for t in inputs if t is not None]
         if must_be_plain(gradient):
             found = plain_backwards(lambda *given: plain(target, *given), inputs, gradient)
         else:
             (x, weight), gradient = inputs[:2], gradient.contiguous()
-            sums = (None, None)
+            sums: tuple[Tensor | None, ...] = (None, None)
             if any(ctx.needs_input_grad[1:3]):
                 add_up = sparse_gradient if sparse else weight_gradient
-                sums = add_up(x, slopes, steps, keys, gradient, weight, of)
-            found = (scale_rows(dx, gradient) if ctx.needs_input_grad[0] else None, *sums)
-        return *found[: 2 + has_bias], *[None] * (6 - has_bias)
+                sums = add_up(x, slopes, steps, order, gradient, share, weight, of)
+            found = [scale_rows(dx, gradient, share) if ctx.needs_input_grad[0] else None, *sums]
+        return *found[: len(inputs)], *[None] * (10 - len(inputs))

@@ -250,6 +250,16 @@ class Status:
 
 
 @dataclass(frozen=True)
+class Scoreboard:
+    """The paper's tables and claims beside all that was published: a page, a picture and numbers."""
+
+    results: Annotated[Path, tyro.conf.Positional] = Path("results")
+    """Folder of published results, with gsl, vae and rl in it; what is not there is not run."""
+    output: Path | None = None
+    """Folder of scoreboard.md, .svg and .csv; by default that of the results."""
+
+
+@dataclass(frozen=True)
 class Figure:
     """The paper's first figure: loss landscapes of three classes with gradient descent on them, and Fisher matrices."""
 
@@ -277,6 +287,7 @@ COMMANDS: dict[str, tuple[type, str, str]] = {
     "tails": (Tails, "tails", "tails"),
     "status": (Status, "show", "status"),
     "report": (Report, "show", "report"),
+    "scoreboard": (Scoreboard, "scoreboard", "scoreboard"),
     "figure": (Figure, "show", "figure"),
     "playground": (Playground, "playground", "playground"),
 }

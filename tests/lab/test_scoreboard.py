@@ -1,0 +1,225 @@
+"""The scoreboard: every mark by its rule, pages that say what the runs say, and bad folders told in one line."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from catnat_lab.cli import main
+from catnat_lab.report.table import Cell, Column, Table
+from catnat_lab.scoreboard import claims
+from catnat_lab.scoreboard.boards import BOARDS, Board, read
+from catnat_lab.scoreboard.page import write_scoreboard
+
+RESULTS = Path(__file__).parents[2] / "results"
+FILES = ("scoreboard.md", "scoreboard.csv", "scoreboard.svg")
+SOFTMAX, SIGMOID, NATURAL = "softmax", "catnat-sigmoid", "catnat-natural"
+PLACE = ("g", NATURAL, "c")
+
+
+def around(mean: float) -> tuple[float, ...]:
+    return tuple(mean + 0.1 * step for step in (-2, -1, 0, 1, 2))
+
+
+def board(natural: Cell, softmax: Cell, *, lower: bool = True, columns: int = 1, **more: object) -> Board:
+    """A table of one group, with the same two lines in every column."""
+    names = ["c", *(f"c{place}" for place in range(1, columns))]
+    cells = {("g", line, name): cell for name in names for line, cell in ((SOFTMAX, softmax), (NATURAL, natural))}
+    every = tuple(Column(name, name, 1, lower) for name in names)
+    table = Table("a table", "score", "group", ("g",), (SOFTMAX, NATURAL), every, cells, paper_count=5)
+    return replace(Board("toy", table, {}, {}), **more)
+
+
+BASE = Cell(around(10), 10.0, 0.1)
+
+
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize(
+    ("ours", "paper", "mark"),
+    [
+        (around(8), 9.0, "agree"),
+        (around(12), 11.0, "agree"),
+        (around(10.01), 9.0, "tied"),
+        (around(12), 9.0, "disagree"),
+        (around(12), 10.0, "disagree"),  # the paper's are equal
+        ((), 9.0, "not run"),
+        ((8.0,), 9.0, "not run"),
+        ((*around(8), float("nan")), 9.0, "not run"),
+    ],
+)
+def test_the_mark_of_a_cell_of_the_paper(ours, paper, mark, lower):
+    found = board(Cell(ours, paper, 0.1), BASE, lower=lower)
+    assert found.mark(PLACE) == mark
+    assert found.mark(("g", SOFTMAX, "c")) == ""
+
+
+@pytest.mark.parametrize(
+    ("ours", "lower", "mark"),
+    [(8, True, "ahead"), (8, False, "behind"), (12, True, "behind"), (12, False, "ahead"), (10.01, True, "tied")],
+)
+def test_the_mark_of_a_cell_that_the_paper_does_not_have(ours, lower, mark):
+    assert board(Cell(around(ours)), BASE, lower=lower).mark(PLACE) == mark
+
+
+def test_marks_are_corrected_for_the_size_of_the_table():
+    near = Cell(around(9.76), 9.0, 0.1)
+    assert board(near, BASE).mark(PLACE) == "agree"
+    assert board(near, BASE, columns=20).mark(PLACE) == "tied"
+
+
+def test_what_is_shorter_than_the_papers():
+    natural = Cell(around(8), 9.0, 0.1)
+    assert not board(natural, BASE).is_short(PLACE)
+    assert board(replace(natural, values=natural.values[:4]), BASE).is_short(PLACE)
+    assert board(natural, replace(BASE, values=BASE.values[:4])).is_short(PLACE)  # softmax's seeds count too
+    for length, short in ((99, True), (100, False)):
+        assert board(natural, BASE, lengths={PLACE: length}, paper_length=100).is_short(PLACE) is short
+    told = board(natural, BASE, lengths={PLACE: 99}, paper_length=100, falls={PLACE: 0.3, ("g", SOFTMAX, "c"): 0.1})
+    assert told.told == (
+        "5 of 5 seeds, 99 of 100 steps, in the last tenth 1 of 2 means still fell by more than 0.2 nats, at most by 0.3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("counts", "mark"),
+    [
+        ((9, 6, 0, 10, 10), "confirmed"),
+        ((8, 6, 0, 10, 10), "not confirmed"),  # its mean is the worse one too often
+        ((10, 5, 0, 10, 10), "not confirmed"),  # too often not told apart
+        ((9, 8, 1, 10, 10), "not confirmed"),
+        ((2, 1, 2, 10, 10), "contradicted"),
+        ((5, 5, 0, 5, 10), "confirmed"),
+        ((4, 4, 0, 4, 10), "not tested yet"),
+        ((0, 0, 0, 0, 0), "not tested yet"),
+    ],
+)
+def test_the_mark_of_a_claim(counts, mark):
+    assert claims.verdict(*counts) == mark
+
+
+@pytest.mark.parametrize(
+    ("ours", "lower", "mark", "statistic"),
+    [
+        (8, True, "confirmed", "better mean in 3, ahead in 3, behind in 0 of 3 comparisons"),
+        (8, False, "contradicted", "better mean in 0, ahead in 0, behind in 3 of 3 comparisons"),
+        (9.99, True, "not confirmed", "better mean in 3, ahead in 0, behind in 0 of 3 comparisons"),
+    ],
+)
+def test_a_claim_is_counted_over_its_cells(ours, lower, mark, statistic):
+    boards = {"toy": board(Cell(around(ours), 9.0, 0.1), BASE, lower=lower, columns=3)}
+    assert claims.better("toy", NATURAL, SOFTMAX)(boards) == (mark, statistic)
+    assert claims.better("toy", NATURAL, SOFTMAX, "c1 c2")(boards)[0] == mark
+    short = {"toy": replace(boards["toy"], lengths={("g", NATURAL, "c"): 9, ("g", NATURAL, "c1"): 9}, paper_length=10)}
+    found = claims.better("toy", NATURAL, SOFTMAX)(short)
+    assert found.mark == "not tested yet" and "2 of 3 not run" in found.statistic
+
+
+@pytest.mark.parametrize(
+    ("gaps", "mark"),
+    [((-0.1, 0.1, -0.2), "confirmed"), ((0.1, -0.1, 0.2), "not confirmed"), ((0.5, 0.6, 0.4), "contradicted")],
+)
+def test_natural_and_sigmoid_are_level_or_not(gaps, mark):
+    names = tuple("abc")
+    cells = {("g", SIGMOID, name): Cell(around(10)) for name in names}
+    cells |= {("g", NATURAL, name): Cell(around(10 + gap)) for name, gap in zip(names, gaps, strict=True)}
+    columns = tuple(Column(name, name, 1) for name in names)
+    table = Table("a table", "score", "group", ("g",), (SIGMOID, NATURAL), columns, cells)
+    assert claims.level({"adam": Board("adam", table, {}, {})}).mark == mark
+
+
+def test_the_theory_holds_and_would_be_seen_to_fail(monkeypatch):
+    for judge in (claims.dense, claims.diagonal, claims.constant):
+        assert judge({}).mark == "confirmed"
+    softmax, sigmoid = claims._fisher(None), claims._fisher(claims.catnat.Sigmoid())
+    monkeypatch.setattr(claims, "_fisher", lambda activation: softmax)
+    assert claims.diagonal({}).mark == "contradicted"
+    monkeypatch.setattr(claims, "_fisher", lambda activation: sigmoid)
+    assert claims.dense({}).mark == claims.constant({}).mark == "contradicted"
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """What the scoreboard reads of the published results."""
+    for folder, _ in BOARDS.values():
+        (tmp_path / folder).mkdir(parents=True)
+        for name in ("values.csv", "curves.csv", "provenance.json"):
+            if (RESULTS / folder / name).exists():
+                shutil.copy(RESULTS / folder / name, tmp_path / folder)
+    return tmp_path
+
+
+def test_the_published_scoreboard_is_what_the_results_say(tmp_path, capsys):
+    assert main(["scoreboard", str(RESULTS), "--output", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'scoreboard.md'}\n"
+    for name in FILES:
+        same = (tmp_path / name).read_text() == (RESULTS / name).read_text()
+        assert same, f"results/{name} is older than the results: run `catnat scoreboard`"
+
+
+def test_it_follows_the_results(copied):
+    path = copied / "rl" / "atari" / "values.csv"
+    path.write_text(path.read_text().replace(",834,", ",2834,"))
+    write_scoreboard(copied, copied)
+    for name in FILES:
+        assert (copied / name).read_text() != (RESULTS / name).read_text(), name
+
+
+def test_every_cell_of_the_paper_is_in_the_picture_and_in_the_numbers(copied):
+    shutil.rmtree(copied / "vae")
+    write_scoreboard(copied, copied)
+    boards = read(copied)
+    count = sum(len(board.table.cells) for board in boards.values())
+    picture = ElementTree.parse(copied / "scoreboard.svg").getroot()
+    assert len(picture.findall("{http://www.w3.org/2000/svg}g")) == count
+    with (copied / "scoreboard.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == count and sum(row["paper"] != "" for row in rows) == 80 + 72 + 72 + 27 + 4
+    assert {row["mark"] for row in rows if row["table"] == "sgd" and row["head"] != SOFTMAX} == {"not run"}
+
+
+def test_new_heads_and_games_come_in_by_themselves(copied):
+    path = copied / "rl" / "minatar" / "values.csv"
+    path.write_text(
+        path.read_text()
+        + "".join(f"Asterix,{h},final,0.001,{s},{s}\n" for h in (SOFTMAX, "catnat", SIGMOID) for s in (1, 2))
+    )
+    found = read(copied)["minatar"]
+    assert found.mark(("Asterix", "catnat", "score")) == found.mark(("Asterix", SIGMOID, "score")) == "tied"
+    assert found.mark(("Freeway", "catnat", "score")) == "not run"
+
+
+def spoil_column(folder):
+    path = folder / "gsl" / "values.csv"
+    path.write_text(path.read_text().replace("theta_mae", "other", 1))
+
+
+def spoil_number(folder):
+    path = folder / "vae" / "sgd" / "curves.csv"
+    path.write_text(path.read_text().replace(",1000,", ",many,", 1))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda folder: shutil.rmtree(folder), "results must be a folder"),
+        (lambda folder: [shutil.rmtree(folder / name) for name in ("gsl", "vae", "rl")], "holds no results"),
+        (spoil_column, "gsl does not hold what an experiment writes: KeyError('theta_mae')"),
+        (spoil_number, "sgd does not hold what an experiment writes: ValueError"),
+        (lambda folder: (folder / "gsl" / "provenance.json").unlink(), "gsl does not hold"),
+        (lambda folder: (folder / "rl" / "atari" / "values.csv").write_bytes(b"\xff\xfe\x00"), "atari does not hold"),
+    ],
+)
+def test_a_bad_folder_is_one_clear_line(copied, spoil, told, capsys):
+    spoil(copied)
+    assert main(["scoreboard", str(copied)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and told in error and error.count("\n") == 1
+    assert not any((copied / name).exists() for name in FILES)

@@ -352,3 +352,17 @@ def test_other_devices_and_dtypes_are_named(by_path):
     assert empty.loss(x.to("meta"), target.to("meta")).shape == ()
     with pytest.raises(ValueError, match="sparse=True reads one path, warn=True looks at all scores"):
         ct.CatnatLinear(WIDTH, 50, sparse=True, warn=True)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_few_outputs_more_change_nothing(bias, monkeypatch):
+    """On a GPU all scores of 16 bits come from K - 1 outputs that are rounded up to a multiple of eight."""
+    head = ct.CatnatLinear(WIDTH, 21, bias=bias)
+    x = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    inputs = [x, *head.parameters()]
+    found = []
+    for misaligned in (False, True):
+        monkeypatch.setattr(ct.CatnatLinear, "_is_misaligned", lambda head, answer=misaligned: answer)
+        log_p = head(x)
+        found.append([log_p, *torch.autograd.grad(log_p.square().sum(), inputs)])
+    torch.testing.assert_close(*found)

@@ -49,7 +49,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize(("rows", "width", "tree", "activation", "kind"), CASES[::3])
+@pytest.mark.parametrize(("rows", "width", "tree", "activation", "kind"), CASES[::7])
 def test_losses_and_gradients(rows, width, tree, activation, kind, sparse):
     pi = Parameterization(3000, ACTIVATIONS[activation], tree=trees(3000)[tree])
     head, x, target = case(pi, rows, width, torch.float32, kind, sparse=sparse)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear, pad
 
 from catnat.core.errors import MASK_MODES, REDUCTIONS, CatnatWarning, check_choice, check_num_classes, check_share
 from catnat.core.parameterization import Parameterization, listed, resolve
@@ -32,6 +33,7 @@ for _name in ("catnat", "cross_entropy", "log_catnat"):
     torch.fx.wrap(_name)
 
 PATH_FROM = {"cpu": 2048, "cuda": 8192}  # classes; with fewer the scores of all nodes are as fast
+ALIGNED_FROM = 1024  # classes; a small product is not worth a copy of the weights
 NO_CLASS = -(1 << 62)  # an id that no class has, and that nothing ignores
 
 
@@ -257,7 +259,7 @@ class CatnatLinear(_Watching):
 
     def scores(self, x: Tensor) -> Tensor:
         """[..., in_features] to [..., K-1]."""
-        scores = self.linear(x)
+        scores = self._aligned_scores(x) if self._is_misaligned() and self._is_own() else self.linear(x)
         self._look_at(scores)
         return scores
 
@@ -409,9 +411,7 @@ class CatnatLinear(_Watching):
         self._check_features(x)
         if not self.sparse and (self.warn or self.num_classes < PATH_FROM.get(x.device.type, 2048)):
             return None
-        # what replaces the layer's call, as adapters do, or watches it must see all of it
-        own = isinstance(self.linear, torch.nn.Linear) and type(self.linear).forward is torch.nn.Linear.forward
-        if not own or has_hooks(self.linear):
+        if not self._is_own():
             self._must_not_be_sparse("a torch.nn.Linear without hooks inside")
             return None
         plan = wide_plan_for(self.parameterization, self._number(x), x)
@@ -421,6 +421,23 @@ class CatnatLinear(_Watching):
             f"2 classes or more, a tree of depth {_wide.MAX_DEPTH} or less and no saturation='revive'"
         )
         return None
+
+    def _is_own(self) -> bool:
+        """Whether the layer is ours alone: what replaces its call, as adapters do, or watches it must see all of it."""
+        own = isinstance(self.linear, torch.nn.Linear) and type(self.linear).forward is torch.nn.Linear.forward
+        return own and not has_hooks(self.linear)
+
+    def _is_misaligned(self) -> bool:
+        """Whether a GPU's fast matrix products do not take K-1 outputs: 16 bits come in groups of eight."""
+        weight = self.linear.weight
+        short = weight.element_size() == 2 or autocasts(weight.device)
+        return weight.is_cuda and short and self.num_classes >= ALIGNED_FROM and self.num_classes % 8 != 1
+
+    def _aligned_scores(self, x: Tensor) -> Tensor:
+        """All scores by a few outputs more, which are cut off again."""
+        more = (1 - self.num_classes) % 8
+        bias = None if self.linear.bias is None else pad(self.linear.bias, (0, more))
+        return linear(x, pad(self.linear.weight, (0, 0, 0, more)), bias)[..., : self.num_classes - 1]
 
     def _losses(self, x: Tensor, target: Tensor, ignored: int, plan: Plan, argument: str) -> Tensor:
         rows = self._rows(x, target, ignored, plan, argument)

@@ -1,7 +1,5 @@
 """A small language model of Python's own source code, with thousands of classes on a tree of clustered tokens."""
 
-import hashlib
-import io
 import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,16 +14,14 @@ from torch.nn import functional
 
 import catnat
 import catnat.torch as ct
+from catnat_lab import language
 from catnat_lab.devices import tensor_cores
 from catnat_lab.errors import UserError
 from catnat_lab.experiment import Outcome
 from catnat_lab.heads import activation_of, tail_head
 from catnat_lab.tails.tasks import SOFTMAX, TAILS, Progress, Run, Task
 
-HELD_OUT = 20  # one part in so many is for validation, and one for the test
 LEAST = 100_000  # characters of a corpus
-END = "<end of line>"
-SIZE = 32  # numbers in a token's vector, by which tokens are clustered
 
 
 @dataclass(frozen=True)
@@ -41,7 +37,7 @@ class Corpus:
         if not path.exists():
             tokens = _tokens(sources or Path(sysconfig.get_path("stdlib")), classes)
             path.parent.mkdir(parents=True, exist_ok=True)
-            np.savez_compressed(path, tokens=tokens, vectors=_vectors(tokens, classes))
+            np.savez_compressed(path, tokens=tokens, vectors=language.vectors(tokens, classes))
         with np.load(path) as file:
             found = cls(file["tokens"], file["vectors"])
         if len(found.vectors) != classes:
@@ -50,66 +46,15 @@ class Corpus:
 
     @property
     def checksum(self) -> str:
-        return hashlib.sha256(self.tokens.tobytes()).hexdigest()[:16]
+        return language.checksum(self.tokens)
 
 
 def _tokens(folder: Path, classes: int) -> np.ndarray:
-    try:
-        import sentencepiece
-    except ImportError:
-        raise UserError("a language model needs sentencepiece: pip install '.[lab]' in catnat's folder") from None
-    skipped = {"site-packages", "test", "tests", "idlelib", "lib2to3"}  # of others, or much of a kind
-    files = sorted(path for path in folder.rglob("*.py") if not skipped & set(path.relative_to(folder).parts))
-    texts = [path.read_text(errors="replace") for path in files]
+    texts = [path.read_text(errors="replace") for path in language.python_files(folder)]
     if (size := sum(map(len, texts))) < LEAST:
         raise UserError(f"{folder} must hold at least {LEAST:,} characters of Python; got {size:,}")
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=(line for text in texts for line in text.splitlines() if line),
-        model_writer=model,
-        model_type="bpe",
-        vocab_size=classes,
-        user_defined_symbols=[END],
-        normalization_rule_name="identity",  # code: every space counts
-        remove_extra_whitespaces=False,
-        add_dummy_prefix=False,
-        byte_fallback=True,
-        num_threads=1,  # the same pieces always
-        minloglevel=2,
-    )
-    coder = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    order = np.random.default_rng(0).permutation(len(texts))  # what is held out is of other files, not of one package
-    end = coder.piece_to_id(END)
-    return np.array([i for k in order for line in coder.encode(texts[k].splitlines()) for i in (*line, end)], np.int32)
-
-
-def _vectors(tokens: np.ndarray, classes: int) -> np.ndarray:
-    """Of what stands before and after every token in the training part, the main directions."""
-    from scipy.sparse import coo_matrix, hstack
-    from scipy.sparse.linalg import svds
-
-    train = tokens[: len(tokens) - 2 * (len(tokens) // HELD_OUT)]
-    ones = np.ones(len(train) - 1)
-    after = coo_matrix((ones, (train[:-1], train[1:])), (classes, classes)).tocsr()
-    both = hstack([after, after.T]).tocsr().sqrt()
-    left, sizes, _ = svds(both, k=SIZE, random_state=0)
-    return np.asarray(left * sizes, np.float32)
-
-
-class Model(nn.Module):
-    def __init__(self, classes: int, scores: int, width: int, layers: int, length: int) -> None:
-        super().__init__()
-        self.embedding, self.places = nn.Embedding(classes, width), nn.Embedding(length, width)
-        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
-        self.layers = nn.TransformerEncoder(layer, layers, nn.LayerNorm(width), enable_nested_tensor=False)
-        self.head = nn.Linear(width, scores)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """[B, L] to scores [B, L, ...]."""
-        places = torch.arange(ids.shape[1], device=ids.device)
-        mask = nn.Transformer.generate_square_subsequent_mask(ids.shape[1], device=ids.device)
-        x = self.layers(self.embedding(ids) + self.places(places), mask=mask, is_causal=True)
-        return self.head(x)
+    coder = language.pieces((line for text in texts for line in text.splitlines() if line), classes)
+    return np.array([i for k in language.shuffled(len(texts)) for i in coder(texts[k])], np.int32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,39 +94,20 @@ class Language(Task):
             return [self._train(run, device, progress) for run in runs]
 
     def _train(self, run: Run, device: torch.device, progress: Progress) -> Outcome:
-        tokens = torch.from_numpy(self.corpus.tokens).to(device)
-        held = len(tokens) // HELD_OUT
-        train, validation, test = tokens[: -2 * held], tokens[-2 * held : -held], tokens[-held:]
+        train, validation, test = (torch.from_numpy(part).to(device) for part in language.parts(self.corpus.tokens))
         activation = activation_of(run.head)
         pi = None if activation is None else catnat.Parameterization(self.classes, activation, self.tree)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(run.seed)
-            scores = self.classes - (pi is not None)
-            model = Model(self.classes, scores, self.width, self.layers, self.length).to(device)
-        optimiser = torch.optim.Adam(model.parameters(), run.rate)
-        stream = torch.Generator().manual_seed(run.seed)
-        within = torch.arange(self.length + 1, device=device)
-        for step in range(self.steps):
-            starts = torch.randint(len(train) - self.length, (self.batch, 1), generator=stream).to(device)
-            ids = train[starts + within].long()
-            for group in optimiser.param_groups:  # warm up, then fall to nothing
-                group["lr"] = run.rate * min(1, (step + 1) / 100) * (1 - step / self.steps)
-            optimiser.zero_grad()
-            loss = _loss(model(ids[:, :-1]), ids[:, 1:], pi)
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimiser.step()
-            progress(f"{self.name}, {run.head}", step + 1, self.steps)
-        return Outcome(self._judge(model, validation, pi), {"test": self._judge(model, test, pi)}, {})
+            trunk = language.Trunk(self.classes, self.width, self.layers, self.length)
+            model = nn.Sequential(trunk, nn.Linear(self.width, self.classes - (pi is not None))).to(device)
 
-    @torch.no_grad()
-    def _judge(self, model: Model, tokens: Tensor, pi: catnat.Parameterization | None) -> float:
-        count = min(len(tokens), self.judged) // (self.length + 1)
-        rows = tokens[: count * (self.length + 1)].view(count, self.length + 1).long()
-        losses = [_loss(model(some[:, :-1]), some[:, 1:], pi) * len(some) for some in rows.split(self.batch)]
-        return float(torch.stack(losses).sum() / len(rows))
+        def loss(ids: Tensor, target: Tensor) -> Tensor:
+            rows, wanted = model(ids).flatten(0, 1), target.flatten()
+            return functional.cross_entropy(rows, wanted) if pi is None else ct.cross_entropy(rows, wanted, pi)
 
-
-def _loss(scores: Tensor, target: Tensor, pi: catnat.Parameterization | None) -> Tensor:
-    rows, ids = scores.flatten(0, 1), target.flatten()
-    return functional.cross_entropy(rows, ids) if pi is None else ct.cross_entropy(rows, ids, pi)
+        how = language.Training(self.steps, self.batch, self.length, run.rate, run.seed)
+        for step, _ in language.fit(list(model.parameters()), loss, train, how):
+            progress(f"{self.name}, {run.head}", step, self.steps)
+        found = [language.judge(loss, part, self.judged, self.batch, self.length) for part in (validation, test)]
+        return Outcome(found[0], {"test": found[1]}, {})

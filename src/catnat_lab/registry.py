@@ -13,6 +13,7 @@ REPORTERS = {
     "rl settings": "catnat_lab.rl.report",
     "minatar settings": "catnat_lab.rl.report",
     "tails settings": "catnat_lab.tails.report",
+    "words settings": "catnat_lab.words.report",
 }
 
 

@@ -232,6 +232,35 @@ class Tails(_Study):
 
 
 @dataclass(frozen=True)
+class Words(_Study):
+    """How good is a wide head? Language models of source code over very many classes, beside softmax.
+
+    Stop it whenever you like: the same command goes on.
+    """
+
+    task: str = "pieces"
+    """pieces (of words: 32,768 classes) or words (whole ones: 200,001)."""
+    preset: str = "full"
+    """smoke (seconds) or full (for a GPU)."""
+    output: Path = Path("runs/words")
+    """Folder of the tokens, TASK.npz, which are made where they are not there, and of the study, in its folder TASK."""
+    minutes: float | None = None
+    """Begin no run that would not end in time, judged by the head's last one; its first one is not judged."""
+    heads: tuple[str, ...] | None = None
+    """Of those in catnat_lab/words/heads.py; by default the preset's, as all that follows."""
+    rates: tuple[float, ...] | None = None
+    """Learning rates that are tried."""
+    search_steps: int | None = None
+    """Steps of a run of the search."""
+    seeds: int | None = None
+    """Final runs at the chosen rate."""
+    steps: int | None = None
+    """Steps of a final run."""
+    batch: int | None = None
+    """Rows of a batch, of 128 tokens each."""
+
+
+@dataclass(frozen=True)
 class Report:
     """Write the report of a study again, finished or not, or that of a single run of `catnat rl`."""
 
@@ -285,6 +314,7 @@ COMMANDS: dict[str, tuple[type, str, str]] = {
     "rl-minatar": (RlMinatar, "rl", "minatar"),
     "rl-watch": (RlWatch, "rl", "watch"),
     "tails": (Tails, "tails", "tails"),
+    "words": (Words, "words", "words"),
     "status": (Status, "show", "status"),
     "report": (Report, "show", "report"),
     "scoreboard": (Scoreboard, "scoreboard", "scoreboard"),

@@ -1,0 +1,152 @@
+"""Heads over very many classes by name. Each has ``loss(x, target)``: the mean nats of rows x [R, width].
+
+Class ids are ranks of frequency. All heads have biases, and start from PyTorch's own random weights.
+"""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import catnat
+import catnat.torch as ct
+from catnat_lab.language import SIZE
+from catnat_lab.words.corpus import Corpus
+
+SOFTMAX = "softmax"
+REFITTED = "refitted"
+RIVALS = (SOFTMAX, "adaptive", "sampled")
+TREES = ("ids", "huffman", "clustered")
+SIGMOIDS, DEFAULTS = tuple(f"sigmoid-{tree}" for tree in TREES), tuple(f"default-{tree}" for tree in TREES)
+# what may close the gap, all of it on the tree of clustered kinds, and what softmax makes of the same
+CLOSER = ("sigmoid-topped", "sigmoid-shortlist", "sigmoid-doubled", "softmax-doubled")
+HEADS = (*RIVALS, *SIGMOIDS, *DEFAULTS, *CLOSER, f"sigmoid-{REFITTED}", "sigmoid-gain2")
+NEGATIVES = 8192
+MOST_CLUSTERS = 256
+
+
+def head_of(name: str, width: int, corpus: Corpus) -> nn.Module:
+    classes, frequent = corpus.classes, corpus.classes // 20
+    if name == "adaptive":
+        return Adaptive(width, classes, [frequent, classes // 5], head_bias=True)
+    if name in RIVALS:
+        return (Sampled if name == "sampled" else Softmax)(width, classes)
+    kind, form = name.split("-")
+    if form == "doubled":
+        return Doubled(width, head_of(SOFTMAX if kind == SOFTMAX else "sigmoid-clustered", 2 * width, corpus))
+    activation: catnat.Activation = catnat.Sigmoid() if kind == "sigmoid" else catnat.Natural()
+    if form == "gain2":
+        activation = catnat.Natural(math.pi, tail=0.5)  # the sigmoid, twice as steep
+    tree = corpus.tree(form if form in TREES else "clustered")
+    if form in ("topped", "shortlist"):
+        return Topped(width, tree, activation, frequent if form == "shortlist" else 0)
+    return ct.CatnatLinear(width, classes, catnat.Parameterization(classes, activation, tree))
+
+
+def log_uniform(classes: int, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Classes drawn with P(k) = log((k + 2) / (k + 1)) / log(K + 1), and the log of each one's expected number."""
+    whole = math.log(classes + 1)
+    drawn = torch.rand(count, dtype=torch.float64, device=device).mul(whole).exp().long() - 1
+    drawn = drawn.clamp(0, classes - 1)
+    return drawn, (count / whole * torch.log1p(1 / (drawn + 1.0))).log()
+
+
+class Softmax(nn.Linear):
+    def loss(self, x: Tensor, target: Tensor) -> Tensor:
+        return functional.cross_entropy(self(x), target)
+
+
+class Adaptive(nn.AdaptiveLogSoftmaxWithLoss):
+    """A twentieth of the classes and two clusters at once; each cluster has a narrower layer of its own."""
+
+    def loss(self, x: Tensor, target: Tensor) -> Tensor:
+        found: Tensor = self(x, target).loss
+        return found
+
+
+class Sampled(Softmax):
+    """A softmax that is trained on the target and some other classes, drawn anew; it is judged by all of them."""
+
+    def loss(self, x: Tensor, target: Tensor) -> Tensor:
+        if not self.training:
+            return super().loss(x, target)
+        return self.nats(x, target, *log_uniform(self.out_features, NEGATIVES, x.device)).mean()
+
+    def nats(self, x: Tensor, target: Tensor, drawn: Tensor, log_expected: Tensor) -> Tensor:
+        """The sum over all classes is estimated without bias: each drawn one stands for 1 / its expected number."""
+        rows, biases = functional.embedding(torch.cat((target, drawn)), self.weight), self.bias
+        own = (rows[: len(target)] * x).sum(-1) + biases[target]
+        others = functional.linear(x, rows[len(target) :], biases[drawn] - log_expected.to(x.dtype))
+        others = others.masked_fill(target[:, None] == drawn, -torch.inf)  # the target counts itself
+        return torch.logaddexp(own, others.logsumexp(-1)) - own
+
+
+class Doubled(nn.Module):
+    """Two scores per class or node, of separate projections: w1 x + w2 gelu(P x)."""
+
+    def __init__(self, width: int, inner: nn.Module) -> None:
+        super().__init__()
+        self.more, self.inner = nn.Linear(width, width), inner
+
+    def loss(self, x: Tensor, target: Tensor) -> Tensor:
+        both = torch.cat((x, functional.gelu(self.more(x))), -1)
+        found: Tensor = self.inner.loss(both, target)  # type: ignore[operator]
+        return found
+
+
+class Topped(nn.Module):
+    """A softmax over the commonest classes and the clusters of all others; then a tree in each cluster.
+
+    The trees are one, over all that is rare. Its top nodes stay at a score of 0, so that they say how large the
+    clusters are and nothing else: log p inside a cluster is log p on the tree minus the log of the cluster's share.
+    """
+
+    groups: Tensor
+    log_shares: Tensor
+
+    def __init__(self, width: int, tree: catnat.Tree, activation: catnat.Activation, frequent: int) -> None:
+        super().__init__()
+        rare = tree.num_classes - frequent
+        self.frequent = frequent
+        self.clusters = clusters = min(MOST_CLUSTERS, 2 ** (rare.bit_length() - 4))
+        heap = catnat.Tree.balanced(rare)
+        places = np.empty(rare, np.int64)  # those of the heap, from left to right as on the given tree
+        places[np.argsort(tree.ranks[frequent:])] = heap.class_places[np.argsort(heap.ranks)]
+        self.top = nn.Linear(width, frequent + clusters)
+        self.inner = ct.CatnatLinear(width, rare, catnat.Parameterization(rare, activation, catnat.Tree(places)))
+        for values in self.inner.linear.parameters():
+            with torch.no_grad():
+                values[: clusters - 1] = 0
+            values.register_post_accumulate_grad_hook(self._hold)
+        depths = np.floor(np.log2(places)).astype(np.int64)
+        groups = (places >> (depths - clusters.bit_length() + 1)) - clusters
+        shares = np.log(np.bincount(groups) / rare)
+        self.register_buffer("groups", torch.tensor(groups))
+        self.register_buffer("log_shares", torch.tensor(shares, dtype=torch.float32))
+
+    def _hold(self, values: Tensor) -> None:
+        """The tree's top nodes do not learn: the softmax is in their place."""
+        assert values.grad is not None
+        values.grad[: self.clusters - 1] = 0
+
+    def loss(self, x: Tensor, target: Tensor) -> Tensor:
+        is_rare = target >= self.frequent
+        below = torch.where(is_rare, target - self.frequent, 0)
+        group = self.groups[below]
+        above = functional.cross_entropy(self.top(x), torch.where(is_rare, self.frequent + group, target))
+        inside = self.inner.loss(x, torch.where(is_rare, below, -100), reduction="sum")
+        return above + (inside + torch.where(is_rare, self.log_shares[group], 0).sum()) / len(target)
+
+
+@torch.no_grad()
+def refit(head: ct.CatnatLinear, embedding: Tensor, optimiser: torch.optim.Optimizer) -> None:
+    """Cluster the classes by what the model has learned of them, and carry over weights and Adam's moments."""
+    left, sizes, _ = torch.pca_lowrank(embedding, min(SIZE, *embedding.shape))
+    nodes, signs = head.refit(catnat.Tree.cluster((left * sizes).cpu().numpy()))
+    for values in head.linear.parameters():
+        sign = signs.to(values.dtype).view(-1, *[1] * (values.dim() - 1))
+        for name, factor in (("exp_avg", sign), ("exp_avg_sq", sign.abs())):
+            moment = optimiser.state[values][name]
+            moment.copy_(factor * moment[(nodes - 1).clamp(min=0)])

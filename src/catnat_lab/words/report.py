@@ -1,0 +1,189 @@
+"""The study as a table, a figure and numbers; every sentence is computed from the runs."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from catnat_lab.experiment import Finished, Results
+from catnat_lab.rates import best_rate
+from catnat_lab.report.figures import LOOK, Curve, curve_of, in_panels, label_left
+from catnat_lab.report.page import as_csv, write
+from catnat_lab.report.table import ALPHA, DASH, Table, grid
+from catnat_lab.stats import Comparison, compare_all, summarize, welch_interval
+from catnat_lab.studies import Study
+from catnat_lab.words.heads import RIVALS, SOFTMAX
+from catnat_lab.words.study import CLOCK, NOTE, study_name
+
+MEASURE = "nats per token"
+
+
+def load(study: Study) -> Results:
+    settings = study.note(NOTE)
+    found: dict[tuple[str, ...], list[Finished]] = {
+        (head,): study.finished(study_name(settings["task"], head)) for head in settings["heads"]
+    }
+    return Results(settings | {"clock": study.note(CLOCK) or {}}, found, study.note("words provenance") or {})
+
+
+@dataclass(frozen=True)
+class Line:
+    """A head whose final runs are finite numbers, two at least."""
+
+    head: str
+    rate: str
+    values: tuple[float, ...]  # on the test part
+    curve: Curve  # validation by steps
+    against: Comparison | None  # with softmax, corrected by Holm over the heads; None of softmax itself
+    ms: float  # of a step; not a number where nothing was timed
+    peak: float  # MiB
+
+    @property
+    def mean(self) -> float:
+        return summarize(self.values).mean
+
+    def seconds_to(self, level: float) -> float:
+        """Of training until its mean curve is down there; infinite where it never is."""
+        steps, nats = np.asarray(self.curve.steps, float), np.minimum.accumulate(np.asarray(self.curve.mean, float))
+        if nats[-1] > level:
+            return math.inf
+        return float(np.interp(-level, -nats, steps)) * self.ms / 1000
+
+
+def lines_of(results: Results) -> list[Line]:
+    """The best first."""
+    settings, clock = results.settings, results.settings["clock"]
+    values = {head: results.final((head,), "test") for head in settings["heads"]}
+    values = {head: own for head, own in values.items() if len(own) > 1 and all(map(math.isfinite, own))}
+    pairs = {head: (own, values[SOFTMAX]) for head, own in values.items() if head != SOFTMAX and SOFTMAX in values}
+    against = compare_all(pairs)
+    lines = []
+    for head, own in values.items():
+        rate, curve = (
+            best_rate(results.stage((head,), "coarse")),
+            curve_of(results.stage((head,), "final"), "validation"),
+        )
+        assert curve is not None
+        edge = " (edge)" if rate in (min(settings["rates"]), max(settings["rates"])) else ""
+        timed = clock.get(head, {"ms": math.nan, "MiB": math.nan})
+        lines.append(Line(head, f"{rate:g}{edge}", own, curve, against.get(head), timed["ms"], timed["MiB"]))
+    return sorted(lines, key=lambda line: line.mean)
+
+
+def write_report(results: Results, folder: Path) -> tuple[Path, tuple[Table, ...]]:
+    """Write words.md, which is printed too, all values and curves, and the figure."""
+    lines = lines_of(results)
+    text = "\n\n".join(markdown(lines, results)) + "\n"
+    names = (f"{MEASURE}, validation", f"{MEASURE}, test")
+    write(folder / "values.csv", as_csv(values_of(results, names)))
+    write(folder / "curves.csv", as_csv(curves_of(results)))
+    if lines:
+        figure(lines).savefig(folder / "words.svg", facecolor="white")
+    print(text)
+    return write(folder / "words.md", text), ()
+
+
+def verdict(lines: list[Line]) -> str:
+    found = {line.head: line for line in lines}
+    trees = [line for line in lines if line.head not in RIVALS and not line.head.startswith(SOFTMAX)]
+    if SOFTMAX not in found or not trees:
+        return "Too few runs have ended well to compare a catnat with softmax."
+    softmax, tree = found[SOFTMAX], trees[0]
+    gap = tree.against
+    assert gap is not None
+    sure = f"p = {gap.p:.2g}" if gap.p < ALPHA else f"not told apart, p = {gap.p:.2g}"
+    where = "ahead of" if gap.difference < 0 else "behind"
+    speed = "" if math.isnan(tree.ms) else f"; a step of training takes {tree.ms / softmax.ms:.2f} of softmax's time"
+    return (
+        f"The best catnat, {tree.head}, is {abs(gap.difference):.3f} nats per token {where} softmax "
+        f"(95% interval {gap.low:+.3f} to {gap.high:+.3f}, {sure}){speed}. The best head of all is {lines[0].head}."
+    )
+
+
+def markdown(lines: list[Line], results: Results) -> Iterator[str]:
+    s = results.settings
+    yield f"# How good is a wide head? {s['task'].capitalize()}, {s['classes']:,} classes"
+    yield verdict(lines)
+    level = level_of(lines)
+    columns = ["head", f"{MEASURE}, test [95%]", "minus softmax [95%]", "p (Welch, Holm)", "best rate", "ms per step"]
+    rows = [[*columns, f"seconds to {level:.2f}", "peak MiB"]]
+    for line in lines:
+        low, high = welch_interval(line.values, (0.0, 0.0))  # beside a constant it is Student's
+        gap = line.against
+        against = [f"{gap.difference:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]", f"{gap.p:.2g}"] if gap else ["", ""]
+        costs = [_number(line.ms, 1), _number(line.seconds_to(level), 1), _number(line.peak, 0)]
+        rows.append([line.head, f"{line.mean:.3f} [{low:.3f}, {high:.3f}]", *against, line.rate, *costs])
+    if lines:
+        yield grid(rows, names=1)
+    absent = [head for head in s["heads"] if head not in {line.head for line in lines}]
+    if absent:
+        yield f"Not finished, or with a run that diverged: {', '.join(absent)}."
+    tried = ", ".join(f"{rate:g}" for rate in s["rates"])
+    yield (
+        f"{s['seeds']} final seeds, {s['steps']:,} steps of {s['batch']} x {s['length']} tokens; {s['layers']} layers "
+        f"of width {s['width']}. All heads of a seed share the network's first weights and the batches. The best rate "
+        f"of {tried} is that with the least validation nats after {s['search_steps']} steps of another seed."
+    )
+    yield (
+        "A step is timed with network and Adam, alone on its device: the median of interleaved rounds. Seconds are "
+        "that times steps, without judging, and without the new tree of sigmoid-refitted. "
+        f"{level:.2f} is where softmax's validation is after half its steps."
+    )
+
+
+def level_of(lines: list[Line]) -> float:
+    """What softmax has reached after half its steps."""
+    softmax = next((line.curve for line in lines if line.head == SOFTMAX), None)
+    if softmax is None:
+        return math.nan
+    steps, nats = np.asarray(softmax.steps, float), np.asarray(softmax.mean, float)
+    return round(float(np.interp(steps[-1] / 2, steps, nats)), 2)
+
+
+def _number(value: float, digits: int) -> str:
+    return f"{value:,.{digits}f}" if math.isfinite(value) else DASH
+
+
+def values_of(results: Results, names: tuple[str, str]) -> Iterator[dict[str, Any]]:
+    """Every run."""
+    for (head,), trials in results.trials.items():
+        timed = {f"{name} of a step": value for name, value in results.settings["clock"].get(head, {}).items()}
+        for trial in trials:
+            judged = dict(zip(names, (trial.value, trial.metrics.get("test", "")), strict=True))
+            yield {"task": results.settings["task"], "head": head} | trial.config | judged | timed
+
+
+def curves_of(results: Results) -> Iterator[dict[str, Any]]:
+    """Validation over training of every final run."""
+    for (head,) in results.trials:
+        ms = results.settings["clock"].get(head, {}).get("ms", math.nan)
+        for trial in results.stage((head,), "final"):
+            curve = trial.record["curve"]
+            for step, nats in zip(curve["step"], curve["validation"], strict=True):
+                run = {"task": results.settings["task"], "head": head, "seed": trial.config["seed"]}
+                yield run | {"step": step, "seconds": step * ms / 1000, MEASURE: nats}
+
+
+@rc_context(fname=LOOK)
+def figure(lines: list[Line]) -> Figure:
+    """Validation by steps, and by seconds; the band is one standard deviation over seeds."""
+    drawn, panels = in_panels(2, height=4.2)
+    for axes, title in zip(panels, ("training step", "seconds of training, alone on its device"), strict=True):
+        for number, line in enumerate(lines):
+            steps = np.asarray(line.curve.steps, float)
+            along = steps if axes is panels[0] else steps * line.ms / 1000
+            look: dict[str, Any] = {"color": f"C{number % 10}", "linestyle": "-" if number < 10 else "--"}
+            axes.plot(along, line.curve.mean, label=line.head, **look)
+            axes.fill_between(along, line.curve.low, line.curve.high, color=look["color"], alpha=0.18, linewidth=0)
+        late = np.concatenate([np.asarray(line.curve.mean, float)[1:] for line in lines])
+        axes.set(xlabel=title, ylim=(late.min() - 0.05, np.quantile(late, 0.9)))
+    if all(line.ms > 0 for line in lines):
+        panels[1].set_xscale("log")
+    label_left(panels, f"{MEASURE}, validation")
+    drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside upper left", ncols=5)
+    return drawn

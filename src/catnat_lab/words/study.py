@@ -1,0 +1,182 @@
+"""The study: every head's rate by short runs of one seed, then its final seeds; and what a step costs on its own."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from catnat_lab import rates
+from catnat_lab.devices import tensor_cores
+from catnat_lab.errors import check_distinct, check_known, check_least, pick
+from catnat_lab.experiment import Done, Job, Outcome, Place, Plan, TimeIsUp
+from catnat_lab.language import Training, Trunk, fit, judge, parts
+from catnat_lab.words.corpus import Corpus
+from catnat_lab.words.heads import CLOSER, DEFAULTS, HEADS, REFITTED, RIVALS, SIGMOIDS, head_of, refit
+
+NOTE = "words settings"
+CLOCK = "words clock"
+TASKS = ("pieces", "words")
+POINTS = 12  # of a curve
+REFIT_AT = 0.2  # of the steps
+WARM, TIMED = 5, 30  # steps of a clock
+
+
+@dataclass(frozen=True)
+class Settings(Plan):
+    task: str
+    classes: int = 32_768
+    tokens: int = 14_000_000
+    heads: tuple[str, ...] = HEADS
+    rates: tuple[float, ...] = (0.0003, 0.001, 0.003, 0.01)
+    search_steps: int = 300
+    search_seeds: int = 1
+    seeds: int = 3
+    steps: int = 1500
+    batch: int = 32
+    length: int = 128
+    width: int = 256
+    layers: int = 4
+    judged: int = 1 << 17  # tokens of validation and of test, at most
+    glanced: int = 1 << 15  # tokens for a point of a curve
+
+    def __post_init__(self) -> None:
+        check_known("task", [self.task], TASKS)
+        check_known("heads", self.heads, HEADS)
+        check_distinct(self, "heads", "rates")
+        check_least(self, search_steps=1, search_seeds=1, seeds=2, steps=POINTS, batch=1)
+
+
+FULL = {
+    "pieces": Settings("pieces"),
+    "words": Settings(
+        "words", classes=200_001, tokens=18_000_000, steps=800, search_steps=200,
+        heads=(*RIVALS, *SIGMOIDS, DEFAULTS[-1], *CLOSER[:3]),
+    ),
+}  # fmt: skip
+FEW: dict[str, Any] = {
+    "classes": 512, "tokens": 30_000, "rates": (0.001, 0.01), "search_steps": 2, "seeds": 2, "steps": POINTS,
+    "batch": 4, "length": 16, "width": 16, "layers": 1, "judged": 500, "glanced": 100,
+}  # fmt: skip
+PRESETS = {"full": FULL, "smoke": {task: Settings(task, **FEW) for task in TASKS}}
+
+
+def preset(name: str, task: str) -> Settings:
+    return pick(task, pick(name, PRESETS), "task")
+
+
+def study_name(task: str, head: str) -> str:
+    return f"words {task} {head}"
+
+
+class Model(nn.Module):
+    def __init__(self, head: str, plan: Settings, corpus: Corpus) -> None:
+        super().__init__()
+        self.trunk = Trunk(plan.classes, plan.width, plan.layers, plan.length)
+        self.head = head_of(head, plan.width, corpus)
+
+    def forward(self, ids: Tensor, target: Tensor) -> Tensor:
+        """Mean nats per token."""
+        found: Tensor = self.head.loss(self.trunk(ids).flatten(0, 1), target.flatten())  # type: ignore[operator]
+        return found
+
+
+@dataclass
+class Words(rates.RateSearch):
+    plan: Settings
+    corpus: Corpus = field(repr=False)
+    spent: dict[tuple[str, int], float] = field(default_factory=dict)  # seconds of a head's last run, by its steps
+
+    kind: ClassVar[str] = "catnat words"
+    note: ClassVar[str] = NOTE
+    growing: ClassVar[tuple[str, ...]] = ("heads", "seeds")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return super().settings | {"corpus": self.corpus.checksum}
+
+    def stages(self, done: Done) -> Iterator[list[Job]]:
+        cells = [study_name(self.plan.task, head) for head in self.plan.heads]
+        yield self.coarse(cells)
+        searched = [cell for cell in cells if done.finished(cell)]  # a head may not fit at all
+        final = [job for cell in searched for job in self.final(done, cell, cell)]
+        yield sorted(final, key=lambda job: int(job.config["seed"]))  # where time is up all heads are as far
+
+    def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
+        with tensor_cores(), torch.random.fork_rng():
+            for job in jobs:
+                yield job, self._train(job, place)
+
+    def _train(self, job: Job, place: Place) -> Outcome:
+        plan, head, final = self.plan, job.cell.split()[-1], job.config["stage"] == "final"
+        steps, started = plan.steps if final else plan.search_steps, time.monotonic()
+        if started + self.spent.get((head, steps), 0.0) >= place.ends:
+            raise TimeIsUp
+        train, validation, test = self.tokens(torch.device(place.device))
+        model = self.model(head, job.config["seed"], train.device)
+        curve: dict[str, list[float]] = {"step": [], "validation": []}
+        how = Training(steps, plan.batch, plan.length, job.config["rate"], job.config["seed"])
+
+        def judged(part: Tensor, most: int) -> float:
+            model.head.eval()  # of the trunk nothing changes with it
+            nats = judge(model, part, most, plan.batch, plan.length)
+            model.head.train()
+            return nats
+
+        points = {steps * k // POINTS for k in range(1, POINTS + 1)} if final else set()
+        for step, optimiser in fit(list(model.parameters()), model, train, how):
+            if head.endswith(REFITTED) and step == int(REFIT_AT * steps):
+                refit(model.head, model.trunk.embedding.weight, optimiser)  # type: ignore[arg-type]
+            if step in points:
+                curve["step"].append(step)
+                curve["validation"].append(judged(validation, plan.glanced))
+            place.progress(f"{plan.task}, {head}", step, steps)
+        metrics = {"test": judged(test, plan.judged)} if final else {}
+        value = judged(validation, plan.judged)
+        self.spent[head, steps] = time.monotonic() - started
+        return Outcome(value, metrics, {"curve": curve} if final else {})
+
+    def tokens(self, device: torch.device) -> list[Tensor]:
+        return [torch.from_numpy(part).to(device) for part in parts(self.corpus.tokens)]
+
+    def model(self, head: str, seed: int, device: torch.device) -> Model:
+        """The trunks of a seed are the same with all heads."""
+        torch.manual_seed(seed)
+        with device:
+            return Model(head, self.plan, self.corpus)
+
+
+def clock(experiment: Words, device: torch.device) -> dict[str, dict[str, float]]:
+    """Milliseconds of a whole step for every head, the median over interleaved rounds, and MiB at its peak.
+
+    Runs of a study may share a GPU, so their own seconds would tell nothing.
+    """
+    plan, on_gpu, runs, peaks = experiment.plan, device.type == "cuda", {}, {}
+    with tensor_cores(), torch.random.fork_rng():
+        train = experiment.tokens(device)[0]
+        for head in plan.heads:
+            before = torch.cuda.memory_allocated(device) if on_gpu else 0
+            torch.cuda.reset_peak_memory_stats(device) if on_gpu else None
+            model = experiment.model(head, 0, device)
+            how = Training(WARM + TIMED, plan.batch, plan.length, 1e-4, 0)
+            runs[head] = fit(list(model.parameters()), model, train, how)
+            for _ in range(WARM):
+                next(runs[head])
+            peaks[head] = (torch.cuda.max_memory_allocated(device) - before) / 2**20 if on_gpu else 0.0
+        seconds: dict[str, list[float]] = {head: [] for head in runs}
+        for _ in range(TIMED):
+            for head, run in runs.items():
+                started = time.perf_counter()
+                next(run)
+                torch.cuda.synchronize(device) if on_gpu else None
+                seconds[head].append(time.perf_counter() - started)
+    return {head: {"ms": 1000 * median(seconds[head]), "MiB": peaks[head]} for head in runs}
+
+
+def whole_time(plan: Settings, clocked: dict[str, dict[str, float]]) -> float:
+    """Seconds that all runs take one after the other, without judging."""
+    steps = len(plan.rates) * plan.search_seeds * plan.search_steps + plan.seeds * plan.steps
+    return steps * sum(clocked[head]["ms"] for head in plan.heads) / 1000

@@ -79,8 +79,7 @@ def write_report(results: Results, folder: Path) -> tuple[Path, tuple[Table, ...
     """Write words.md, which is printed too, all values and curves, and the figure."""
     lines = lines_of(results)
     text = "\n\n".join(markdown(lines, results)) + "\n"
-    names = (f"{MEASURE}, validation", f"{MEASURE}, test")
-    write(folder / "values.csv", as_csv(values_of(results, names)))
+    write(folder / "values.csv", as_csv(values_of(results)))
     write(folder / "curves.csv", as_csv(curves_of(results)))
     if lines:
         figure(lines).savefig(folder / "words.svg", facecolor="white")
@@ -149,13 +148,12 @@ def _number(value: float, digits: int) -> str:
     return f"{value:,.{digits}f}" if math.isfinite(value) else DASH
 
 
-def values_of(results: Results, names: tuple[str, str]) -> Iterator[dict[str, Any]]:
+def values_of(results: Results) -> Iterator[dict[str, Any]]:
     """Every run."""
     for (head,), trials in results.trials.items():
-        timed = {f"{name} of a step": value for name, value in results.settings["clock"].get(head, {}).items()}
         for trial in trials:
-            judged = dict(zip(names, (trial.value, trial.metrics.get("test", "")), strict=True))
-            yield {"task": results.settings["task"], "head": head} | trial.config | judged | timed
+            judged = {"validation": trial.value, "test": trial.metrics.get("test", "")}
+            yield {"head": head} | trial.config | judged | results.settings["clock"].get(head, {})
 
 
 def curves_of(results: Results) -> Iterator[dict[str, Any]]:
@@ -165,8 +163,8 @@ def curves_of(results: Results) -> Iterator[dict[str, Any]]:
         for trial in results.stage((head,), "final"):
             curve = trial.record["curve"]
             for step, nats in zip(curve["step"], curve["validation"], strict=True):
-                run = {"task": results.settings["task"], "head": head, "seed": trial.config["seed"]}
-                yield run | {"step": step, "seconds": step * ms / 1000, MEASURE: nats}
+                point = {"step": step, "seconds": step * ms / 1000, "validation": nats}
+                yield {"head": head, "seed": trial.config["seed"]} | point
 
 
 @rc_context(fname=LOOK)

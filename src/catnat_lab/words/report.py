@@ -128,6 +128,8 @@ def markdown(lines: list[Line], results: Results) -> Iterator[str]:
         f"of width {s['width']}. All heads of a seed share the network's first weights and the batches. The best rate "
         f"of {tried} is that with the least validation nats after {s['search_steps']} steps of another seed."
     )
+    if math.isnan(level):
+        return
     yield (
         "A step is timed with network and Adam, alone on its device: the median of interleaved rounds. Seconds are "
         "that times steps, without judging, and without the new tree of sigmoid-refitted. "

@@ -258,7 +258,7 @@ def of_heads(row: Row) -> bool:
 
 def wide() -> str:
     """Milliseconds per call of every head over many classes."""
-    rows = [row for row in rows_of(RESULTS / "wide" / "wide.csv") if row["part"] == "the grid"]
+    rows = [row for row in rows_of(RESULTS / "wide" / "wide.csv") if row["part"] == "grid"]
     names = list(dict.fromkeys(row["contender"] for row in rows))
     found = {
         (row["rows"], row["width"], row["classes"], row["contender"]): f"{float(row['microseconds']) / 1000:.1f}"
@@ -275,7 +275,23 @@ def wide_classes() -> str:
     sizes = list(dict.fromkeys(row["classes"] for row in rows))
     names = list(dict.fromkeys(row["contender"] for row in rows))
     times = {(row["contender"], row["classes"]): f"{float(row['microseconds']):,.0f}" for row in rows}
-    return grid(["classes", *sizes], ([name, *(times[name, size] for size in sizes)] for name in names))
+    head = ["classes", *(f"{int(size):,}" for size in sizes)]
+    return grid(head, ([name, *(times.get((name, size), "does not fit") for size in sizes)] for name in names))
+
+
+def words(task: str) -> str:
+    """Every head of a language model over many classes, the best first."""
+    rows = rows_of(RESULTS / "words" / task / "values.csv")
+    lines = []
+    for head in dict.fromkeys(row["head"] for row in rows):
+        own = [row for row in rows if row["head"] == head]
+        best = min((row for row in own if row["stage"] == "coarse"), key=lambda row: float(row["validation"]))
+        tests = [float(row["test"]) for row in own if row["stage"] == "final"]
+        test = f"{sum(tests) / len(tests):.3f} ({len(tests)})" if tests else ""
+        step = [f"{float(best['ms']):.1f}", f"{float(best['MiB']):,.0f}"]
+        lines.append([head, best["rate"], f"{float(best['validation']):.3f}", test, *step])
+    head = ["head", "best rate", "validation, one seed", "test (seeds)", "ms per step", "peak MiB"]
+    return grid(head, sorted(lines, key=lambda line: line[2]))
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -292,6 +308,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "gpu-summary": gpu_summary,
     "wide": wide,
     "wide-classes": wide_classes,
+    "words-pieces": lambda: words("pieces"),
     "cpu": lambda: ratios(["cpu/cpu.csv"], against, lambda row: True, by_rows=True),
     "jax-cpu": lambda: ratios(["jax/jax-cpu.csv"], against, lambda row: True, by_rows=True),
     "jax-gpu": lambda: ratios(["jax/jax-gpu.csv", "jax/jax-gpu-waited.csv"], against, is_shown),

@@ -33,7 +33,7 @@ for _name in ("catnat", "cross_entropy", "log_catnat"):
     torch.fx.wrap(_name)
 
 PATH_FROM = {"cpu": 2048, "cuda": 8192}  # classes; with fewer the scores of all nodes are as fast
-ALIGNED_FROM = 1024  # classes; a small product is not worth a copy of the weights
+ALIGNED_FROM = 8192  # classes; a small product is not worth a copy of the weights
 NO_CLASS = -(1 << 62)  # an id that no class has, and that nothing ignores
 
 

@@ -32,8 +32,10 @@ _ACTIVATIONS: dict[str, catnat.Activation] = {
     "catnat-natural-revive": catnat.Natural(tail=0.0, saturation="revive", floor=1e-4),
     "catnat-natural-revive-fine": catnat.Natural(tail=0.0, saturation="revive", floor=1e-6),
 }
-# Any member of the family: `catnat-tail0.02`, `catnat-tail0.05-gain2`.
-_MEMBER = re.compile(r"catnat-tail(?P<tail>[0-9.e-]+)(?:-gain(?P<gain>[0-9.]+))?")
+# Any member of the family: `catnat-tail0.02`, `catnat-tail0.05-gain2`; the paper's with any floor: `catnat-clip1e-6`.
+_MEMBER = re.compile(
+    r"catnat-(?:tail(?P<tail>[0-9.e-]+)(?:-gain(?P<gain>[0-9.]+))?|(?P<saturation>clip|revive)(?P<floor>[0-9.e-]+))"
+)
 FORBIDDEN = 1e4  # how far below the others a forbidden class's score is put: e to the minus that is 0
 HEAD_NAMES = ("softmax", "sparsemax", *_ACTIVATIONS)
 Train = TypeVar("Train", bound=Callable[..., list[Any]])
@@ -152,9 +154,12 @@ def activation_of(name: str) -> catnat.Activation | None:
     """A catnat head's; None of softmax and sparsemax, and an error of any other name."""
     if (found := _MEMBER.fullmatch(name)) is None:
         if name not in HEAD_NAMES:
-            raise UserError(f"head must be one of {', '.join(HEAD_NAMES)} or catnat-tailT[-gainG]; got {name!r}")
+            forms = "catnat-tailT[-gainG], catnat-clipFLOOR or catnat-reviveFLOOR"
+            raise UserError(f"head must be one of {', '.join(HEAD_NAMES)}, {forms}; got {name!r}")
         return _ACTIVATIONS.get(name)
     try:
+        if found["saturation"]:
+            return catnat.Natural(tail=0.0, saturation=found["saturation"], floor=float(found["floor"]))
         tail, gain = float(found["tail"]), float(found["gain"] or 1)
         amplitude = 2 * math.pi / gain
         return catnat.Natural(amplitude, tail=tail) if tail else catnat.Natural(amplitude, tail=0.0, floor=1e-8)

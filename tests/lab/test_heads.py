@@ -90,3 +90,12 @@ def test_a_row_that_is_not_a_number_spoils_no_other():
     log_probs = head("sparsemax", 2).log_probs(scores)
     assert log_probs[0].isfinite().all() and log_probs[1:].isnan().all()
     assert head("sparsemax", 2).project(scores.detach())[0].isfinite().all()
+
+
+def test_names_of_any_member():
+    assert activation_of("catnat-tail0.02") == catnat.Natural(tail=0.02)
+    assert activation_of("catnat-clip1e-6") == catnat.Natural(tail=0.0, saturation="clip", floor=1e-6)
+    assert activation_of("catnat-revive1e-8") == catnat.Natural(tail=0.0, saturation="revive", floor=1e-8)
+    for wrong in ("catnat-tail2", "catnat-clip0.9", "catnat-clip1e"):
+        with pytest.raises(UserError, match=f"head '{wrong}' is no member of the family: "):
+            activation_of(wrong)

@@ -178,3 +178,6 @@ def test_operators_keep_pytorchs_contract():
     given = (x, head.linear.weight, head.linear.bias, target, -100, True, True)
     torch.library.opcheck(torch.ops.catnat.wide_loss.default, (*given, *of))
     torch.library.opcheck(torch.ops.catnat.wide_sample.default, (*given[:3], torch.tensor([3]), *of))
+    loss = torch.ops.catnat.wide_loss(*given, *of)[0].sum()
+    with pytest.raises(NotImplementedError, match="second derivatives"):
+        torch.autograd.grad(loss, x, create_graph=True)

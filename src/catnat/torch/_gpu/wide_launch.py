@@ -310,6 +310,8 @@ def _kept(ctx: Any) -> tuple[list[Any], list[Tensor]]:
 
 
 def _backward(ctx: Any, gradient: Tensor, *rest: Tensor) -> tuple[Any, ...]:
+    if torch.is_grad_enabled():
+        raise NotImplementedError("second derivatives of CatnatLinear.loss are not compiled: take it in eager mode")
     (x, weight, bias, _, _, _, features, *of), (slopes, steps, order, dx) = _kept(ctx)
     d_weight = d_bias = None
     if any(ctx.needs_input_grad[1:3]):

@@ -194,7 +194,7 @@ class _Runs:
         self.chunks = -(-rows // CHUNK)
         padded = self.chunks * CHUNK
         self.leaves, self.least = steps.new_empty(padded), steps.new_empty(self.chunks)
-        self.steps, self.ends = steps.new_empty((2, padded, of.depth))
+        self.steps, self.ends = (steps.new_empty((padded, of.depth)) for _ in range(2))
         self.slopes = slopes.new_empty((padded, of.depth))
         if rows > 0:
             found = (self.steps, self.slopes, self.leaves, self.ends, self.least, passed)
@@ -205,10 +205,8 @@ class _Runs:
     def add_up(self, out: Tensor, bias_out: Tensor, slots: Tensor | None) -> None:
         """Write every node's sum to its row of ``out``, or to that of its slot."""
         (rows, width), of = self.x.shape, self.of
-        parts = (
-            *self.slopes.new_empty((2, self.chunks, of.depth, width)),
-            *self.slopes.new_empty((2, self.chunks, of.depth)),
-        )
+        cells = self.chunks, of.depth
+        parts = [self.slopes.new_empty(shape) for shape in ((*cells, width), (*cells, width), cells, cells)]
         sizes = {"WIDTH": width, "DEPTH": of.depth}
         block = _block(width, CHUNK_BLOCK)
         precision = "ieee" if self.x.dtype == torch.float32 else "tf32"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
@@ -15,14 +15,20 @@ def thinned(cases: Iterable[Any], turn: int = 0, every: int = 3) -> list[Any]:
     """
     several = [case if isinstance(case, tuple) else (case,) for case in cases]
     step = min(every, len(several))
-    quick = {i for i in range(len(several)) if (i + turn) % step == 0}
+    quick = covering(several, {i for i in range(len(several)) if (i + turn) % step == 0})
+    return [pytest.param(*case, marks=() if i in quick else pytest.mark.slow) for i, case in enumerate(several)]
+
+
+def covering(several: list[tuple[Any, ...]], chosen: Collection[int] = ()) -> set[int]:
+    """The chosen places, and as few more as it takes to have each value of each axis."""
+    quick = set(chosen)
     values = [set(enumerate(map(repr, case))) for case in several]
     for axis, names in enumerate(zip(*(map(repr, case) for case in several), strict=True)):
         if len(set(names)) > len(names) / 2:  # it tells the cases apart, and would keep them all
             values = [{value for value in some if value[0] != axis} for some in values]
-    missing = set().union(*values) - set().union(*(values[i] for i in quick))
+    missing: set[tuple[int, str]] = set().union(*values) - set().union(*(values[i] for i in quick))
     while missing:  # the case that has most of them, the first of several
         best = max(range(len(several)), key=lambda i: len(missing & values[i]))
         quick.add(best)
         missing -= values[best]
-    return [pytest.param(*case, marks=() if i in quick else pytest.mark.slow) for i, case in enumerate(several)]
+    return quick

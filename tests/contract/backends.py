@@ -217,4 +217,4 @@ BACKENDS: list[Backend] = [ORACLE, *PUBLIC]  # the laws are asked of the judge a
 
 def asked(backends: list[Backend], case: Case) -> list[Backend]:
     """Those of the backends that are asked about a case of the grid; JAX about a part of them, for it is slow."""
-    return [b for b in backends if not isinstance(b, Jax) or b.asks_about(case.turn)]
+    return [b for b in backends if not isinstance(b, Jax) or b.dtype in case.for_jax]

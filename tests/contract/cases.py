@@ -1,14 +1,15 @@
 """The grid that the contract runs over: trees, activations, centres and scores.
 
 `make test` asks about a part of it: every activation on every tree and at every size, but not all three at once. The
-slow tests ask about all of it.
+slow tests ask about all of it. Of JAX, which compiles every case, `make test` asks about a few that have every size,
+tree and family of activations, and the slow tests about such a part as `make test` asks of the others.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -17,6 +18,7 @@ from catnat import Activation, Natural, Parameterization, Sigmoid
 from catnat.core.errors import SATURATIONS
 from catnat.core.parameterization import DEFAULT_FLOOR, DEFAULT_TAIL
 from tests.core.trees import KINDS, make_tree
+from tests.thinned import covering
 
 SIZES = (1, 2, 3, 5, 6, 8, 18, 33, 100, 1000, 4096)
 TAILS = (0.5, 0.1, DEFAULT_TAIL, 0.01, 1e-3)
@@ -27,6 +29,8 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 WHOLE_GRID = False  # set by conftest.py where the slow tests are wanted
 PART = 5  # `make test` asks about one case in so many; no divisor of the number of activations or of trees
+PRECISIONS = (np.float32, np.float64)
+JAX_TURNS = {0: (np.float32,), 2: (np.float64,)}
 # Distances from the ends of a node's range, where the natural activation is hard to get right.
 DISTANCES = 10.0 ** -np.arange(1, 7)
 # Where e^-|z| rounds away beside 1, and where it leaves the dtype: in float32 and in float64.
@@ -40,7 +44,8 @@ class Case:
 
     name: str
     pi: Parameterization
-    turn: int = 0  # its place in the grid, for a backend that is asked about a part of it
+    turn: int = 0  # its place in the grid
+    for_jax: tuple[type, ...] = ()  # the precisions in which JAX is asked
 
     def __str__(self) -> str:
         return self.name
@@ -65,7 +70,12 @@ def grid(*sizes: int) -> tuple[Case, ...]:
         (100, "huffman", 0.3),
     ]
     cases += [_case(n, kind, a, c) for n, kind, c in others if n in sizes for a in ACTIVATIONS]
-    return tuple(case for case in cases if WHOLE_GRID or case.turn % PART == 0)
+    if WHOLE_GRID:
+        return tuple(replace(case, for_jax=JAX_TURNS.get(case.turn % PART, ())) for case in cases)
+    cases = [case for case in cases if case.turn % PART == 0]
+    families = [(*case.name.split("-")[:2], case.name.split("-")[2][:4]) for case in cases]
+    few = sorted(covering(families))
+    return tuple(replace(c, for_jax=(PRECISIONS[few.index(i) % 2],) if i in few else ()) for i, c in enumerate(cases))
 
 
 def batches(size: int) -> Iterator[tuple[str, int]]:

@@ -8,7 +8,7 @@ from tests.contract import cases, jax_backend
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    jax_backend.WHOLE_GRID = cases.WHOLE_GRID = "not slow" not in config.option.markexpr
+    cases.WHOLE_GRID = "not slow" not in config.option.markexpr
 
 
 @pytest.fixture(scope="module", autouse=True)

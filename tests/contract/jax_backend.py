@@ -2,8 +2,7 @@
 
 JAX compiles a program for every parameterization, function and shape, which takes longer than everything that it then
 computes. So the batches are filled up with zeros to one of few sizes, and the answer is cut; a value and its gradient
-are one program; of an empty batch only the shapes are asked for; and of the grid only every eleventh case in either
-precision, unless the slow tests are wanted too.
+are one program; of an empty batch only the shapes are asked for; and cases.py says which part of the grid is JAX's.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ import numpy as np
 
 import catnat.jax as cj
 from catnat import Parameterization
-
-WHOLE_GRID = False  # set by conftest.py where the slow tests are wanted
 
 
 def value_and_gradient(scores, upstream, mask, *, pi, **masking):
@@ -68,11 +65,6 @@ class Jax:
         self.dtype = dtype
         self.name = f"jax-{np.dtype(dtype).name}"
         self.tolerance = 1e-12 if dtype is np.float64 else 2e-6
-        self.turn = 20 if dtype is np.float64 else 5  # both are in the part of the grid that `make test` has
-
-    def asks_about(self, turn: int) -> bool:
-        """Whether a case is for us, by its place in the grid."""
-        return WHOLE_GRID or turn == self.turn
 
     def _run(self, name, pi, *arrays, **settings):
         """One program on arrays whose batch is that of the first; K wide ones go with every row."""

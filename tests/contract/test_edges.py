@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
 from catnat import Activation, Natural, Parameterization
 from catnat.core import reference
 from tests.contract.backends import BACKENDS, ORACLE, PLAIN, PUBLIC, Backend, asked
-from tests.contract.cases import ACTIVATIONS, Case, grid, inside_scores, scores_for
+from tests.contract.cases import ACTIVATIONS, JAX_TURNS, Case, grid, inside_scores, scores_for
 from tests.contract.judge import assert_close
+from tests.thinned import thinned
 
 every_backend = pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: b.name)
-every_public = pytest.mark.parametrize("backend", PUBLIC, ids=lambda b: b.name)
 every_activation = pytest.mark.parametrize(
     ("backend", "activation"),
     [
         pytest.param(backend, activation, id=f"{backend.name}-{name}")
         for turn, (name, activation) in enumerate(ACTIVATIONS.items())
-        for backend in asked(BACKENDS, Case(name, Parameterization(1, activation), turn))
+        for backend in asked(BACKENDS, Case(name, Parameterization(1, activation), turn, JAX_TURNS.get(turn, ())))
     ],
 )
 everywhere = pytest.mark.parametrize("case", grid(2, 6, 33, 100), ids=str)
@@ -110,9 +112,11 @@ def test_two_classes_are_one_coin(backend: Backend) -> None:
         np.testing.assert_allclose(found, np.concatenate([1 - a, a], -1), atol=backend.tolerance)
 
 
-@every_public
-@pytest.mark.parametrize("size", [131072, 300_001])  # with and without room for a table of all paths
-@pytest.mark.parametrize("activation", ["natural", "sigmoid"])
+@pytest.mark.parametrize(
+    ("backend", "size", "activation"),
+    thinned(product(PUBLIC, [131072, 300_001], ["natural", "sigmoid"]), every=16),  # with and without a table of paths
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_very_many_classes(backend: Backend, size: int, activation: str) -> None:
     pi = Parameterization(size, activation)
     scores = scores_for(pi, "scale 1", 2, backend.dtype)

@@ -63,7 +63,7 @@ def test_reach_and_fisher_diagonal_of_the_pruned_tree(case: Case) -> None:
 @both_modes
 @everywhere
 def test_a_mask_that_allows_everything_changes_nothing(case: Case, mode: str) -> None:
-    everything = np.ones(case.pi.num_classes, dtype=bool)
+    everything = np.ones((4, case.pi.num_classes), dtype=bool)
     for backend in asked(BACKENDS, case):
         scores = inside_scores(case.pi, 4, backend.dtype)
         found, free = backend.log_catnat(scores, case.pi, everything, mode), backend.log_catnat(scores, case.pi)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from catnat import Activation, Parameterization
 from tests.contract.backends import BACKENDS, ORACLE, Backend
 from tests.contract.judge import assert_close, condition
 from tests.core.trees import KINDS, make_tree
+from tests.thinned import thinned
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,9 @@ class Arctan(Activation):
         return xp.sign(logit) / xp.tan(small * math.pi) * (2 / math.pi)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: b.name)
+@pytest.mark.parametrize(
+    ("backend", "kind"), thinned(product(BACKENDS, KINDS), every=25), ids=lambda value: getattr(value, "name", value)
+)
 def test_values_gradients_and_the_way_back(backend: Backend, kind: str) -> None:
     pi, rng = Parameterization(6, Arctan(), make_tree(kind, 6)), np.random.default_rng(0)
     scores = rng.normal(size=(40, 5)).astype(backend.dtype) * 4

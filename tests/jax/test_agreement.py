@@ -21,9 +21,7 @@ from tests.thinned import thinned
 
 TOLERANCE = {np.float32: 1e-6, np.float64: 1e-12}
 FEW = settings(max_examples=8)  # every example is compiled
-both_precisions = [
-    pytest.mark.parametrize("dtype", thinned(TOLERANCE, turn), ids=lambda d: d.__name__) for turn in range(2)
-]
+both_precisions = pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda d: d.__name__)
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,8 @@ def in_torch(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
-@both_precisions[0]
+@pytest.mark.slow  # the contract holds both to the oracle
+@both_precisions
 @FEW
 @given(case=drawn())
 def test_every_class(dtype: type, case: Drawn) -> None:
@@ -113,7 +112,8 @@ def summaries(backend: Any, p: Any, q: Any, ids: Any, pi: Parameterization, mask
     return [one_class, backend.entropy(p, pi, **masking), backend.kl_divergence(p, q, pi, **masking)]
 
 
-@both_precisions[1]
+@pytest.mark.slow
+@both_precisions
 @FEW
 @given(case=drawn(), masked=st.booleans())
 def test_one_class_and_the_summaries(dtype: type, case: Drawn, masked: bool) -> None:
@@ -130,7 +130,8 @@ def test_one_class_and_the_summaries(dtype: type, case: Drawn, masked: bool) -> 
     )
 
 
-@both_precisions[0]
+@pytest.mark.slow
+@both_precisions
 @FEW
 @given(case=drawn(), masked=st.booleans())
 def test_reach_and_the_inverse_map(dtype: type, case: Drawn, masked: bool) -> None:
@@ -142,7 +143,7 @@ def test_reach_and_the_inverse_map(dtype: type, case: Drawn, masked: bool) -> No
     compare(dtype, case, lambda p: ct.scores_from_probs(p, pi) / 10, lambda p: cj.scores_from_probs(p, pi) / 10, probs)
 
 
-@both_precisions[1]
+@pytest.mark.parametrize("dtype", thinned(TOLERANCE), ids=lambda d: d.__name__)
 @FEW
 @given(
     case=drawn(),

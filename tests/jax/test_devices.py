@@ -26,12 +26,12 @@ def mesh():
 def test_shard_map_over_the_batch_changes_nothing(case, mesh):
     function, x = everything(case), jnp.asarray(draw_scores(make_case(case)[0], 8, dtype=np.float32))
     mapped = jax.shard_map(function, mesh=mesh, in_specs=BATCH, out_specs=BATCH)
-    close(jax.jit(mapped)(x), function(x), 1e-5)
-    close(jax.jit(jax.grad(weighted(mapped)))(x), jax.grad(weighted(function))(x), 1e-4)
+    close(jax.jit(mapped)(x), jax.jit(function)(x), 1e-5)
+    close(jax.jit(jax.grad(weighted(mapped)))(x), jax.jit(jax.grad(weighted(function)))(x), 1e-4)
     inside = jax.shard_map(
         jax.grad(lambda s: function(s).sum()), mesh=mesh, in_specs=BATCH, out_specs=BATCH
     )  # a gradient of every device's own
-    close(jax.jit(inside)(x), jax.grad(lambda s: function(s).sum())(x), 1e-4)
+    close(jax.jit(inside)(x), jax.jit(jax.grad(lambda s: function(s).sum()))(x), 1e-4)
 
 
 def test_pmap_changes_nothing():
@@ -41,14 +41,14 @@ def test_pmap_changes_nothing():
     close(jax.pmap(gradient)(x), gradient(x), 1e-5)
 
 
-@pytest.mark.parametrize("case", thinned(CASES, 2, every=9))
+@pytest.mark.parametrize("case", thinned(CASES, 1, every=9))
 def test_a_sharded_batch_stays_sharded(case, mesh):
     function, x = everything(case), draw_scores(make_case(case)[0], 8, dtype=np.float32)
     placed = jax.device_put(x, NamedSharding(mesh, BATCH))
     for f in (function, jax.grad(weighted(function))):
         found = jax.jit(f)(placed)
         assert found.sharding.is_equivalent_to(NamedSharding(mesh, BATCH), 2)
-        close(found, f(x), 1e-4)
+        close(found, jax.jit(f)(x), 1e-4)
     assert cj.log_catnat(placed).sharding.spec[0] == "batch"
 
 

@@ -18,6 +18,7 @@ import catnat.torch as ct
 from catnat.core import reference
 from tests.core.trees import make_tree
 from tests.jax.beside_torch import draw
+from tests.thinned import thinned
 
 A, K = 5.0, 6
 PARAMETERIZATIONS = {
@@ -119,7 +120,7 @@ def test_axis_chooses_the_axis():
     assert_allclose(through, np.swapaxes(expected, 1, 2), rtol=1e-9)
 
 
-@EACH
+@pytest.mark.parametrize("pi", thinned(PARAMETERIZATIONS.values()), ids=PARAMETERIZATIONS)
 def test_a_pruned_catnat_keeps_a_diagonal_fisher_matrix_and_a_renormalised_one_does_not(pi):
     scores = jnp.asarray(inside_scores(pi))
     dense = {
@@ -197,7 +198,7 @@ def test_damping_must_not_be_negative(damping):
 # -- by draws ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("head", ["natural", "sigmoid"])
+@pytest.mark.parametrize("head", thinned(["natural", "sigmoid"], 1))
 def test_the_monte_carlo_fisher_matrix_is_unbiased(head):
     scores = jnp.array([0.3, -0.7, 0.5, 0.1])
     distribution = partial(cj.CatnatCategorical, parameterization=head)
@@ -260,7 +261,7 @@ def brute_force(parameters, inputs, log_p_of):
     return np.einsum("bk,bkp,bkq->pq", weights, gradients, gradients) / len(inputs)
 
 
-@pytest.mark.parametrize("activation", ["natural", "sigmoid"])
+@pytest.mark.parametrize("activation", thinned(["natural", "sigmoid"]))
 def test_the_network_fisher_matrix_of_a_catnat_head_is_the_brute_force_one(activation):
     parameters, inputs = small_network(4)
     head = partial(cj.log_catnat, parameterization=activation)

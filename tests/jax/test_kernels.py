@@ -14,7 +14,6 @@ from catnat.jax._gpu import walk as kernels
 from catnat.jax._plan import plan_for
 from tests.contract.cases import scores_for
 from tests.contract.judge import assert_close, expected_gradient
-from tests.thinned import thinned
 
 INTERPRET = jax.default_backend() != "gpu"
 ACTIVATIONS = {
@@ -35,13 +34,17 @@ def numbers(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-CASES = [
+# Each shape and each activation once for `make test`; then more of them together.
+FEW = [(*shape, name) for shape, name in zip([*SHAPES, (7, 18), (2, 520)], ACTIVATIONS, strict=True)]
+MORE = [
     *((*shape, name) for shape in SHAPES for name in ("sigmoid", "tail0.05")),
     *((*shape, name) for shape in ((7, 18), (2, 520)) for name in ACTIVATIONS if name not in ("sigmoid", "tail0.05")),
 ]
 
 
-@pytest.mark.parametrize(("rows", "classes", "name"), thinned(CASES, every=30))
+@pytest.mark.parametrize(
+    ("rows", "classes", "name"), [*FEW, *(pytest.param(*c, marks=pytest.mark.slow) for c in MORE if c not in FEW)]
+)
 def test_kernels_agree_with_the_oracle(rows: int, classes: int, name: str) -> None:
     pi = Parameterization(classes, ACTIVATIONS[name])
     plan = plan_for(pi, classes, np.dtype(np.float32))

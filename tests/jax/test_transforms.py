@@ -72,25 +72,25 @@ def test_third_derivatives_are_those_of_finite_differences(case):
     close(third, numerical(jax.jit(jax.hessian(total)), x), 1e-7)
 
 
+@pytest.mark.slow  # the tests above have it of the same functions
 @pytest.mark.parametrize(
     ("case", "name"),
-    thinned(
-        product(["natural-5", "sigmoid-8", "reflect-6", "prune-5"], ["log_catnat", "log_prob", "entropy"]), every=11
-    ),
+    product(["natural-5", "reflect-6", "prune-5"], ["log_catnat", "log_prob", "entropy"]),
 )
 def test_jax_finds_no_fault_with_the_gradients(case, name):
     x = draw_scores(make_case(case)[0], 2)
     check_grads(jax.jit(operations(case)[name]), (x,), order=2, modes=("fwd", "rev"), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("case", thinned(CASES, 2, every=9))
+@pytest.mark.slow  # the contract holds both to the oracle
+@pytest.mark.parametrize("case", CASES)
 def test_float32_is_float64_rounded(case):
     x, total = draw_scores(make_case(case)[0], 3), weighted(everything(case))
     both = jax.jit(jax.value_and_grad(total))
     close(both(x.astype(np.float32)), both(x), 2e-5)
 
 
-@pytest.mark.parametrize("case", thinned(SMOOTH, 3, every=9))
+@pytest.mark.parametrize("case", thinned(SMOOTH, 6, every=9))
 def test_pushing_forward_and_pulling_back_are_each_others_transpose(case):
     pi, _ = make_case(case)
     function, x, v = jax.jit(everything(case)), draw_scores(pi, 3), draw_scores(pi, 3, seed=1)
@@ -122,18 +122,18 @@ def test_revival_gates_the_way_back_and_lets_tangents_through():
     def pull(weight):
         return lambda s: (cj.log_prob(s, np.array([0, 1]), pi) * np.array([1.0 + weight, -1.0])).sum()
 
-    assert jax.grad(pull(2.0))(scores)[0] == 0  # descent would lead on upwards
-    assert jax.grad(pull(-2.0))(scores)[0] > 0
+    assert jax.jit(jax.grad(pull(2.0)))(scores)[0] == 0  # descent would lead on upwards
+    assert jax.jit(jax.grad(pull(-2.0)))(scores)[0] > 0
     tangent = jax.jvp(pull(2.0), (scores,), (jnp.array([1.0, 0, 0]),))[1]
     assert tangent < 0  # forward mode knows no descent
-    assert jnp.isfinite(jax.hessian(pull(2.0))(scores)).all()
-    assert jnp.isfinite(jax.jacrev(jax.jacrev(pull(-2.0)))(scores)).all()
+    assert jnp.isfinite(jax.jit(jax.hessian(pull(2.0)))(scores)).all()
+    assert jnp.isfinite(jax.jit(jax.jacrev(jax.jacrev(pull(-2.0))))(scores)).all()
 
 
 # -- batches -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", thinned(CASES, 4, every=9))
+@pytest.mark.parametrize("case", thinned(CASES, 1, every=9))
 def test_vmap_is_a_loop(case):
     pi, _ = make_case(case)
     function, planes = everything(case), draw_scores(pi, 2, 3)
@@ -179,7 +179,7 @@ def test_the_derivative_is_batched_over_tangents_and_points_alike(axis):
 # -- compiling ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", thinned(CASES, 5, every=9))
+@pytest.mark.parametrize("case", thinned(CASES, 6, every=9))
 def test_jit_remat_and_no_jit_at_all_give_the_same(case):
     x, total = draw_scores(make_case(case)[0], 3), weighted(operations(case)["log_catnat"])
     expected = jax.value_and_grad(total)(x)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +15,7 @@ import catnat.jax as cj
 from catnat.core import reference
 from tests.integrations import oracle
 from tests.integrations.oracle import ALLOWED, DATA, MASKS, PARAMETERIZATIONS, SPREAD, K
+from tests.thinned import thinned
 
 numpyro = pytest.importorskip("numpyro", reason="NumPyro is not installed")
 
@@ -23,8 +26,12 @@ from numpyro.infer import SVI, Trace_ELBO, TraceEnum_ELBO  # noqa: E402
 from catnat.integrations.numpyro import CatnatCategorical  # noqa: E402
 
 KEY = jax.random.key(0)
-EACH = pytest.mark.parametrize("pi", PARAMETERIZATIONS.values(), ids=PARAMETERIZATIONS)
 MASKED = pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+EACH_MASKED = pytest.mark.parametrize(
+    ("pi", "mask"),
+    thinned(product(PARAMETERIZATIONS.values(), MASKS.values()), every=6),
+    ids=list(map("-".join, product(PARAMETERIZATIONS, MASKS))),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -33,8 +40,7 @@ def doubles():
         yield
 
 
-@EACH
-@MASKED
+@EACH_MASKED
 def test_values_and_gradients_are_the_references(pi, mask):
     x = oracle.draw_scores(4)
     ours = CatnatCategorical(jnp.asarray(x), pi, mask=mask)
@@ -49,8 +55,7 @@ def test_values_and_gradients_are_the_references(pi, mask):
     assert_allclose(found, oracle.gradient(lambda s: reference.log_prob(s, [0, 2, 3, 5], pi, mask), x), atol=1e-8)
 
 
-@EACH
-@MASKED
+@EACH_MASKED
 def test_kl_is_registered_for_every_pair(pi, mask):
     x, y = oracle.draw_scores(4), oracle.draw_scores(4, seed=1)
     p, q = CatnatCategorical(jnp.asarray(x), pi, mask=mask), CatnatCategorical(jnp.asarray(y), mask=mask)
@@ -69,8 +74,14 @@ def test_kl_is_registered_for_every_pair(pi, mask):
         assert jnp.isinf(dist.kl_divergence(CatnatCategorical(jnp.asarray(x), pi), q)).all()
 
 
-@MASKED
-@pytest.mark.parametrize("batch", [(), pytest.param((3,), marks=pytest.mark.slow), (2, 3)], ids=str)
+@pytest.mark.parametrize(
+    ("batch", "mask"),
+    [
+        pytest.param(batch, mask, marks=() if batch == (2, 3) and mask is not None else pytest.mark.slow)
+        for batch in ((), (3,), (2, 3))
+        for mask in MASKS.values()
+    ],
+)
 def test_shapes(batch, mask):
     ours = CatnatCategorical(jnp.asarray(oracle.draw_scores(*batch)), "sigmoid", mask=mask)
     assert (ours.batch_shape, ours.event_shape) == (batch, ())
@@ -110,8 +121,7 @@ def test_vmap_over_the_scores():
     assert_allclose(made.log_prob(jnp.array([0, 2, 5])), ours.log_prob(jnp.array([0, 2, 5])))
 
 
-@MASKED
-@pytest.mark.parametrize("batch", [(), (5,)], ids=["shared", "one each"])
+@pytest.mark.parametrize(("mask", "batch"), thinned(product(MASKS.values(), [(), (5,)]), every=4), ids=str)
 def test_the_mixture_of_numpyro_is_the_exact_marginal(mask, batch):
     x, pi = oracle.draw_scores(*batch), PARAMETERIZATIONS["chain"]
 
@@ -128,8 +138,7 @@ def test_the_mixture_of_numpyro_is_the_exact_marginal(mask, batch):
     assert_allclose(found, oracle.gradient(marginal, x), atol=1e-7)
 
 
-@EACH
-@MASKED
+@EACH_MASKED
 @pytest.mark.parametrize("batch", [pytest.param((), marks=pytest.mark.slow), (5,)], ids=["shared", "one each"])
 def test_enumeration_is_the_exact_marginal(pi, mask, batch):
     pytest.importorskip("funsor", reason="NumPyro enumerates with funsor, which is not installed")

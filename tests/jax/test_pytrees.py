@@ -60,7 +60,7 @@ def test_they_go_through_jit_vmap_and_scan_as_arguments_and_results(kind):
     assert_allclose(stacked.log_prob(drawn), last.log_prob(drawn), rtol=1e-5)
 
 
-@MASKED
+@MASKED[1]
 def test_sampling_maps_over_keys_and_rows(masking):
     whole, keys = cj.CatnatCategorical(jnp.asarray(draw(4, K - 1), jnp.float32), **masking), jax.random.split(KEY, 4)
     mapped = jax.jit(jax.vmap(lambda d, key: d.sample(key, (3,))))(whole, keys)

@@ -75,7 +75,7 @@ def test_third_derivatives_are_those_of_finite_differences(case):
 @pytest.mark.slow  # the tests above have it of the same functions
 @pytest.mark.parametrize(
     ("case", "name"),
-    product(["natural-5", "reflect-6", "prune-5"], ["log_catnat", "log_prob", "entropy"]),
+    list(product(["natural-5", "reflect-6", "prune-5"], ["log_catnat", "log_prob", "entropy"])),
 )
 def test_jax_finds_no_fault_with_the_gradients(case, name):
     x = draw_scores(make_case(case)[0], 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from catnat import Natural, Parameterization, Tree
 from catnat.jax import _eager, _path, _plan
 from tests.core.trees import make_tree
 from tests.jax.cases import close
+from tests.thinned import thinned
 
 WIDTH, ROWS = 6, 11
 CENTER = tuple(np.linspace(-1, 1, 12).tolist())
@@ -32,7 +34,10 @@ PARAMETERIZATIONS = {
     "one": Parameterization(1),
     "two": Parameterization(2, "sigmoid"),
 }
-every_parameterization = pytest.mark.parametrize("pi", PARAMETERIZATIONS.values(), ids=PARAMETERIZATIONS)
+with_and_without_bias = pytest.mark.parametrize(
+    ("name", "bias"), thinned(product(PARAMETERIZATIONS, [True, False]), every=24)
+)
+TOLERANCES = {np.float32: 2e-5, jnp.bfloat16: 1e-2, np.float16: 2e-3}
 
 
 def make(pi, dtype=np.float64, rows=ROWS, scale=1.0):
@@ -70,7 +75,7 @@ def compare(pi, settings, dtype=np.float64, tolerance=1e-11, scale=1.0, bias=Tru
                 value = loss(*arrays, labels, pi, **settings)
                 return weighted_sum(value.astype(jnp.float64)), value
 
-            gradients, value = jax.grad(total, has_aux=True)(arrays)
+            gradients, value = jax.jit(jax.grad(total, has_aux=True))(arrays)
             return value, gradients
 
         found, wanted = with_gradients(cj.catnat_linear_loss), with_gradients(by_all_scores)
@@ -78,15 +83,14 @@ def compare(pi, settings, dtype=np.float64, tolerance=1e-11, scale=1.0, bias=Tru
         close(found, wanted, tolerance)
 
 
-@every_parameterization
-@pytest.mark.parametrize("bias", [True, False])
-def test_it_is_the_cross_entropy_of_all_scores(pi, bias):
-    compare(pi, {}, bias=bias)
+@with_and_without_bias
+def test_it_is_the_cross_entropy_of_all_scores(name, bias):
+    compare(PARAMETERIZATIONS[name], {}, bias=bias)
 
 
-@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
-@pytest.mark.parametrize("ignore_index", [-100, 3])
-@pytest.mark.parametrize("weighs", [False, True])
+@pytest.mark.parametrize(
+    ("reduction", "ignore_index", "weighs"), thinned(product(["none", "mean", "sum"], [-100, 3], [False, True]))
+)
 def test_settings_are_those_of_cross_entropy(reduction, ignore_index, weighs):
     class_weight = np.linspace(0, 2, 13) if weighs else None
     settings = {"reduction": reduction, "ignore_index": ignore_index, "class_weight": class_weight}
@@ -94,10 +98,9 @@ def test_settings_are_those_of_cross_entropy(reduction, ignore_index, weighs):
 
 
 # what the dtype's inputs give in float64, so only the rounding of results is left in 16 bits
-@every_parameterization
-@pytest.mark.parametrize("dtype, tolerance", [(np.float32, 2e-5), (jnp.bfloat16, 1e-2), (np.float16, 2e-3)])
-def test_every_dtype_is_computed_in_float32_or_more(pi, dtype, tolerance):
-    compare(pi, {}, dtype=dtype, tolerance=tolerance, scale=0.3)
+@pytest.mark.parametrize(("name", "dtype"), thinned(product(PARAMETERIZATIONS, TOLERANCES), every=36))
+def test_every_dtype_is_computed_in_float32_or_more(name, dtype):
+    compare(PARAMETERIZATIONS[name], {}, dtype=dtype, tolerance=TOLERANCES[dtype], scale=0.3)
 
 
 def test_many_rows_of_16_bits_add_up_in_float32(monkeypatch):
@@ -116,10 +119,13 @@ def test_rows_come_in_blocks_of_any_size(monkeypatch, at_once):
     with jax.enable_x64(True):
         plan = _plan.plan_for(pi, 13, np.dtype(np.float64))
         weight, bias, x, labels = make(pi)
-        found = jax.value_and_grad(lambda arrays: weighted_sum(-_path.log_prob(*arrays, jnp.asarray(labels), plan)))(
-            (weight, bias, x)
+        found, wanted = (
+            jax.jit(jax.value_and_grad(lambda arrays, of=of: weighted_sum(of(*arrays))))((weight, bias, x))
+            for of in (
+                lambda *arrays: -_path.log_prob(*arrays, jnp.asarray(labels), plan),
+                lambda *arrays: by_all_scores(*arrays, labels, pi),
+            )
         )
-        wanted = jax.value_and_grad(lambda arrays: weighted_sum(by_all_scores(*arrays, labels, pi)))((weight, bias, x))
         close(found, wanted, 1e-11)
 
 
@@ -181,8 +187,8 @@ def test_transformations_see_the_same_function():
         mapped = jax.grad(lambda w: jax.vmap(loss, (None, None, 0, 0))(w, bias, x, labels).sum())(weight)
         close(mapped, jax.grad(lambda w: by_all_scores(w, bias, x, labels, pi).sum())(weight), 1e-11)
         for second in (jax.jacfwd, jax.jacrev):
-            hessian = second(jax.grad(lambda x: loss(weight, bias, x, labels).sum()))(x)
-            close(hessian, jax.hessian(lambda x: by_all_scores(weight, bias, x, labels, pi).sum())(x), 1e-9)
+            hessian = jax.jit(second(jax.grad(lambda x: loss(weight, bias, x, labels).sum())))(x)
+            close(hessian, jax.jit(jax.hessian(lambda x: by_all_scores(weight, bias, x, labels, pi).sum()))(x), 1e-9)
 
 
 def test_nothing_as_large_as_all_gathered_rows_is_kept():
@@ -244,9 +250,9 @@ def test_bad_input(change, error, message):
 # -- draws -------------------------------------------------------------------------------------------------------
 
 
-@every_parameterization
-@pytest.mark.parametrize("bias", [True, False])
-def test_a_key_draws_what_it_draws_from_all_scores(pi, bias):
+@with_and_without_bias
+def test_a_key_draws_what_it_draws_from_all_scores(name, bias):
+    pi = PARAMETERIZATIONS[name]
     with jax.enable_x64(True):
         weight, b, x, _ = make(pi, rows=40)
         key = jax.random.key(0)

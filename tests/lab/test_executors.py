@@ -13,6 +13,7 @@ from catnat_lab.executors import Here, Processes, begin, conduct, executor_of
 from catnat_lab.experiment import Job, Outcome, Place
 from catnat_lab.studies import Study
 from tests.lab.toy import Toy, table
+from tests.thinned import thinned
 
 
 def found(path: Path, toy: Toy, workers: int | None, batch: int = 3) -> list[object]:
@@ -29,7 +30,7 @@ def serial(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
     return found(tmp_path_factory.mktemp("serial") / "study.db", Toy(), None)
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", thinned([3, 1]))
 def test_processes_give_what_one_does(path: Path, serial: list[object], workers: int) -> None:
     assert found(path, Toy(), workers) == serial
 

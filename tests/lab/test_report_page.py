@@ -15,7 +15,13 @@ from catnat_lab.report.figures import Curve, CurvePanel, draw_curves
 from catnat_lab.report.page import PageFigure, as_csv, page, text_of, write
 from tests.lab.report_cases import HOSTILE, cell, drawn, large, report, table
 
-figures = cache(drawn)  # the same for every page
+
+@cache
+def whole_page() -> str:
+    """One with all that a page can have; drawing it takes seconds."""
+    tables = (large(), table({"a": cell(7.40, 7.45), "b": cell(7.45, 7.40, bold=True)}))
+    return page(report(*tables, figures=drawn(), remarks=("We think so.",), provenance={"command": "make a"}))
+
 
 # --- the page
 
@@ -49,9 +55,7 @@ class Reader(HTMLParser):
 
 
 def test_the_page_stands_alone() -> None:
-    text = page(
-        report(large(), large(), figures=figures(), remarks=("We think so.",), provenance={"command": "make a"})
-    )
+    text = whole_page()
     assert "http://" not in text and "https://" not in text and "file:" not in text
     assert {link[0] for link in Reader(text).all("href") if not link.startswith("data:image/png;base64,")} == {"#"}
     assert "@import" not in text and "<script" not in text and "<link" not in text
@@ -73,8 +77,7 @@ def test_the_page_stands_alone() -> None:
 
 
 def test_ids_are_unique_and_references_lead_somewhere() -> None:
-    tables = (large(), table({"a": cell(7.40, 7.45), "b": cell(7.45, 7.40, bold=True)}))
-    text = page(report(*tables, figures=figures()))
+    text = whole_page()
     reader = Reader(text)
     assert [name for name, count in Counter(reader.all("id")).items() if count > 1] == []
     links = [link for link in reader.all("href") if not link.startswith("data:")]
@@ -83,7 +86,7 @@ def test_ids_are_unique_and_references_lead_somewhere() -> None:
 
 
 def test_every_figure_is_an_image_with_title_caption_and_label() -> None:
-    reader = Reader(page(report(large(), figures=figures())))
+    reader = Reader(whole_page())
     images = [attributes for tag, attributes in reader.tags if tag == "svg"]
     assert [image["role"] for image in images] == ["img"] * 5
     assert [image["aria-label"] for image in images] == ["Against softmax", *(f"Figure {i}" for i in range(4))]

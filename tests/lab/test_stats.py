@@ -118,8 +118,8 @@ def test_differences_have_intervals() -> None:
         low, high = welch_interval(a, b)
         assert (welch(a, b) < 0.05) == (not low < 0 < high) and (low + high) / 2 == pytest.approx(a.mean() - b.mean())
     a, b = random.normal(size=200), random.normal(size=200)
-    low, high = bootstrap(a + 3, interquartile_mean, less=b)
-    again = bootstrap(a, interquartile_mean, less=b)
+    low, high = bootstrap(a + 3, interquartile_mean, less=b, draws=400)
+    again = bootstrap(a, interquartile_mean, less=b, draws=400)
     assert (low - 3, high - 3) == pytest.approx(again) and again[0] < interquartile_mean(a) - interquartile_mean(
         b
     ) < again[1]

@@ -125,10 +125,9 @@ def test_several_blocks(classes: int, name: str, small_blocks: None) -> None:
     ),
 )
 def test_activations_and_centres(name: str, center: str, small_blocks: None) -> None:
-    for classes in (5, 13):
+    for classes, where in ((5, "2"), (13, "ends")):
         pi = Parameterization(classes, FAMILY[name], center=centers(classes, center))
-        both_ways(pi, scores_of(pi, "2", 3))
-        both_ways(pi, scores_of(pi, "ends", 3))
+        both_ways(pi, scores_of(pi, where, 3))
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,6 @@ CASES = {
     "prune-5": (5, "sigmoid", "balanced", "prune"),
 }
 EACH = pytest.mark.parametrize("case", CASES)
-MODULES = pytest.mark.parametrize("module", [ct.LogCatnat, ct.Catnat])
 
 
 def make_case(name):
@@ -128,14 +127,18 @@ def test_inductor_agrees_in_every_combination(fresh, case):
     check_compiled(case, SMOOTH)
 
 
-@pytest.mark.parametrize("case", ["natural-18", "sigmoid-8", "renormalize-18"])
-@pytest.mark.parametrize("name", ["mode", "reach", "fisher_diagonal"])
+@pytest.mark.parametrize(
+    ("case", "name"),
+    thinned(
+        itertools.product(["natural-18", "sigmoid-8", "renormalize-18"], ["mode", "reach", "fisher_diagonal"]), every=9
+    ),
+)
 def test_compiled_summaries_are_eager_ones(fresh, case, name):
     scores, function = draw_scores(make_case(case)[0], 3), operations(case)[name]
     assert_close(torch.compile(function, fullgraph=True, backend="aot_eager")(scores), function(scores))
 
 
-@pytest.mark.parametrize("case", ["natural-18", "sigmoid-100", "reflect-8", "renormalize-18", "prune-5"])
+@pytest.mark.parametrize("case", thinned(["natural-18", "sigmoid-100", "reflect-8", "renormalize-18", "prune-5"], 2))
 def test_compiled_sampling_draws_classes(fresh, case):
     pi, masking = make_case(case)
     draw = torch.compile(partial(ct.sample, sample_shape=(7,), **masking), fullgraph=True, backend="aot_eager")
@@ -143,7 +146,7 @@ def test_compiled_sampling_draws_classes(fresh, case):
     assert drawn.shape == (7, 3) and drawn.min() >= 0 and drawn.max() < pi.num_classes
 
 
-@pytest.mark.parametrize("case", ["natural-18", "chain-18", "renormalize-18"])
+@pytest.mark.parametrize("case", thinned(["natural-18", "chain-18", "renormalize-18"]))
 def test_one_compilation_serves_all_values_and_all_batches(fresh, case):
     pi, function = make_case(case)[0], operations(case)["log_catnat"]
     for dynamic, batches in [(False, [(3,), (3,), (3,)]), (True, [(3,), (5,), (9,)])]:
@@ -255,11 +258,15 @@ def test_batched_and_differentiated_backward_passes(case, batch):
 # -- graphs for elsewhere ----------------------------------------------------------------------------------------
 
 
-@MODULES
 @pytest.mark.parametrize(
-    ("case", "strict"),
+    ("case", "strict", "module"),
     thinned(
-        itertools.product(["natural-18", "sigmoid-100", "chain-18", "reflect-8", "revive-18"], [False, True]), 0, 9
+        itertools.product(
+            ["natural-18", "sigmoid-100", "chain-18", "reflect-8", "revive-18"],
+            [False, True],
+            [ct.LogCatnat, ct.Catnat],
+        ),
+        every=20,
     ),
 )
 def test_exported_programs_give_the_modules_results(fresh, module, strict, case):

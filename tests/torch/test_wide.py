@@ -308,6 +308,36 @@ def test_what_is_attached_to_the_layer_is_called(by_path):
     torch.testing.assert_close(adapted.loss(x, target), ct.cross_entropy(adapted.linear(x), target))
 
 
+def test_other_ways_to_watch_the_layer(by_path, monkeypatch):
+    x, target = data(50)
+    head, seen = head_of(Parameterization(50)), []
+    head.linear.register_full_backward_pre_hook(lambda *given: seen.append("gradient"))
+    head.loss(x, target).backward()
+    own = head.linear.forward
+    monkeypatch.setattr(head.linear, "forward", lambda x: (seen.append("call"), own(x))[1])
+    head.loss(x, target)
+    assert seen == ["gradient", "call"]
+
+
+def test_all_scores_call_the_layer_once(monkeypatch):
+    """Whatever stands in its place, and whatever its weights are made from."""
+    monkeypatch.setattr(nn, "ALIGNED_FROM", 2)
+    x, head, calls = torch.randn(3, WIDTH), head_of(Parameterization(20)), []
+
+    class Counting(torch.nn.Module):
+        def forward(self, weight: torch.Tensor) -> torch.Tensor:
+            calls.append(1)
+            return weight * 1
+
+    torch.testing.assert_close(torch.fx.symbolic_trace(head)(x), head(x))
+    torch.nn.utils.parametrize.register_parametrization(head.linear, "weight", Counting())
+    calls.clear()
+    expected = head(x)
+    assert len(calls) == 1
+    head.linear = torch.nn.Sequential(head.linear)  # which has no weight of its own
+    torch.testing.assert_close(head(x), expected)
+
+
 class _Adapted(torch.nn.Module):
     def __init__(self, linear: torch.nn.Linear) -> None:
         super().__init__()
@@ -362,7 +392,7 @@ def test_a_few_outputs_more_change_nothing(bias, monkeypatch):
     inputs = [x, *head.parameters()]
     found = []
     for misaligned in (False, True):
-        monkeypatch.setattr(ct.CatnatLinear, "_is_misaligned", lambda head, answer=misaligned: answer)
+        monkeypatch.setattr(ct.CatnatLinear, "_is_misaligned", lambda head, x, answer=misaligned: answer)
         log_p = head(x)
         found.append([log_p, *torch.autograd.grad(log_p.square().sum(), inputs)])
     torch.testing.assert_close(*found)

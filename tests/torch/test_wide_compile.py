@@ -70,8 +70,8 @@ def compile_all(rows: int, width: int, classes: int, dtype: torch.dtype) -> dict
     target = torch.zeros(rows, dtype=torch.int64)
     losses, slopes, steps, order, dx = wide_launch.loss(x, weight, weight[:, 0], target, -100, True, True, of)
     loss, share = wide_launch.add_losses(losses, target, -100, "mean", dtype)
-    wide_launch.weight_gradient(x, slopes, steps, order, loss, share, weight, of)
-    wide_launch.scale_rows(dx, losses, None)
+    wide_launch.weight_gradient(x, slopes, steps, order, loss, weight, of, share)
+    wide_launch.scale_rows(dx, losses, None, dtype)
     wide_launch.sample(x, weight, weight[:, 0], torch.zeros(1, dtype=torch.int64), of)
     return found
 

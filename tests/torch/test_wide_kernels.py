@@ -100,6 +100,33 @@ def test_one_loss_for_all_rows(reduction, kind, sparse, dtype):
     compare(head, x, targets(30, 21, kind), sparse, tolerance, reduction)
 
 
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_nothing_but_ignored_rows_has_no_gradient(reduction):
+    head = head_of(Parameterization(9))
+    x = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    loss = kernel_loss(head, x, torch.full((3,), -100), -100, reduction=reduction)
+    loss = loss.sum() / 0 if reduction == "none" else loss  # as class weights and compiled code take a mean
+    assert loss.isnan()
+    for gradient in torch.autograd.grad(loss, [x, *head.parameters()]):
+        assert not gradient.any()
+
+
+def test_a_loss_scale_saves_small_gradients_of_float16():
+    head = head_of(Parameterization(9, "sigmoid")).half()
+    with torch.no_grad():
+        head.linear.bias.fill_(-9)
+    x = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(1)).half().requires_grad_()
+    target = torch.zeros(4, dtype=torch.int64)
+    found, judge = (
+        torch.autograd.grad(loss(), x, torch.tensor(32768.0, dtype=torch.float16))[0].float()
+        for loss in (
+            lambda: kernel_loss(head, x, target, -100, reduction="mean"),
+            lambda: plain_loss(target, x, head.linear.weight, head.linear.bias, head, "mean"),
+        )
+    )
+    torch.testing.assert_close(found, judge, rtol=2e-3, atol=1e-7)
+
+
 def test_rows_in_the_order_of_their_keys():
     keys = torch.randint(40, (600,), generator=torch.Generator().manual_seed(1), dtype=torch.int32)
     torch.testing.assert_close(wide._sorted(keys).long(), torch.sort(keys, stable=True)[1])

@@ -103,7 +103,8 @@ def plain_backwards(function: Callable[..., Tensor], inputs: Sequence[Tensor], g
 
 def has_hooks(module: torch.nn.Module) -> bool:
     """Whether somebody watches a module's calls, or changes its weights before them."""
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return any(hooks)
 
 
 def autocasts(device: torch.device) -> bool:

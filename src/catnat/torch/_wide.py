@@ -61,7 +61,7 @@ def losses(x: Tensor, head: Head, target: Tensor, ignored: int, plan: Plan) -> T
 def loss(
     x: Tensor, head: Head, target: Tensor, ignored: int, plan: Plan, reduction: str, dtype: torch.dtype
 ) -> Tensor:  # fmt: skip
-    """The same for all rows: their mean over what is not ignored, or their sum."""
+    """- log p of the targets: the mean over rows that are not ignored, or the sum."""
     if len(x) > 0 and not is_compiling() and _has_kernels(x, head, plan):
         return _by_kernels(x, head, target, ignored, plan, reduction, dtype)
     return _eager.reduced(losses(x, head, target, ignored, plan), target != ignored, reduction, dtype)
@@ -114,7 +114,9 @@ def _has_kernels(x: Tensor, head: Head, plan: Plan) -> bool:
     if x.device.type != "cuda" or plan.wide in (None, UNASKED) or in_forward_mode() or in_function_transform():
         return False
     tensors = [t for t in (x, head.weight, head.bias) if t is not None]
-    if any(t.dtype == torch.float64 for t in tensors) or not head.weight.is_contiguous():
+    if any(t.dtype == torch.float64 for t in tensors) or not all(t.is_contiguous() for t in tensors[1:]):
+        return False
+    if len(x) * plan.depth >= 1 << 31:  # places in the kernels' tables
         return False
     return is_compiling() or all(map(is_plain, tensors))
 
@@ -136,7 +138,7 @@ def _plain_losses(
 def _scores_at(x: Tensor, head: Head, nodes: Tensor, plan: Plan, counts: Tensor | None = None) -> Tensor:
     """Scores of the given zero-based nodes of every row: [R, M], in the plan's dtype, under autocast too.
 
-    ``counts`` says which of them are used: a sparse gradient has the others' nodes not.
+    ``counts`` says which of them are used: a sparse gradient leaves out the others' nodes.
     """
     if autocasts(x.device):
         with torch.autocast(x.device.type, enabled=False):

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad
+from torch.nn.utils.parametrize import is_parametrized
 
 from catnat.core.errors import MASK_MODES, REDUCTIONS, CatnatWarning, check_choice, check_num_classes, check_share
 from catnat.core.parameterization import Parameterization, listed, resolve
@@ -33,7 +34,7 @@ for _name in ("catnat", "cross_entropy", "log_catnat"):
     torch.fx.wrap(_name)
 
 PATH_FROM = {"cpu": 2048, "cuda": 8192}  # classes; with fewer the scores of all nodes are as fast
-ALIGNED_FROM = 8192  # classes; a small product is not worth a copy of the weights
+ALIGNED_FROM, ALIGNED_ROWS = 8192, 256  # classes and rows; a small product is not worth a copy of the weights
 NO_CLASS = -(1 << 62)  # an id that no class has, and that nothing ignores
 
 
@@ -259,7 +260,7 @@ class CatnatLinear(_Watching):
 
     def scores(self, x: Tensor) -> Tensor:
         """[..., in_features] to [..., K-1]."""
-        scores = self._aligned_scores(x) if self._is_misaligned() and self._is_own() else self.linear(x)
+        scores = self._aligned_scores(x) if self._is_misaligned(x) else self.linear(x)
         self._look_at(scores)
         return scores
 
@@ -425,19 +426,23 @@ class CatnatLinear(_Watching):
     def _is_own(self) -> bool:
         """Whether the layer is ours alone: what replaces its call, as adapters do, or watches it must see all of it."""
         own = isinstance(self.linear, torch.nn.Linear) and type(self.linear).forward is torch.nn.Linear.forward
-        return own and not has_hooks(self.linear)
+        return own and "forward" not in vars(self.linear) and not has_hooks(self.linear)
 
-    def _is_misaligned(self) -> bool:
-        """Whether a GPU's fast matrix products do not take K-1 outputs: 16 bits come in groups of eight."""
-        weight = self.linear.weight
-        short = weight.element_size() == 2 or autocasts(weight.device)
-        return weight.is_cuda and short and self.num_classes >= ALIGNED_FROM and self.num_classes % 8 != 1
+    def _is_misaligned(self, x: Tensor) -> bool:
+        """Whether a GPU's 16-bit matrix products, which want a multiple of eight outputs, have no fast path for K-1."""
+        if self.num_classes < ALIGNED_FROM or self.num_classes % 8 == 1 or not is_plain(x) or not self._is_own():
+            return False
+        if not x.is_cuda or is_parametrized(self.linear) or not is_plain(self.linear.weight):
+            return False
+        short = self.linear.weight.element_size() == 2 or (autocasts(x.device) and x.dtype != torch.float64)
+        return short and x.numel() >= ALIGNED_ROWS * x.shape[-1]
 
     def _aligned_scores(self, x: Tensor) -> Tensor:
         """All scores by a few outputs more, which are cut off again."""
-        more = (1 - self.num_classes) % 8
-        bias = None if self.linear.bias is None else pad(self.linear.bias, (0, more))
-        return linear(x, pad(self.linear.weight, (0, 0, 0, more)), bias)[..., : self.num_classes - 1]
+        more, weight, bias = (1 - self.num_classes) % 8, self.linear.weight, self.linear.bias
+        dtype = torch.get_autocast_dtype(x.device.type) if autocasts(x.device) else weight.dtype
+        padded = pad(weight.to(dtype), (0, 0, 0, more)), None if bias is None else pad(bias.to(dtype), (0, more))
+        return linear(x, *padded)[..., : self.num_classes - 1].contiguous()
 
     def _losses(self, x: Tensor, target: Tensor, ignored: int, plan: Plan, argument: str) -> Tensor:
         rows = self._rows(x, target, ignored, plan, argument)

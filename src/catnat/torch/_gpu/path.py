@@ -100,17 +100,17 @@ def loss(
         start += programs
         row += programs * F.height
     if ALL:
-        _finish(tl.sum(losses, 0), tl.sum(weights, 0), out_ptr, share_ptr, WHAT)
+        finish(tl.sum(losses, 0), tl.sum(weights, 0), out_ptr, share_ptr, WHAT)
     else:
         tl.store(out_ptr + 2 * tl.program_id(0), tl.sum(losses, 0))
         tl.store(out_ptr + 2 * tl.program_id(0) + 1, tl.sum(weights, 0))
 
 
 @triton.jit
-def _finish(total, count, loss_ptr, share_ptr, WHAT: tl.constexpr):
-    share = 1 / count if WHAT == MEAN else 1.0
+def finish(total, count, loss_ptr, share_ptr, WHAT: tl.constexpr):
+    """The sum or the mean of all rows, and a row's share in it: a mean of nothing is nan, and nobody has a share."""
     tl.store(loss_ptr, total / count if WHAT == MEAN else total)
-    tl.store(share_ptr, share)
+    tl.store(share_ptr, tl.where(count > 0, 1 / count, 0.0) if WHAT == MEAN else 1.0)
 
 
 @triton.jit(do_not_specialize=moves.NUMBERS)
@@ -123,7 +123,7 @@ def reduce(sums_ptr, loss_ptr, share_ptr, programs, WHAT: tl.constexpr, WIDTH: t
         losses += tl.load(sums_ptr + 2 * program, program < programs, other=0.0)
         weights += tl.load(sums_ptr + 2 * program + 1, program < programs, other=0.0)
         start += WIDTH
-    _finish(tl.sum(losses, 0), tl.sum(weights, 0), loss_ptr, share_ptr, WHAT)
+    finish(tl.sum(losses, 0), tl.sum(weights, 0), loss_ptr, share_ptr, WHAT)
 
 
 @triton.jit(do_not_specialize=moves.NUMBERS)

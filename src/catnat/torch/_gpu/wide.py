@@ -18,7 +18,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from catnat.torch._gpu import node
+from catnat.torch._gpu import node, path
 
 NUMBERS = ("rows", "chunks", "nodes", "ignored")  # see `launcher`
 FAR: tl.constexpr = tl.constexpr(1 << 30)
@@ -217,30 +217,28 @@ def loss(
 
 @triton.jit(do_not_specialize=NUMBERS)
 def add_losses(
-    loss_ptr, target_ptr, total_ptr, share_ptr, rows, ignored, IS_MEAN: tl.constexpr, BLOCK: tl.constexpr
+    loss_ptr, target_ptr, total_ptr, share_ptr, rows, ignored, WHAT: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """The sum of all rows' losses, or their mean, and a row's share in it; one program, so that the order is fixed."""
     total, count = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
     row, first = tl.arange(0, BLOCK), 0
     while first < rows:
         total += tl.load(loss_ptr + row, row < rows, other=0.0)
-        if IS_MEAN:
-            count += (tl.load(target_ptr + row, row < rows, other=ignored) != ignored).to(tl.float32)
+        count += (tl.load(target_ptr + row, row < rows, other=ignored) != ignored).to(tl.float32)
         row += BLOCK
         first += BLOCK
-    share = 1 / tl.sum(count, 0) if IS_MEAN else 1.0
-    tl.store(total_ptr, tl.sum(total, 0) * share)
-    tl.store(share_ptr, share)
+    path.finish(tl.sum(total, 0), tl.sum(count, 0), total_ptr, share_ptr, WHAT)
 
 
 @triton.jit
 def scale_rows(x_ptr, gradient_ptr, share_ptr, out_ptr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """Every row times its loss's gradient."""
+    """Every row times its loss's gradient; 0 stays 0, though a mean of nothing has an endless gradient."""
     BLOCKS: tl.constexpr = (WIDTH + BLOCK - 1) // BLOCK
     row = (tl.program_id(0) // BLOCKS).to(tl.int64)
     at = tl.program_id(0) % BLOCKS * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + row * WIDTH + at, at < WIDTH, other=0.0).to(tl.float32)
-    tl.store(out_ptr + row * WIDTH + at, x * _gradient(gradient_ptr, share_ptr, row, True), at < WIDTH)
+    scaled = tl.where(x == 0, 0.0, x * _gradient(gradient_ptr, share_ptr, row, True))
+    tl.store(out_ptr + row * WIDTH + at, scaled, at < WIDTH)
 
 
 # -- the gradient of the weights -----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from torch.compiler import is_compiling
 
 from catnat.core.parameterization import Activation, Parameterization
 from catnat.torch._compat import must_be_plain, plain_backwards, sparse_rows
-from catnat.torch._gpu import blocks, coin, wide
+from catnat.torch._gpu import blocks, coin, path, wide
 from catnat.torch._gpu.autograd import seed_for
 from catnat.torch._gpu.blocks import Block
 from catnat.torch._gpu.coin import Coin
@@ -105,6 +105,11 @@ def _path_shape(width: int, bytes_per_column: int) -> tuple[int, int]:
     return block, max(1, block // (32 * columns))
 
 
+def _slope_dtype(x: Tensor) -> torch.dtype:
+    """Of a gradient in x that is not scaled yet: float16 would lose what a loss scale is there to save."""
+    return torch.float32 if x.dtype == torch.float16 else x.dtype
+
+
 def loss(
     x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignored: int, slopes: bool, features: bool, of: Wide
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -117,7 +122,7 @@ def loss(
     steps = x.new_empty((rows, of.depth), dtype=torch.int32)
     slope = x.new_empty((rows if slopes else 0, of.depth), dtype=torch.float32)
     keys = x.new_empty(rows if slopes else 0, dtype=torch.int32)
-    dx = torch.empty_like(x) if features else x.new_empty(0)
+    dx = torch.empty_like(x, dtype=_slope_dtype(x)) if features else x.new_empty(0)
     order = keys.new_empty(0)
     if rows > 0:
         tables = (target, of.places, of.lengths, of.ranks, of.above, steps, keys if slopes else None)
@@ -147,14 +152,15 @@ def _sorted(keys: Tensor) -> Tensor:
 def add_losses(losses: Tensor, target: Tensor, ignored: int, reduction: str, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """The mean or the sum of the rows' losses, and the share of each: float32 on the device."""
     total, share = losses.new_empty((), dtype=dtype), losses.new_empty(())
-    launcher = _launcher("add_losses", None, 4, IS_MEAN=reduction == "mean", BLOCK=1024)
+    what = path.MEAN if reduction == "mean" else path.SUM
+    launcher = _launcher("add_losses", None, 8, WHAT=what, BLOCK=4096)
     launcher(1, (losses, target, total, share), (len(losses), ignored))
     return total, share
 
 
 def weight_gradient(
-    x: Tensor, slopes: Tensor, steps: Tensor, order: Tensor, gradient: Tensor, share: Tensor | None, like: Tensor,
-    of: Wide,
+    x: Tensor, slopes: Tensor, steps: Tensor, order: Tensor, gradient: Tensor, like: Tensor, of: Wide,
+    share: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The gradient of weights like these, and that of a bias; ``gradient`` is of all losses, or of their sum."""
     if len(x) == 0:
@@ -166,8 +172,8 @@ def weight_gradient(
 
 
 def sparse_gradient(
-    x: Tensor, slopes: Tensor, steps: Tensor, order: Tensor, gradient: Tensor, share: Tensor | None, like: Tensor,
-    of: Wide,
+    x: Tensor, slopes: Tensor, steps: Tensor, order: Tensor, gradient: Tensor, like: Tensor, of: Wide,
+    share: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The same as sparse tensors of the nodes that were passed. The host waits to learn how many these are."""
     runs = _Runs(x, slopes, steps, order, gradient, share, None, of)
@@ -226,9 +232,9 @@ class _Runs:
         launcher(programs * -(-width // block), tensors, (rows, self.chunks, nodes))
 
 
-def scale_rows(x: Tensor, gradient: Tensor, share: Tensor | None) -> Tensor:
+def scale_rows(x: Tensor, gradient: Tensor, share: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Every row times its loss's gradient."""
-    out = torch.empty_like(x)
+    out = torch.empty_like(x, dtype=dtype)
     if len(x) > 0:
         block = _block(x.shape[1], 2048)
         launcher = _launcher("scale_rows", None, 4, WIDTH=x.shape[1], BLOCK=block)
@@ -269,7 +275,7 @@ def _fake_loss(
         x.new_empty((rows if slopes else 0, depth), dtype=torch.float32),
         x.new_empty((rows, depth), dtype=torch.int32),
         x.new_empty(rows if slopes else 0, dtype=torch.int32),
-        torch.empty_like(x) if features else x.new_empty(0),
+        torch.empty_like(x, dtype=_slope_dtype(x)) if features else x.new_empty(0),
     )
 
 
@@ -278,7 +284,7 @@ _library.define(
     f"{WIDE}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 _library.define(
-    "wide_gradient(Tensor x, Tensor slopes, Tensor steps, Tensor order, Tensor gradient, Tensor? share, Tensor like, "
+    "wide_gradient(Tensor x, Tensor slopes, Tensor steps, Tensor order, Tensor gradient, Tensor like, "
     f"{WIDE}) -> (Tensor, Tensor)"
 )
 _library.define(f"wide_sample(Tensor x, Tensor weight, Tensor? bias, Tensor seed, {WIDE}) -> Tensor")
@@ -313,8 +319,9 @@ def _backward(ctx: Any, gradient: Tensor, *rest: Tensor) -> tuple[Any, ...]:
     (x, weight, bias, _, _, _, features, *of), (slopes, steps, order, dx) = _kept(ctx)
     d_weight = d_bias = None
     if any(ctx.needs_input_grad[1:3]):
-        d_weight, d_bias = torch.ops.catnat.wide_gradient(x, slopes, steps, order, gradient, None, weight, *of)
-    dx = (dx * gradient[:, None]).to(x.dtype) if features else None
+        d_weight, d_bias = torch.ops.catnat.wide_gradient(x, slopes, steps, order, gradient, weight, *of)
+    # 0 stays 0, though a mean of nothing has an endless gradient
+    dx = torch.where(dx == 0, 0.0, dx * gradient[:, None]).to(x.dtype) if features else None
     return dx, d_weight, None if bias is None else d_bias, *[None] * (4 + N)
 
 
@@ -341,6 +348,7 @@ def path_loss(
     if learns and not is_compiling():
         found = _Loss.apply(x, weight, bias, target, ignored, of, sparse, reduction, dtype, plain)
         return found
+    assert reduction == "none" or not is_compiling()
     given = x, weight, bias, target, ignored, learns, learns and x.requires_grad
     found = torch.ops.catnat.wide_loss(*given, *of)[0] if is_compiling() else loss(*given, of)[0]
     return found if reduction == "none" else add_losses(found, target, ignored, reduction, dtype)[0]
@@ -371,6 +379,6 @@ class _Loss(torch.autograd.Function):
             sums: tuple[Tensor | None, ...] = (None, None)
             if any(ctx.needs_input_grad[1:3]):
                 add_up = sparse_gradient if sparse else weight_gradient
-                sums = add_up(x, slopes, steps, order, gradient, share, weight, of)
-            found = [scale_rows(dx, gradient, share) if ctx.needs_input_grad[0] else None, *sums]
+                sums = add_up(x, slopes, steps, order, gradient, weight, of, share)
+            found = [scale_rows(dx, gradient, share, x.dtype) if ctx.needs_input_grad[0] else None, *sums]
         return *found[: len(inputs)], *[None] * (10 - len(inputs))

@@ -35,6 +35,7 @@ RIVAL = "torch Linear + cross_entropy"
 CAPTURED = ("catnat, one path", "catnat, one path, Huffman tree", RIVAL)  # by CUDA graphs too; the host of others waits
 MAX_TOGETHER = 1 << 31  # weights
 MAX_CAPTURED = 40_000  # MiB; a graph has memory of its own
+NO_ROOM = "out of memory"
 SAMPLED = 8192  # classes of a sampled softmax
 
 
@@ -172,10 +173,10 @@ def captured(run: Run) -> Run:
 
 
 def measure(
-    part: str, what: str, size: tuple[int, int, int], device: torch.device, rounds: int, seconds: float
+    part: str, what: str, names: list[str], size: tuple[int, int, int], device: torch.device, **timing: Any
 ) -> list[Row]:
     """The rows of one size."""
-    makers, names = (CONTENDERS, PARTS[part].names()) if what == "loss" else (DRAWING, list(DRAWING))
+    makers = CONTENDERS if what == "loss" else DRAWING
     cuda = device.type == "cuda"
     wait = (lambda result: torch.cuda.synchronize()) if cuda else (lambda result: None)
     memory: dict[str, tuple[float, float]] = {}
@@ -193,15 +194,16 @@ def measure(
             runs[name, "calls"] = run
             if PARTS[part].graphs and cuda and name in CAPTURED and memory[name][0] < MAX_CAPTURED:
                 runs[name, "graph"] = captured(run)
-        except (torch.OutOfMemoryError, RuntimeError, ImportError) as error:
-            print(f"{what} {name} {size}: {str(error).splitlines()[0][:90]}", flush=True)
-            rows.append((part, what, name, *size, "", "", "", "", "does not run"))
+        except torch.OutOfMemoryError:
+            rows.append((part, what, name, *size, "", "", "", "", NO_ROOM))
+        except ImportError:
+            rows.append((part, what, name, *size, "", "", "", "", "not installed"))
         if runs and (alone or name == names[-1]):
             try:
-                times = interleave(runs, rounds=rounds, seconds=seconds, wait=wait)  # type: ignore[arg-type]
+                times = interleave(runs, wait=wait, **timing)  # type: ignore[arg-type]
                 found |= {key: median(values) for key, values in times.items()}
             except torch.OutOfMemoryError:  # a first call had room, the next one finds it in pieces
-                rows += [(part, what, each, *size, "", "", "", "", "does not run") for each, _ in runs]
+                rows += [(part, what, each, *size, "", "", "", "", NO_ROOM) for each, timed in runs if timed == "calls"]
             runs, run = {}, None
             if cuda:
                 torch.cuda.empty_cache()
@@ -251,16 +253,20 @@ def main() -> None:
     if output and (output / "wide.csv").exists():
         with (output / "wide.csv").open(newline="") as file:
             rows = [tuple(row) for row in csv.reader(file)][1:]
-    done = {tuple(map(str, (*row[:2], *row[3:6]))) for row in rows}
+    done = {tuple(map(str, row[:6])) for row in rows}
     for part in arguments.parts:
         chosen = PARTS[part]
         sizes = [("loss", (r, w, k)) for w in chosen.widths for k in chosen.classes for r in chosen.rows]
         if part not in ("over K", "grid"):
             sizes += [("sample", (r, chosen.widths[0], chosen.classes[0])) for r in BATCHES]
         for what, size in sizes:
-            if tuple(map(str, (part, what, *size))) in done:
+            names = chosen.names() if what == "loss" else list(DRAWING)
+            missing = [name for name in names if tuple(map(str, (part, what, name, *size))) not in done]
+            if not missing:
                 continue
-            found = measure(part, what, size, device, arguments.rounds, arguments.seconds)
+            timed = [name for name in names if name in missing or name == RIVAL]
+            found = measure(part, what, timed, size, device, rounds=arguments.rounds, seconds=arguments.seconds)
+            found = [row for row in found if row[2] in missing]
             rows += found
             for row in found:
                 print("{:7} {:6} {:34} {:>5} {:>5} {:>8} {:>10} {:>8} {:>9} {:>9} {}".format(*row), flush=True)

@@ -283,15 +283,22 @@ def words(task: str) -> str:
     """Every head of a language model over many classes, the best first."""
     rows = rows_of(RESULTS / "words" / task / "values.csv")
     lines = []
-    for head in dict.fromkeys(row["head"] for row in rows):
+    heads = dict.fromkeys(row["head"] for row in rows)
+    # seeds differ, so a mean is over those that all heads have
+    final = [{row["seed"] for row in rows if (row["head"], row["stage"]) == (head, "final")} for head in heads]
+    shared = set.intersection(*final)
+    for head in heads:
         own = [row for row in rows if row["head"] == head]
         best = min((row for row in own if row["stage"] == "coarse"), key=lambda row: float(row["validation"]))
-        tests = [float(row["test"]) for row in own if row["stage"] == "final"]
-        test = f"{sum(tests) / len(tests):.3f} ({len(tests)})" if tests else ""
+        tests = [float(row["test"]) for row in own if row["stage"] == "final" and row["seed"] in shared]
+        test = f"{sum(tests) / len(tests):.3f}" if tests else ""
         step = [f"{float(best['ms']):.1f}", f"{float(best['MiB']):,.0f}"]
         lines.append([head, best["rate"], f"{float(best['validation']):.3f}", test, *step])
-    head = ["head", "best rate", "validation, one seed", "test (seeds)", "ms per step", "peak MiB"]
-    return grid(head, sorted(lines, key=lambda line: line[2]))
+    test = f"test, {len(shared)} seed{'s' * (len(shared) != 1)}"
+    return grid(
+        ["head", "best rate", "validation, one seed", test, "ms per step", "peak MiB"],
+        sorted(lines, key=lambda line: line[2]),
+    )
 
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -30,7 +30,7 @@ from catnat_lab.report.figures import (
     style,
 )
 from catnat_lab.report.page import PageFigure, Report, paper_rows, printed, write_pages
-from catnat_lab.report.table import Cell, Column, Table
+from catnat_lab.report.table import Cell, Column, Key, Table
 from catnat_lab.stats import best_in_pairs
 from catnat_lab.studies import Study
 
@@ -75,14 +75,16 @@ def is_papers(settings: dict[str, Any]) -> bool:
     return all(settings[key] == paper[key] for key in ("communities", "pairs", "epochs", "batch", "graphs"))
 
 
-def tables_of(results: Results) -> list[Table]:
-    rows = paper_rows("gsl.csv") if is_papers(results.settings) else []
-    paper = {
+def paper_of() -> dict[Key, tuple[float, float, bool]]:
+    return {
         (f"{float(row['theta_star']):g}", row["head"], c.key): printed(row, f"{c.key.removesuffix('_paper')}_")
-        for row in rows
+        for row in paper_rows("gsl.csv")
         for c in COLUMNS
     }
-    cells = {}
+
+
+def tables_of(results: Results) -> list[Table]:
+    paper, cells = paper_of() if is_papers(results.settings) else {}, {}
     for theta, head in results.trials:
         final = [trial.metrics for trial in results.stage((theta, head), "final", OPTIMAL)]
         for column in COLUMNS:

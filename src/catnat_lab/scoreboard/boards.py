@@ -14,7 +14,7 @@ from statistics import fmean
 
 from catnat_lab.errors import UserError
 from catnat_lab.gsl import presets as graphs
-from catnat_lab.gsl.report import COLUMNS
+from catnat_lab.gsl import report as gsl
 from catnat_lab.heads import PAPER_HEADS
 from catnat_lab.report.page import paper_rows, printed
 from catnat_lab.report.table import ALPHA, BASELINE, Cell, Column, Judgement, Key, Table, judge
@@ -27,6 +27,8 @@ from catnat_lab.vae.presets import PAPER, PAPER_CELLS
 HEADS = (*PAPER_HEADS, "catnat")  # the last is the library's default
 FALLING = 0.2  # nats in the last tenth of training: a mean that falls by more is not at its end
 Row = dict[str, str]
+Points = dict[Key, dict[int, list[float]]]  # by place and step, a value for every seed; a final value's step is 0
+Paper = Mapping[Key, tuple[float, float, bool]]
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,8 @@ class Board:
     def mark(self, key: Key) -> str:
         """What `page.CELL_RULE` says; the baseline has no mark."""
         found, theirs = self.judgement.against.get(key), self.paper_gap(key)
-        if key[1] == BASELINE:
-            return ""
         if found is None:
-            return "not run"
+            return "" if key[1] == BASELINE else "not run"
         if found.p >= ALPHA:
             return "tied"
         if theirs is None:
@@ -60,17 +60,14 @@ class Board:
 
     def paper_gap(self, key: Key) -> tuple[float, float] | None:
         """The paper's mean minus its softmax's, and p by Welch's test of what it prints, not corrected."""
-        ours, base = (self.table.paper_summary(cell) for cell in self._beside(key))
+        ours, base = (self.table.paper_summary(self.table.cells[one]) for one in _beside(key))
         return None if ours is None or base is None else (ours.mean - base.mean, welch_from_summaries(ours, base))
 
     def is_short(self, key: Key) -> bool:
         """Whether it, or softmax beside it, was trained for less than in the paper, or with fewer seeds."""
-        seeds = min(len(cell.values) for cell in self._beside(key))
-        lengths = [self.lengths.get((key[0], line, key[2]), self.paper_length) for line in (key[1], BASELINE)]
-        return 0 < seeds < self.table.paper_count or min(lengths) < self.paper_length
-
-    def _beside(self, key: Key) -> tuple[Cell, Cell]:
-        return self.table.cells[key], self.table.cells[key[0], BASELINE, key[2]]
+        seeds = min(len(self.table.cells[one].values) for one in _beside(key))
+        length = min(self.lengths.get(one, self.paper_length) for one in _beside(key))
+        return 0 < seeds < self.table.paper_count or length < self.paper_length
 
     @property
     def told(self) -> str:
@@ -87,9 +84,13 @@ class Board:
         return ", ".join(told)
 
 
+def _beside(key: Key) -> tuple[Key, Key]:
+    return key, (key[0], BASELINE, key[2])
+
+
 def _range(numbers: Iterable[int]) -> str:
-    every = sorted(set(numbers))
-    return " to ".join(f"{number:,}" for number in dict.fromkeys((every[0], every[-1])))
+    every = sorted(numbers)
+    return " to ".join(dict.fromkeys(f"{number:,}" for number in (every[0], every[-1])))
 
 
 def read(results: Path) -> dict[str, Board]:
@@ -106,96 +107,74 @@ def read(results: Path) -> dict[str, Board]:
 
 
 def _graphs(folder: Path, name: str) -> Board:
-    def entries(row: Row) -> list[tuple[Key, str]]:
-        return [((row["theta_star"], row["head"], c.key), row[c.key]) for c in COLUMNS]
+    def entries(row: Row) -> dict[Key, str]:
+        return {(row["theta_star"], row["head"], column.key): row[column.key] for column in gsl.COLUMNS}
 
-    paper = {
-        (f"{float(row['theta_star']):g}", row["head"], c.key): printed(row, f"{c.key.removesuffix('_paper')}_")
-        for row in paper_rows("gsl.csv")
-        for c in COLUMNS
-    }
-    values, lengths, plan = _values(folder, entries), {}, graphs.PAPER
+    plan, title = graphs.PAPER, "Graph structure learning, by θ*: lower is better"
+    groups, values = tuple(f"{theta:g}" for theta in plan.thetas), _read(folder / "values.csv", entries)
+    table, lengths = _table(title, "θ*", groups, gsl.COLUMNS, values, gsl.paper_of(), plan.seeds), {}
     if values:  # it has no curves.csv: the command says how long
         command = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))["command"]
-        given = {key: found[1] for key in ("preset", "epochs") if (found := re.search(rf"--{key} (\S+)", command))}
+        given = dict(re.findall(r"--(preset|epochs) (\S+)", command))
         lengths = dict.fromkeys(values, int(given.get("epochs") or graphs.preset(given.get("preset", "quick")).epochs))
-    groups = tuple(f"{theta:g}" for theta in plan.thetas)
-    table = _table(
-        "Graph structure learning, by θ*: lower is better", "θ*", groups, COLUMNS, _cells(values, paper), plan.seeds
-    )
     return Board(name, table, lengths, {}, plan.epochs, "epochs")
 
 
 def _autoencoders(folder: Path, name: str) -> Board:
     measure, told, lower = vae.MEASURES[name][0]
 
-    def place(row: Row) -> Key:
-        return row["data"], row["head"], f"{row['variables']}x{row['classes']}"
+    def entries(row: Row) -> dict[Key, str]:
+        size = f"{row['variables']}x{row['classes']}"
+        return {(row["data"], row["head"], size): row[measure if measure in row else "minus_elbo_validation"]}
 
-    paper = {(data, head, cell): found for (data, cell, head), found in vae.paper_of(name).items()}
-    values = _values(folder, lambda row: [(place(row), row[measure])])
+    paper = {(data, head, size): found for (data, size, head), found in vae.paper_of(name).items()}
     columns = tuple(Column(size, size.replace("x", "×"), 1, lower) for size in PAPER_CELLS)
     title = f"{vae.NAMES[name]}: {told.split(',')[0]}, {'lower' if lower else 'higher'} is better"
-    table = _table(title, "digits", PAPER[name].data, columns, _cells(values, paper), vae.PAPER_SEEDS)
-    curves = {k: v for k, v in _curves(folder, place, "minus_elbo_validation").items() if k in table.cells}
-    falls = {
-        key: fmean(points[start]) - fmean(points[last])
-        for key, points in curves.items()
-        if (start := round(0.9 * (last := max(points)))) in points
-    }
-    length = PAPER["mlp"].steps if name == "mlp" else 0
-    return Board(name, table, {key: max(points) for key, points in curves.items()}, falls, length)
+    values, curves = (_read(folder / file, entries) for file in ("values.csv", "curves.csv"))
+    table = _table(title, "digits", PAPER[name].data, columns, values, paper, vae.PAPER_SEEDS)
+    lengths = {key: max(points) for key, points in curves.items() if key in table.cells}
+    starts = {key: round(0.9 * last) for key, last in lengths.items()}
+    known = [key for key, start in starts.items() if start in curves[key]]
+    falls = {key: fmean(curves[key][starts[key]]) - fmean(curves[key][lengths[key]]) for key in known}
+    return Board(name, table, lengths, falls, PAPER["mlp"].steps if name == "mlp" else 0)
 
 
 def _games(folder: Path, name: str) -> Board:
     """PPO's on Atari, the paper's; on MinAtar there are ours alone."""
 
-    def place(row: Row) -> Key:
-        return row["game"], row["head"], "score"
+    def entries(row: Row) -> dict[Key, str]:
+        return {(row["game"], row["head"], "score"): row["score"]}
 
     rows = paper_rows("rl.csv") if name == "atari" else []
     paper = {(row["game"], row["head"], "score"): printed(row) for row in rows}
-    values = _values(folder, lambda row: [(place(row), row["score"])] if row.get("rank", "0") in ("", "0") else [])
     games = tuple(dict.fromkeys(row["game"] for row in rows)) or MINATAR
     title, digits = ("PPO on Atari: score", 0) if rows else ("PPO on MinAtar, not in the paper: score", 1)
+    values, curves = (_read(folder / file, entries) for file in ("values.csv", "curves.csv"))
     columns = (Column("score", "score", digits, lower_is_better=False),)
-    table = _table(title, "game", games, columns, _cells(values, paper), PAPER_SEEDS if rows else 0)
-    lengths = {key: max(points) for key, points in _curves(folder, place, "score").items() if key in table.cells}
+    table = _table(title, "game", games, columns, values, paper, PAPER_SEEDS if rows else 0)
+    lengths = {key: max(points) for key, points in curves.items() if key in table.cells}
     return Board(name, table, lengths, {}, PAPER_STEPS if rows else 0)
 
 
+def _read(path: Path, entries: Callable[[Row], dict[Key, str]]) -> Points:
+    """Of the final runs, the values of all seeds; one that is missing counts as that of a run that diverged."""
+    found: Points = {}
+    for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines()) if path.exists() else ():
+        if row.get("stage", "final") == "final" and row.get("rank", "0") in ("", "0"):  # the search's best
+            for key, value in entries(row).items():
+                found.setdefault(key, {}).setdefault(int(row.get("step", 0)), []).append(float(value or "nan"))
+    return found
+
+
 def _table(
-    title: str, by: str, groups: tuple[str, ...], columns: tuple[Column, ...], cells: dict[Key, Cell], count: int
+    title: str, by: str, groups: tuple[str, ...], columns: tuple[Column, ...], values: Points, paper: Paper, count: int
 ) -> Table:
     """Of the paper's shape, with all its cells, and the default's; heads of our own are left out."""
-    lines = tuple(head for head in HEADS if head in {BASELINE, *HEADS[-2:], *(line for _, line, _ in cells)})
-    every = {(g, line, c.key): cells.get((g, line, c.key), Cell()) for g in groups for line in lines for c in columns}
-    return Table(title, title, by, groups, lines, columns, every, paper_count=count)
-
-
-def _cells(values: dict[Key, list[float]], paper: Mapping[Key, tuple[float, float, bool]]) -> dict[Key, Cell]:
-    return {key: Cell(tuple(values.get(key, ())), *paper.get(key, ())) for key in {*values, *paper}}
-
-
-def _values(folder: Path, entries: Callable[[Row], list[tuple[Key, str]]]) -> dict[Key, list[float]]:
-    """Of the final runs; a value that is missing counts as that of a run that diverged."""
-    found: dict[Key, list[float]] = {}
-    for row in _rows(folder / "values.csv"):
-        for key, value in entries(row) if row["stage"] == "final" else []:
-            found.setdefault(key, []).append(float(value or "nan"))
-    return found
-
-
-def _curves(folder: Path, place: Callable[[Row], Key], measure: str) -> dict[Key, dict[int, list[float]]]:
-    """By place and step, the measure of every seed."""
-    found: dict[Key, dict[int, list[float]]] = {}
-    for row in _rows(folder / "curves.csv"):
-        found.setdefault(place(row), {}).setdefault(int(row["step"]), []).append(float(row[measure] or "nan"))
-    return found
-
-
-def _rows(path: Path) -> list[Row]:
-    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines())) if path.exists() else []
+    known = {BASELINE, *HEADS[-2:], *(line for _, line, _ in (*values, *paper))}
+    lines = tuple(head for head in HEADS if head in known)
+    keys = [(group, line, column.key) for group in groups for line in lines for column in columns]
+    cells = {key: Cell(tuple(values.get(key, {}).get(0, ())), *paper.get(key, ())) for key in keys}
+    return Table(title, title, by, groups, lines, columns, cells, paper_count=count)
 
 
 # By name, the folder under results/ and what reads it.

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -47,42 +46,43 @@ def verdict(better: int, ahead: int, behind: int, run: int, total: int) -> str:
     return CONFIRMED if 10 * better >= 9 * run and 2 * ahead > run and not behind else OPEN
 
 
-def _counted(boards: Boards, names: str, heads: str, rivals: str, only: str, ours: bool) -> Finding:
-    pairs, signs, total = {}, {}, 0
-    for name, head, rival in itertools.product(names.split(), heads.split(), rivals.split()):
-        board = boards[name]
-        for group, column in board.table.contests:
-            keys = [(group, line, column.key) for line in (head, rival)]
-            cells = [board.table.cells[key] for key in keys if key in board.table.cells]
-            if len(cells) < 2 or not any(column.key.startswith(start) for start in only.split() or [""]):
-                continue
-            total += ours or all(cell.paper_mean is not None for cell in cells)
-            if all(cell.summary is not None for cell in cells) and not any(map(board.is_short, keys)):
-                place = (name, *keys)
-                pairs[place], signs[place] = (cells[0].values, cells[1].values), -1 if column.lower_is_better else 1
-    found = {place: (signs[place] * each.difference, each.p) for place, each in compare_all(pairs).items()}
-    better, run = sum(gain > 0 for gain, _ in found.values()), len(found)
-    ahead, behind = (sum(sign * gain > 0 and p < ALPHA for gain, p in found.values()) for sign in (1, -1))
-    told = [f"better mean in {better}, ahead in {ahead}, behind in {behind} of {run} comparisons"] if run else []
-    told += [f"{total - run} of {total} not run, or for less than in the paper"] if run < total else []
-    return Finding(verdict(better, ahead, behind, run, total), "; ".join(told))
-
-
 def better(names: str, heads: str, rivals: str, only: str = "", *, ours: bool = False) -> Callable[[Boards], Finding]:
     """Heads against rivals in all cells that the paper has, with ``ours`` in all; ``only``: how their columns start."""
-    return partial(_counted, names=names, heads=heads, rivals=rivals, only=only, ours=ours)
+
+    def judged(boards: Boards) -> Finding:
+        pairs, total = {}, 0
+        for name, head, rival in itertools.product(names.split(), heads.split(), rivals.split()):
+            board = boards[name]
+            for group, column in board.table.contests:
+                keys = [(group, line, column.key) for line in (head, rival)]
+                cells = [board.table.cells[key] for key in keys if key in board.table.cells]
+                if len(cells) < 2 or not column.key.startswith(tuple(only.split()) or ""):
+                    continue
+                total += ours or all(cell.paper_mean is not None for cell in cells)
+                if all(cell.summary for cell in cells) and not any(map(board.is_short, keys)):
+                    pair = cells[0].values, cells[1].values
+                    pairs[name, *keys] = pair[::-1] if column.lower_is_better else pair  # so that more is better
+        found, run = compare_all(pairs).values(), len(pairs)
+        gains, sure = [each.difference > 0 for each in found], [each.difference > 0 for each in found if each.p < ALPHA]
+        counts = sum(gains), sum(sure), len(sure) - sum(sure)
+        told = (
+            ["better mean in {}, ahead in {}, behind in {}".format(*counts) + f" of {run} comparisons"] if run else []
+        )
+        told += [f"{total - run} of {total} not run, or for less than in the paper"] if run < total else []
+        return Finding(verdict(*counts, run, total), "; ".join(told))
+
+    return judged
 
 
 def level(boards: Boards) -> Finding:
     """A paired test over the cells: seeds of a cell share first weights, and cells are what one would generalise to."""
-    table, means = boards["adam"].table, []
-    for group, column in table.contests:
-        natural, sigmoid = (table.cells[group, head, column.key].summary for head in (NATURAL, SIGMOID))
-        if natural is not None and sigmoid is not None:
-            means.append((natural.mean, sigmoid.mean))
-    if 2 * len(means) < len(list(table.contests)):
-        return Finding(UNTESTED, f"{len(means)} cells run")
-    gaps = [natural - sigmoid for natural, sigmoid in means]
+    cells = boards["adam"].table.cells
+    pairs = [
+        (cells[g, NATURAL, c.key].summary, cells[g, SIGMOID, c.key].summary) for g, c in boards["adam"].table.contests
+    ]
+    gaps = [natural.mean - sigmoid.mean for natural, sigmoid in pairs if natural and sigmoid]
+    if 2 * len(gaps) < len(pairs):
+        return Finding(UNTESTED, f"{len(gaps)} cells run")
     p, gap, lower = paired(gaps, [0.0] * len(gaps)), summarize(gaps).mean, sum(gap < 0 for gap in gaps)
     mark = CONTRADICTED if p < ALPHA and gap > 0 else CONFIRMED if p >= ALPHA and 2 * lower > len(gaps) else OPEN
     return Finding(

@@ -28,6 +28,7 @@ CELL_RULE = (
 )
 WIDTH, BOX, ROW, LABEL, GAP, HEAD = 1270, 58, 27, 92, 14, 46  # pixels
 FAINT = "#5a5b5e"
+MIDDLE = {"text_anchor": "middle"}
 
 
 def write_scoreboard(results: Path, output: Path) -> Path:
@@ -39,15 +40,16 @@ def write_scoreboard(results: Path, output: Path) -> Path:
 
 def _records(board: Board) -> Iterator[dict[str, object]]:
     for key, cell in board.table.cells.items():
-        ours, gap = cell.summary, board.paper_gap(key) if key[1] != BASELINE else None
-        against = board.judgement.against.get(key)
-        found: dict[str, object] = {"table": board.name, "group": key[0], "column": key[2], "head": key[1]}
-        found |= {"ours": ours and ours.mean, "ours_std": ours and ours.std}
-        found |= {"paper": cell.paper_mean, "paper_std": cell.paper_std}
-        found |= {"difference": against and against.difference, "p": against and f"{against.p:.3g}"}
-        found |= {"paper_difference": gap and gap[0], "paper_p": gap and f"{gap[1]:.3g}", "mark": board.mark(key)}
-        found |= {"seeds": len(cell.values), "paper_seeds": board.table.paper_count or None}
-        found |= {board.unit: board.lengths.get(key), f"paper_{board.unit}": board.paper_length or None}
+        ours, against = cell.summary, board.judgement.against.get(key)
+        gap = board.paper_gap(key) if key[1] != BASELINE else None
+        found = {"table": board.name, "group": key[0], "column": key[2], "head": key[1]} | {
+            "ours": ours and ours.mean, "ours_std": ours and ours.std,
+            "paper": cell.paper_mean, "paper_std": cell.paper_std,
+            "difference": against and against.difference, "p": against and f"{against.p:.3g}",
+            "paper_difference": gap and gap[0], "paper_p": gap and f"{gap[1]:.3g}", "mark": board.mark(key),
+            "seeds": len(cell.values), "paper_seeds": board.table.paper_count or None,
+            board.unit: board.lengths.get(key), f"paper_{board.unit}": board.paper_length or None,
+        }  # fmt: skip
         yield {name: "" if value is None else value for name, value in found.items()}
 
 
@@ -86,7 +88,17 @@ def markdown(boards: Mapping[str, Board]) -> str:
 
 def picture(boards: Mapping[str, Board]) -> str:
     """All boards as rows of boxes, side by side where they fit."""
-    drawn: list[str] = []
+    drawn = [_text(GAP, 22, "Ours above, the paper's below", 13, font_weight=700)]
+    for place, (mark, (sign, colour)) in enumerate(MARKS.items()):
+        drawn += [
+            _box(270 + 86 * place, 9, 80, 18, colour),
+            _text(310 + 86 * place, 22, f"{sign} {mark}", 10, **MIDDLE),
+        ]
+    drawn += [
+        _box(786, 9, 196, 18, dashed=True),
+        _text(884, 22, "shorter or fewer seeds than the paper's", 9, **MIDDLE),
+    ]
+    drawn.append(_text(996, 22, "italic: not significant in the paper itself", 10, font_style="italic"))
     x, y, tallest = GAP, GAP + ROW, 0
     for board in boards.values():
         width = LABEL + BOX * len(list(board.table.contests))
@@ -94,16 +106,10 @@ def picture(boards: Mapping[str, Board]) -> str:
             x, y, tallest = GAP, y + tallest + GAP, 0
         drawn += _board(board, x, y)
         x, tallest = x + width + GAP, max(tallest, HEAD + ROW * len(board.table.lines))
-    height = y + tallest + GAP
-    drawn.append(_text(GAP, 22, "Ours above, the paper's below", 13, font_weight=700))
-    for place, (mark, (sign, colour)) in enumerate(MARKS.items()):
-        left = 270 + 86 * place
-        drawn += [_box(left, 9, 80, 18, colour), _text(left + 40, 22, f"{sign} {mark}", 10, text_anchor="middle")]
-    drawn.append(_box(786, 9, 196, 18, "#ffffff", dashed=True))
-    drawn.append(_text(884, 22, "shorter or fewer seeds than the paper's", 9, text_anchor="middle"))
-    drawn.append(_text(996, 22, "italic: not significant in the paper itself", 10, font_style="italic"))
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif">'
-    return "\n".join([head, f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>', *drawn, "</svg>"]) + "\n"
+    size = f'width="{WIDTH}" height="{y + tallest + GAP}"'
+    view = f'viewBox="0 0 {WIDTH} {y + tallest + GAP}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {view} font-family="sans-serif">'
+    return "\n".join([head, f'<rect {size} fill="#ffffff"/>', *drawn, "</svg>\n"])
 
 
 def _board(board: Board, x: int, y: int) -> Iterator[str]:
@@ -115,13 +121,12 @@ def _board(board: Board, x: int, y: int) -> Iterator[str]:
     yield _text(x, y + 20, board.told, 9, fill=FAINT)
     before = ""
     for place, (group, column) in enumerate(contests):
-        left, above, below = x + LABEL + BOX * place, f"{table.group_name} {group}", column.heading
-        if by_column:
-            above, below = below, group
+        left, headings = x + LABEL + BOX * place, (f"{table.group_name} {group}", column.heading)
+        above, below = (column.heading, group) if by_column else headings
         if above != before:
             yield _text(left + 2, y + 31, above, 9, font_weight=700)
         before = above
-        yield _text(left + BOX // 2, y + 42, below, 9, text_anchor="middle")
+        yield _text(left + BOX // 2, y + 42, below, 9, **MIDDLE)
         for row, line in enumerate(table.lines):
             yield _cell(board, (group, line, column.key), column.digits, left, y + HEAD + ROW * row)
     for row, line in enumerate(table.lines):
@@ -134,20 +139,17 @@ def _cell(board: Board, key: Key, digits: int, x: int, y: int) -> str:
     sign, colour = MARKS.get(mark, ("", "#ffffff"))
     told = f"{', '.join(key)}: {mark or 'the baseline'}, {len(cell.values)} seeds"
     told += f"; against softmax {against.difference:+.3g}, p = {against.p:.2g}" if against else ""
-    drawn = [_box(x, y, BOX - 2, ROW - 2, colour, dashed=bool(cell.values) and board.is_short(key))]
+    drawn = _box(x, y, BOX - 2, ROW - 2, colour, dashed=bool(cell.values) and board.is_short(key))
     if cell.summary is not None:
-        drawn.append(
-            _text(middle, y + 11, f"{cell.summary.mean:.{digits}f}", 10, font_weight=600, text_anchor="middle")
-        )
-        drawn.append(_text(x + 3, y + 11, sign, 9))
+        drawn += _text(middle, y + 11, f"{cell.summary.mean:.{digits}f}", 10, font_weight=600, **MIDDLE)
+        drawn += _text(x + 3, y + 11, sign, 9)
     if cell.paper_mean is not None:
         style = "italic" if gap and gap[1] >= ALPHA and key[1] != BASELINE else "normal"
-        look = {"text_anchor": "middle", "fill": FAINT, "font_style": style}
-        drawn.append(_text(middle, y + 21, f"{cell.paper_mean:.{digits}f}", 9, **look))
-    return f"<g><title>{escape(told)}</title>{''.join(drawn)}</g>"
+        drawn += _text(middle, y + 21, f"{cell.paper_mean:.{digits}f}", 9, **MIDDLE, fill=FAINT, font_style=style)
+    return f"<g><title>{escape(told)}</title>{drawn}</g>"
 
 
-def _box(x: int, y: int, width: int, height: int, fill: str, *, dashed: bool = False) -> str:
+def _box(x: int, y: int, width: int, height: int, fill: str = "#ffffff", *, dashed: bool = False) -> str:
     edge = 'stroke="#1a1b1e" stroke-dasharray="3 2"' if dashed else 'stroke="#c9c9cc"'
     return f'<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="{fill}" {edge}/>'
 

@@ -46,7 +46,6 @@ BASE = Cell(around(10), 10.0, 0.1)
         (around(12), 11.0, "agree"),
         (around(10.01), 9.0, "tied"),
         (around(12), 9.0, "disagree"),
-        (around(12), 10.0, "disagree"),  # the paper's are equal
         ((), 9.0, "not run"),
         ((8.0,), 9.0, "not run"),
         ((*around(8), float("nan")), 9.0, "not run"),
@@ -58,12 +57,13 @@ def test_the_mark_of_a_cell_of_the_paper(ours, paper, mark, lower):
     assert found.mark(("g", SOFTMAX, "c")) == ""
 
 
+@pytest.mark.parametrize("paper", [(), (10.0, 0.1), (9.95, 0.1), (10.05, 0.1)])
 @pytest.mark.parametrize(
     ("ours", "lower", "mark"),
     [(8, True, "ahead"), (8, False, "behind"), (12, True, "behind"), (12, False, "ahead"), (10.01, True, "tied")],
 )
-def test_the_mark_of_a_cell_that_the_paper_does_not_have(ours, lower, mark):
-    assert board(Cell(around(ours)), BASE, lower=lower).mark(PLACE) == mark
+def test_the_mark_of_a_cell_in_which_the_paper_tells_nothing_apart(ours, lower, mark, paper):
+    assert board(Cell(around(ours), *paper), BASE, lower=lower).mark(PLACE) == mark
 
 
 def test_marks_are_corrected_for_the_size_of_the_table():
@@ -92,7 +92,10 @@ def test_what_is_shorter_than_the_papers():
         ((8, 6, 0, 10, 10), "not confirmed"),  # its mean is the worse one too often
         ((10, 5, 0, 10, 10), "not confirmed"),  # too often not told apart
         ((9, 8, 1, 10, 10), "not confirmed"),
-        ((2, 1, 2, 10, 10), "contradicted"),
+        ((2, 1, 2, 10, 10), "not confirmed"),
+        ((0, 0, 1, 10, 10), "not confirmed"),  # one test alone contradicts nothing
+        ((1, 0, 6, 10, 10), "contradicted"),
+        ((1, 1, 6, 10, 10), "not confirmed"),
         ((5, 5, 0, 5, 10), "confirmed"),
         ((4, 4, 0, 4, 10), "not tested yet"),
         ((0, 0, 0, 0, 0), "not tested yet"),
@@ -119,16 +122,22 @@ def test_a_claim_is_counted_over_its_cells(ours, lower, mark, statistic):
     assert found.mark == "not tested yet" and "2 of 3 not run" in found.statistic
 
 
+@pytest.mark.parametrize("groups", ["g", "gh"])
 @pytest.mark.parametrize(
     ("gaps", "mark"),
-    [((-0.1, 0.1, -0.2), "confirmed"), ((0.1, -0.1, 0.2), "not confirmed"), ((0.5, 0.6, 0.4), "contradicted")],
+    [
+        ((-0.1, 0.1, -0.2), "confirmed"),
+        ((0.1, -0.1, 0.2), "not confirmed"),
+        ((0.1, 1.0, 0.5), "not confirmed"),  # p is 0.2; it would be 0.02 if both groups of a size counted
+        ((0.5, 0.6, 0.4), "contradicted"),
+    ],
 )
-def test_natural_and_sigmoid_are_level_or_not(gaps, mark):
-    names = tuple("abc")
-    cells = {("g", SIGMOID, name): Cell(around(10)) for name in names}
-    cells |= {("g", NATURAL, name): Cell(around(10 + gap)) for name, gap in zip(names, gaps, strict=True)}
-    columns = tuple(Column(name, name, 1) for name in names)
-    table = Table("a table", "score", "group", ("g",), (SIGMOID, NATURAL), columns, cells)
+def test_natural_and_sigmoid_are_level_or_not(gaps, mark, groups):
+    sizes = dict(zip("abc", gaps, strict=True))
+    cells = {(group, SIGMOID, size): Cell(around(10)) for group in groups for size in sizes}
+    cells |= {(group, NATURAL, size): Cell(around(10 + gap)) for group in groups for size, gap in sizes.items()}
+    columns = tuple(Column(size, size, 1) for size in sizes)
+    table = Table("a table", "score", "group", tuple(groups), (SIGMOID, NATURAL), columns, cells)
     assert claims.level({"adam": Board("adam", table, {}, {})}).mark == mark
 
 

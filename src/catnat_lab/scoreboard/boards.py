@@ -53,7 +53,7 @@ class Board:
             return "" if key[1] == BASELINE else "not run"
         if found.p >= ALPHA:
             return "tied"
-        if theirs is None:
+        if theirs is None or theirs[1] >= ALPHA:
             lower = next(column.lower_is_better for column in self.table.columns if column.key == key[2])
             return "ahead" if (found.difference < 0) == lower else "behind"
         return "agree" if found.difference * theirs[0] > 0 else "disagree"

@@ -178,6 +178,9 @@ def test_the_command_trains_resumes_and_reports(folder: Path, capsys: pytest.Cap
     assert seconds == pytest.approx([seconds[0]] * study.POINTS, rel=1e-4)
     assert (folder / "words" / "words.svg").read_text().startswith("<?xml")
     assert main(["report", str(folder / "words")]) == 0 and (folder / "words" / "words.md").read_text() == text
+    assert "2 of 2 final seeds" in text and "So far" not in text
+    assert main([*arguments, "adaptive", "--minutes", "0"]) == 0
+    assert "So far 2 of 3 heads can be compared. The best catnat" in (folder / "words" / "words.md").read_text()
     capsys.readouterr()
     assert main([*arguments, "--steps", "13"]) == 2
     assert "steps was 12, now 13" in capsys.readouterr().err

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from catnat_lab.experiment import Finished, Results
-from catnat_lab.rates import best_rate
 from catnat_lab.report.figures import LOOK, Curve, curve_of, in_panels, label_left
 from catnat_lab.report.page import as_csv, write
 from catnat_lab.report.table import ALPHA, DASH, Table, grid
@@ -47,31 +47,30 @@ class Line:
     def mean(self) -> float:
         return summarize(self.values).mean
 
+    @property
+    def steps(self) -> NDArray[Any]:
+        return np.asarray(self.curve.steps, float)
+
     def seconds_to(self, level: float) -> float:
         """Of training until its mean curve is down there; infinite where it never is."""
-        steps, nats = np.asarray(self.curve.steps, float), np.minimum.accumulate(np.asarray(self.curve.mean, float))
-        if nats[-1] > level:
-            return math.inf
-        return float(np.interp(-level, -nats, steps)) * self.ms / 1000
+        nats = np.minimum.accumulate(np.asarray(self.curve.mean, float))
+        return math.inf if nats[-1] > level else float(np.interp(-level, -nats, self.steps)) * self.ms / 1000
 
 
 def lines_of(results: Results) -> list[Line]:
     """The best first."""
-    settings, clock = results.settings, results.settings["clock"]
+    settings, lines = results.settings, []
     values = {head: results.final((head,), "test") for head in settings["heads"]}
     values = {head: own for head, own in values.items() if len(own) > 1 and all(map(math.isfinite, own))}
-    pairs = {head: (own, values[SOFTMAX]) for head, own in values.items() if head != SOFTMAX and SOFTMAX in values}
-    against = compare_all(pairs)
-    lines = []
+    base = values.get(SOFTMAX)
+    against = compare_all({head: (own, base) for head, own in values.items() if base and head != SOFTMAX})
     for head, own in values.items():
-        rate, curve = (
-            best_rate(results.stage((head,), "coarse")),
-            curve_of(results.stage((head,), "final"), "validation"),
-        )
+        final = results.stage((head,), "final")
+        curve, rate, tried = curve_of(final, "validation"), final[0].config["rate"], settings["rates"]
         assert curve is not None
-        edge = " (edge)" if rate in (min(settings["rates"]), max(settings["rates"])) else ""
-        timed = clock.get(head, {"ms": math.nan, "MiB": math.nan})
-        lines.append(Line(head, f"{rate:g}{edge}", own, curve, against.get(head), timed["ms"], timed["MiB"]))
+        told = f"{rate:g}{' (edge)' if rate in (min(tried), max(tried)) else ''}"
+        timed = settings["clock"].get(head, {"ms": math.nan, "MiB": math.nan})
+        lines.append(Line(head, told, own, curve, against.get(head), timed["ms"], timed["MiB"]))
     return sorted(lines, key=lambda line: line.mean)
 
 
@@ -88,14 +87,11 @@ def write_report(results: Results, folder: Path) -> tuple[Path, tuple[Table, ...
 
 
 def verdict(lines: list[Line]) -> str:
-    found = {line.head: line for line in lines}
-    trees = [line for line in lines if line.head not in RIVALS and not line.head.startswith(SOFTMAX)]
-    if SOFTMAX not in found or not trees:
+    softmax = next((line for line in lines if line.head == SOFTMAX), None)
+    tree = next((line for line in lines if line.head not in RIVALS and not line.head.startswith(SOFTMAX)), None)
+    if softmax is None or tree is None or (gap := tree.against) is None:
         return "Too few runs have ended well to compare a catnat with softmax."
-    softmax, tree = found[SOFTMAX], trees[0]
-    gap = tree.against
-    assert gap is not None
-    sure = f"p = {gap.p:.2g}" if gap.p < ALPHA else f"not told apart, p = {gap.p:.2g}"
+    sure = f"{'' if gap.p < ALPHA else 'not told apart, '}p = {gap.p:.2g}"
     where = "ahead of" if gap.difference < 0 else "behind"
     speed = "" if math.isnan(tree.ms) else f"; a step of training takes {tree.ms / softmax.ms:.2f} of softmax's time"
     return (
@@ -105,10 +101,11 @@ def verdict(lines: list[Line]) -> str:
 
 
 def markdown(lines: list[Line], results: Results) -> Iterator[str]:
-    s = results.settings
+    s, level = results.settings, level_of(lines)
     yield f"# How good is a wide head? {s['task'].capitalize()}, {s['classes']:,} classes"
-    yield verdict(lines)
-    level = level_of(lines)
+    absent = [head for head in s["heads"] if head not in {line.head for line in lines}]
+    so_far = f"So far {len(lines)} of {len(s['heads'])} heads can be compared. " if lines and absent else ""
+    yield so_far + verdict(lines)
     columns = ["head", f"{MEASURE}, test [95%]", "minus softmax [95%]", "p (Welch, Holm)", "best rate", "ms per step"]
     rows = [[*columns, f"seconds to {level:.2f}", "peak MiB"]]
     for line in lines:
@@ -119,31 +116,31 @@ def markdown(lines: list[Line], results: Results) -> Iterator[str]:
         rows.append([line.head, f"{line.mean:.3f} [{low:.3f}, {high:.3f}]", *against, line.rate, *costs])
     if lines:
         yield grid(rows, names=1)
-    absent = [head for head in s["heads"] if head not in {line.head for line in lines}]
     if absent:
         yield f"Not finished, or with a run that diverged: {', '.join(absent)}."
+    counts = sorted({len(line.values) for line in lines}) or [0]
+    seeds = " to ".join(dict.fromkeys(map(str, (counts[0], counts[-1]))))
     tried = ", ".join(f"{rate:g}" for rate in s["rates"])
     yield (
-        f"{s['seeds']} final seeds, {s['steps']:,} steps of {s['batch']} x {s['length']} tokens; {s['layers']} layers "
-        f"of width {s['width']}. All heads of a seed share the network's first weights and the batches. The best rate "
-        f"of {tried} is that with the least validation nats after {s['search_steps']} steps of another seed."
+        f"{seeds} of {s['seeds']} final seeds, {s['steps']:,} steps of {s['batch']} x {s['length']} tokens; "
+        f"{s['layers']} layers of width {s['width']}. All heads of a seed share the network's first weights and the "
+        f"batches; the tests do not pair them, and intervals are over seeds on one text. The best rate of {tried} is "
+        f"that with the least validation nats after {s['search_steps']} steps of another seed."
     )
-    if math.isnan(level):
-        return
-    yield (
-        "A step is timed with network and Adam, alone on its device: the median of interleaved rounds. Seconds are "
-        "that times steps, without judging, and without the new tree of sigmoid-refitted. "
-        f"{level:.2f} is where softmax's validation is after half its steps."
-    )
+    if not math.isnan(level):
+        yield (
+            "A step is timed with network and Adam, alone on its device: the median of interleaved rounds. Seconds are "
+            "that times steps, without judging, and without the new tree of sigmoid-refitted. "
+            f"{level:.2f} is where softmax's validation is after half its steps."
+        )
 
 
 def level_of(lines: list[Line]) -> float:
     """What softmax has reached after half its steps."""
-    softmax = next((line.curve for line in lines if line.head == SOFTMAX), None)
-    if softmax is None:
-        return math.nan
-    steps, nats = np.asarray(softmax.steps, float), np.asarray(softmax.mean, float)
-    return round(float(np.interp(steps[-1] / 2, steps, nats)), 2)
+    for line in lines:
+        if line.head == SOFTMAX:
+            return round(float(np.interp(line.steps[-1] / 2, line.steps, np.asarray(line.curve.mean, float))), 2)
+    return math.nan
 
 
 def _number(value: float, digits: int) -> str:
@@ -173,14 +170,13 @@ def curves_of(results: Results) -> Iterator[dict[str, Any]]:
 def figure(lines: list[Line]) -> Figure:
     """Validation by steps, and by seconds; the band is one standard deviation over seeds."""
     drawn, panels = in_panels(2, height=4.2)
+    late = np.concatenate([np.asarray(line.curve.mean, float)[1:] for line in lines])
     for axes, title in zip(panels, ("training step", "seconds of training, alone on its device"), strict=True):
         for number, line in enumerate(lines):
-            steps = np.asarray(line.curve.steps, float)
-            along = steps if axes is panels[0] else steps * line.ms / 1000
+            along = line.steps if axes is panels[0] else line.steps * line.ms / 1000
             look: dict[str, Any] = {"color": f"C{number % 10}", "linestyle": "-" if number < 10 else "--"}
             axes.plot(along, line.curve.mean, label=line.head, **look)
             axes.fill_between(along, line.curve.low, line.curve.high, color=look["color"], alpha=0.18, linewidth=0)
-        late = np.concatenate([np.asarray(line.curve.mean, float)[1:] for line in lines])
         axes.set(xlabel=title, ylim=(late.min() - 0.05, np.quantile(late, 0.9)))
     if all(line.ms > 0 for line in lines):
         panels[1].set_xscale("log")

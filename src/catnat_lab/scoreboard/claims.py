@@ -68,13 +68,14 @@ def better(names: str, heads: str, rivals: str, only: str = "", *, ours: bool = 
                     pair = cells[0].values, cells[1].values
                     pairs[name, *keys] = pair[::-1] if column.lower_is_better else pair  # so that more is better
         found, run = compare_all(pairs).values(), len(pairs)
-        gains, sure = [each.difference > 0 for each in found], [each.difference > 0 for each in found if each.p < ALPHA]
-        counts = sum(gains), sum(sure), len(sure) - sum(sure)
-        told = (
-            ["better mean in {}, ahead in {}, behind in {}".format(*counts) + f" of {run} comparisons"] if run else []
+        means, sure = (
+            sum(each.difference > 0 for each in found),
+            [each.difference > 0 for each in found if each.p < ALPHA],
         )
+        ahead, behind = sure.count(True), sure.count(False)
+        told = [f"better mean in {means}, ahead in {ahead}, behind in {behind} of {run} comparisons"] if run else []
         told += [f"{total - run} of {total} not run, or for less than in the paper"] if run < total else []
-        return Finding(verdict(*counts, run, total), "; ".join(told))
+        return Finding(verdict(means, ahead, behind, run, total), "; ".join(told))
 
     return judged
 

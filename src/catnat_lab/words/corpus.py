@@ -2,8 +2,9 @@
 
 import re
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from typing import Self
 
@@ -18,7 +19,7 @@ PACKAGES = (
     "jax",
 )  # fmt: skip
 CHARACTERS = 6  # of a token, at most on average: so much text is read
-EVERY = 16  # one line in so many teaches the pieces
+EVERY = 16  # one line in so many teaches the pieces, where there are many; those held out are among them
 WORD = re.compile(r"\w+|\n|[^\w\s]")  # an identifier or a number, the end of a line, one sign; other space is dropped
 
 
@@ -76,8 +77,15 @@ def ranked(tokens: np.ndarray, classes: int) -> np.ndarray:
 
 
 def _make(task: str, classes: int, most: int) -> Corpus:
-    texts = list(_texts(CHARACTERS * most))
-    found = (_pieces if task == "pieces" else _words)(texts, classes, most)
+    texts, known = list(_texts(CHARACTERS * most)), dict[str, int]()
+
+    def words(text: str) -> list[int]:
+        return [known.setdefault(word, len(known)) for word in WORD.findall(text)]
+
+    coder = _pieces(texts, classes) if task == "pieces" else words
+    found = np.fromiter(islice(chain.from_iterable(map(coder, texts)), most), np.int32)
+    if task == "words":  # the commonest kinds of the training part, and one more for all others
+        found = np.minimum(ranked(found, len(known)), classes - 1)
     tokens = ranked(found, classes).astype(np.uint16 if classes <= 1 << 16 else np.int32)
     tree = catnat.Tree.cluster(language.vectors(tokens, classes))
     return Corpus(tokens, tree.class_places.astype(np.int32))
@@ -99,25 +107,6 @@ def _texts(characters: int) -> Iterator[str]:
             return
 
 
-def _pieces(texts: list[str], classes: int, most: int) -> np.ndarray:
+def _pieces(texts: list[str], classes: int) -> Callable[[str], list[int]]:
     lines = [line for text in texts for line in text.splitlines() if line]
-    coder = language.pieces(lines[:: EVERY if len(lines) > 100 * classes else 1], classes, spaces=True)
-    found: list[int] = []
-    for text in texts:
-        if len(found) >= most:
-            break
-        found += coder(text)
-    return np.array(found[:most], np.int32)
-
-
-def _words(texts: list[str], classes: int, most: int) -> np.ndarray:
-    """The commonest kinds of the training part, and one more for all others."""
-    known: dict[str, int] = {}
-    found: list[int] = []
-    for text in texts:
-        if len(found) >= most:
-            break
-        found += [known.setdefault(word, len(known)) for word in WORD.findall(text)]
-    tokens = np.array(found[:most], np.int32)
-    ranks = ranked(tokens, len(known))
-    return np.minimum(ranks, classes - 1)
+    return language.pieces(lines[:: EVERY if len(lines) > 100 * classes else 1], classes, spaces=True)

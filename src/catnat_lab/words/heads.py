@@ -1,6 +1,7 @@
 """Heads over very many classes by name. Each has ``loss(x, target)``: the mean nats of rows x [R, width].
 
-Class ids are ranks of frequency. All heads have biases, and start from PyTorch's own random weights.
+Class ids are ranks of frequency. All heads have biases, but for adaptive's clusters, and start from PyTorch's own
+random weights.
 """
 
 import math

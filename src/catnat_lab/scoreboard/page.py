@@ -57,9 +57,9 @@ def _records(board: Board) -> Iterator[dict[str, object]]:
 
 def markdown(boards: Mapping[str, Board]) -> str:
     claims, counts, against = [["claim", "where", "mark", "statistic"]], [["table", "head", *MARKS]], []
-    for claim in CLAIMS:
-        found = claim.judge(boards)
-        claims.append([escaped(claim.text), claim.where, f"**{found.mark}**", escaped(found.statistic)])
+    for claim, where, judge in CLAIMS:
+        mark, statistic = judge(boards)
+        claims.append([escaped(claim), where, f"**{mark}**", escaped(statistic)])
     for board in boards.values():
         for line in board.table.lines:
             marks = Counter(board.mark(key) for key in board.table.cells if key[1] == line)
@@ -92,14 +92,10 @@ def picture(boards: Mapping[str, Board]) -> str:
     """All boards as rows of boxes, side by side where they fit."""
     drawn = [_text(GAP, 22, "Ours above, the paper's below", 13, font_weight=700)]
     for place, (mark, (sign, colour)) in enumerate(MARKS.items()):
-        drawn += [
-            _box(270 + 86 * place, 9, 80, 18, colour),
-            _text(310 + 86 * place, 22, f"{sign} {mark}", 10, **MIDDLE),
-        ]
-    drawn += [
-        _box(786, 9, 196, 18, dashed=True),
-        _text(884, 22, "shorter or fewer seeds than the paper's", 9, **MIDDLE),
-    ]
+        drawn.append(_box(270 + 86 * place, 9, 80, 18, colour))
+        drawn.append(_text(310 + 86 * place, 22, f"{sign} {mark}", 10, **MIDDLE))
+    drawn.append(_box(786, 9, 196, 18, dashed=True))
+    drawn.append(_text(884, 22, "shorter or fewer seeds than the paper's", 9, **MIDDLE))
     drawn.append(_text(996, 22, "italic: not significant in the paper itself", 10, font_style="italic"))
     x, y, tallest = GAP, GAP + ROW, 0
     for board in boards.values():

@@ -393,7 +393,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 @pytest.mark.parametrize("name", ("softmax", "catnat-natural"))
 def test_breakout_is_learnt(name: str) -> None:
-    settings = Settings(head=name, steps=500_000)
+    settings = Settings(head=name, steps=170_000)
     training = program(settings)
     state, parts = training.begin(jnp.array([1])), []
     for _ in range(settings.updates):

@@ -250,10 +250,12 @@ HEADS = ("softmax", "sparsemax", "catnat-sigmoid", "catnat-natural", "catnat-nat
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HEADS)
 def test_every_head_solves_cartpole(name: str, tmp_path: Path) -> None:
-    """475 of 500 over the last 100 episodes is how CartPole-v1 is said to be solved."""
+    """475 of 500 over the last 100 episodes is how CartPole-v1 is said to be solved; by two seeds of three."""
     settings = replace(preset("paper", "CartPole-v1"), head=name, steps=150_000)
-    scores = [train(replace(settings, seed=seed), tmp_path / f"{seed}", CPU).score for seed in (1, 2, 3)]
-    assert sorted(scores)[1] > 475, scores
+    scores = [train(replace(settings, seed=seed), tmp_path / f"{seed}", CPU).score for seed in (1, 2)]
+    if min(scores) <= 475:  # the third decides
+        scores.append(train(replace(settings, seed=3), tmp_path / "3", CPU).score)
+    assert sorted(scores)[-2] > 475, scores
 
 
 @pytest.mark.slow

@@ -74,7 +74,7 @@ def test_numpy_arrays_are_taken_and_batch_axes_do_not_matter(function, pi):
     close(function(x[2, 1], pi), expected[2, 1], 1e-5)
 
 
-@pytest.mark.parametrize(("axis", "name"), thinned(product([0, 1, 2, -1, -2, -3], PI), every=18))
+@pytest.mark.parametrize(("axis", "name"), thinned(product([0, -2, 2], PI), every=9))
 def test_any_axis_may_hold_the_scores(axis, name):
     pi = PI[name]
     x = scores(pi, 4, 2)
@@ -202,7 +202,7 @@ def test_where_is_optax_s_for_rows_and_for_classes():
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int16])
 def test_narrow_class_ids_mean_what_they_say(dtype) -> None:
     # the number of classes, or -100, need not fit into their dtype
-    for classes in (128, 200, 256, 300):
+    for classes in (128, 256, 300):
         scores = jnp.asarray(np.random.default_rng(0).normal(size=(5, classes - 1)), jnp.float32)
         ids = np.minimum([0, 3, 44, 100, 156], min(np.iinfo(dtype).max, classes - 1)).astype(dtype)
         wide = jnp.asarray(ids.astype(np.int32))

@@ -22,7 +22,8 @@ def mesh():
     return Mesh(np.array(devices[:4]), ("batch",))
 
 
-@pytest.mark.parametrize("case", thinned(CASES, every=9))
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
 def test_shard_map_over_the_batch_changes_nothing(case, mesh):
     function, x = everything(case), jnp.asarray(draw_scores(make_case(case)[0], 8, dtype=np.float32))
     mapped = jax.shard_map(function, mesh=mesh, in_specs=BATCH, out_specs=BATCH)

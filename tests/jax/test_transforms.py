@@ -257,9 +257,7 @@ def test_a_program_for_any_batch_may_be_exported():
     (rows,) = export.symbolic_shape("b")
     scores, ids = jax.ShapeDtypeStruct((rows, 9), jnp.float32), jax.ShapeDtypeStruct((rows,), jnp.int32)
     for function, arguments in (
-        (cj.log_catnat, (scores,)),
-        (jax.grad(lambda s: cj.log_catnat(s)[:, 0].sum()), (scores,)),
-        (cj.entropy, (scores,)),
+        (lambda s: jax.vjp(cj.log_catnat, s)[1](cj.log_catnat(s))[0], (scores,)),
         (cj.cross_entropy, (scores, ids)),
         (lambda s: cj.sample(jax.random.key(0), s), (scores,)),
     ):

@@ -29,10 +29,13 @@ install: $(READY) ## Make .venv with catnat, all its extras and what the tests n
 demo: $(READY) ## Compare parameterizations on a small study; it writes into demo-output/
 	$(BIN)/catnat demo $(ARGS)
 
-test: $(READY) ## Lint, check types, then run every test that is not slow
+# mypy has one core for most of a minute, so the tests begin beside it.
+test: $(READY) ## Lint, check types and run every test that is not slow
 	$(BIN)/ruff check
-	$(BIN)/mypy
-	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	@echo "$(BIN)/mypy & $(BIN)/python -m pytest -n $(JOBS) $(ARGS)"
+	@$(BIN)/mypy & types=$$!; \
+	$(BIN)/python -m pytest -n $(JOBS) $(ARGS); tests=$$?; \
+	wait $$types && exit $$tests
 
 test-all: $(READY) ## Run every test, the slow ones too
 	$(BIN)/python -m pytest -n $(JOBS) -m "" $(ARGS)

@@ -10,7 +10,7 @@ import pytest
 from catnat import Activation, Natural, Parameterization
 from catnat.core import reference
 from tests.contract.backends import BACKENDS, ORACLE, PLAIN, PUBLIC, Backend, asked
-from tests.contract.cases import ACTIVATIONS, JAX_TURNS, Case, grid, inside_scores, scores_for
+from tests.contract.cases import ACTIVATIONS, PRECISIONS, Case, grid, inside_scores, scores_for
 from tests.contract.judge import assert_close
 from tests.thinned import thinned
 
@@ -20,7 +20,7 @@ every_activation = pytest.mark.parametrize(
     [
         pytest.param(backend, activation, id=f"{backend.name}-{name}")
         for turn, (name, activation) in enumerate(ACTIVATIONS.items())
-        for backend in asked(BACKENDS, Case(name, Parameterization(1, activation), turn, JAX_TURNS.get(turn, ())))
+        for backend in asked(BACKENDS, Case(name, Parameterization(1, activation), turn, PRECISIONS[turn:1]))
     ],
 )
 everywhere = pytest.mark.parametrize("case", grid(2, 6, 33, 100), ids=str)

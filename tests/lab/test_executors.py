@@ -40,6 +40,7 @@ def test_killed_workers_are_replaced_and_their_jobs_trained(path: Path, serial: 
     assert len(list(path.parent.glob("killed-*"))) == 6
 
 
+@pytest.mark.slow
 def test_a_job_that_kills_every_worker_is_given_up(path: Path, serial: list[object]) -> None:
     done = found(path, Toy(kills=(2,)), 2, batch=1)
     assert len(done) == len(serial) - 2 and all(each in serial for each in done)

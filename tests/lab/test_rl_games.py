@@ -45,6 +45,7 @@ def test_a_replayed_game_goes_on_as_if_it_had_never_stopped(name: str, steps: in
     assert whole.history() == half.history()
 
 
+@pytest.mark.slow
 def test_a_copy_that_was_given_a_new_seed_is_replayed_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(atari, "RESEEDED", 1)
     whole, again = make_games("Breakout", 2), make_games("Breakout", 2)

@@ -51,7 +51,7 @@ def posterior(log_q: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["softmax", "catnat-sigmoid", "catnat-natural"])
+@pytest.mark.parametrize("name", thinned(["softmax", "catnat-sigmoid", "catnat-natural"], 1))
 def test_the_likelihood_is_that_of_all_codes_counted(name: str) -> None:
     stack, images = stack_of(name), digits()
     x = images.float() / 255

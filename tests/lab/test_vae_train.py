@@ -22,6 +22,7 @@ from catnat_lab.vae.presets import preset
 from catnat_lab.vae.stack import Run
 from catnat_lab.vae.train import Outcome, Plan, checkpoint_of, train
 from tests.lab.vae_cases import Kill
+from tests.thinned import thinned
 
 PLAN = Plan(variables=2, classes=4, steps=6, batch=20, samples=4)
 RUNS = [Run("grey", "softmax", 0.002, 1), Run("grey", "catnat-natural", 0.002, 1)]
@@ -44,7 +45,7 @@ def trained(folder: Path | None = None, plan: Plan = PLAN, runs: list[Run] = RUN
     return train(runs, plan, bars(), ("grey",), saved=saved)
 
 
-@pytest.mark.parametrize("network", ["convolutional", "dense"])
+@pytest.mark.parametrize("network", thinned(["convolutional", "dense"]))
 def test_every_head_learns(network: str) -> None:
     estimator = "straight-through" if network == "convolutional" else "score-function"
     plan = replace(PLAN, network=network, estimator=estimator, steps=60)

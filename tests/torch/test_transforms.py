@@ -100,7 +100,7 @@ def check_compiled(case, names, **options):
     assert_close(with_gradient(compiled, scores), with_gradient(everything, scores))
 
 
-@pytest.mark.parametrize("turn, case", thinned(enumerate(CASES)), ids=CASES)
+@pytest.mark.parametrize("turn, case", thinned(enumerate(CASES), every=5), ids=CASES)
 def test_compiled_values_and_gradients_are_eager_ones(fresh, turn, case):
     others = SMOOTH[1:] * 2  # each of them with three or four cases; all of them with all is slow
     check_compiled(case, ["log_catnat", *others[turn % 6 : turn % 6 + 2]], backend="aot_eager")

@@ -130,7 +130,7 @@ def test_draws_fit_the_probabilities(name, mode):
     assert fit(drawn, cj.catnat(x, pi, **masking)) > 1e-6
 
 
-@pytest.mark.parametrize("mode", ["renormalize", "prune"])
+@pytest.mark.parametrize("mode", thinned(["renormalize", "prune"]))
 @pytest.mark.parametrize("name", thinned(PI))
 def test_a_forbidden_class_is_never_drawn(name, mode):
     pi, allowed = PI[name], np.arange(PI[name].num_classes) % 3 != 1
@@ -199,7 +199,7 @@ def test_where_is_optax_s_for_rows_and_for_classes():
     close(cj.cross_entropy(x, labels, where=classes, label_smoothing=0.2), expected, 1e-5)
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int16])
+@pytest.mark.parametrize("dtype", thinned([np.uint8, np.int8, np.int16]))
 def test_narrow_class_ids_mean_what_they_say(dtype) -> None:
     # the number of classes, or -100, need not fit into their dtype
     for classes in (128, 256, 300):

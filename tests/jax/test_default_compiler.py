@@ -33,10 +33,6 @@ def run_contract(*arguments: str) -> None:
     assert outcome.returncode == 0, outcome.stdout
 
 
-def test_values_and_gradients_of_a_few_cases() -> None:
-    run_contract("-k", "test_values_and_gradients and (5-nested or 18-balanced)")
-
-
 @pytest.mark.slow
 def test_values_and_gradients_of_a_part_of_the_grid() -> None:
     run_contract()

@@ -14,6 +14,7 @@ from catnat.jax._gpu import walk as kernels
 from catnat.jax._plan import plan_for
 from tests.contract.cases import scores_for
 from tests.contract.judge import assert_close, expected_gradient
+from tests.thinned import thinned
 
 INTERPRET = jax.default_backend() != "gpu"
 ACTIVATIONS = {
@@ -66,7 +67,7 @@ def test_kernels_agree_with_the_oracle(rows: int, classes: int, name: str) -> No
         assert_close(found, expected, 2e-6, f"gradient, {score_set}", scale)
 
 
-@pytest.mark.parametrize("classes", [8, 18, 1024])
+@pytest.mark.parametrize("classes", thinned([18, 8, 1024]))
 def test_nan_stays_in_its_row(classes: int) -> None:
     plan = plan_for("natural", classes, np.dtype(np.float32))
     scores, upstream = numbers((5, classes - 1)), numbers((5, classes))

@@ -28,7 +28,8 @@ def improbable(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return scores, np.isin(np.arange(16), [13, 14, 15][seed % 2 :])
 
 
-@pytest.mark.parametrize("seed", thinned(range(6), every=6))
+@pytest.mark.slow  # the contract has one such case
+@pytest.mark.parametrize("seed", range(6))
 def test_digits_survive_where_all_allowed_classes_are_improbable(seed: int) -> None:
     scores, mask = improbable(seed)
     wide = scores.astype(np.float64)

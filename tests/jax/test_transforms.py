@@ -90,7 +90,8 @@ def test_float32_is_float64_rounded(case):
     close(both(x.astype(np.float32)), both(x), 2e-5)
 
 
-@pytest.mark.parametrize("case", thinned(SMOOTH, 6, every=9))
+@pytest.mark.slow
+@pytest.mark.parametrize("case", SMOOTH)
 def test_pushing_forward_and_pulling_back_are_each_others_transpose(case):
     pi, _ = make_case(case)
     function, x, v = jax.jit(everything(case)), draw_scores(pi, 3), draw_scores(pi, 3, seed=1)
@@ -179,7 +180,8 @@ def test_the_derivative_is_batched_over_tangents_and_points_alike(axis):
 # -- compiling ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", thinned(CASES, 6, every=9))
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
 def test_jit_remat_and_no_jit_at_all_give_the_same(case):
     x, total = draw_scores(make_case(case)[0], 3), weighted(operations(case)["log_catnat"])
     expected = jax.value_and_grad(total)(x)

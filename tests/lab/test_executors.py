@@ -13,7 +13,6 @@ from catnat_lab.executors import Here, Processes, begin, conduct, executor_of
 from catnat_lab.experiment import Job, Outcome, Place
 from catnat_lab.studies import Study
 from tests.lab.toy import Toy, table
-from tests.thinned import thinned
 
 
 def found(path: Path, toy: Toy, workers: int | None, batch: int = 3) -> list[object]:
@@ -30,7 +29,8 @@ def serial(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
     return found(tmp_path_factory.mktemp("serial") / "study.db", Toy(), None)
 
 
-@pytest.mark.parametrize("workers", thinned([3, 1]))
+@pytest.mark.slow  # the next test has it, with some of them killed
+@pytest.mark.parametrize("workers", [3, 1])
 def test_processes_give_what_one_does(path: Path, serial: list[object], workers: int) -> None:
     assert found(path, Toy(), workers) == serial
 

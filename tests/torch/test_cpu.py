@@ -473,6 +473,7 @@ def test_a_built_walk_is_found_where_nothing_may_be_written(tmp_path: Path, monk
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_processes_build_it_once_and_then_find_it(tmp_path: Path) -> None:
     built = build._library()
     text = f"echo $$ >> {tmp_path}/calls; case $1 in -c) sleep 1; touch walk.o;; *) cp {built} walk.so;; esac"

@@ -2,7 +2,7 @@
 
 `make test` asks about a part of it: every activation on every tree and at every size, but not all three at once. The
 slow tests ask about all of it. Of JAX, which compiles every case, `make test` asks about a few that have every size,
-tree and family of activations, and the slow tests about such a part as `make test` asks of the others.
+tree and family of activations, and the slow tests about every tree of every size with one activation a precision.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ACTIVATIONS: dict[str, Activation] = {
 WHOLE_GRID = False  # set by conftest.py where the slow tests are wanted
 PART = 5  # `make test` asks about one case in so many; no divisor of the number of activations or of trees
 PRECISIONS = (np.float32, np.float64)
-JAX_TURNS = {0: (np.float32,), 2: (np.float64,)}
+JAX_TURNS = {0: (np.float32,), len(ACTIVATIONS) // 2: (np.float64,)}
 # Distances from the ends of a node's range, where the natural activation is hard to get right.
 DISTANCES = 10.0 ** -np.arange(1, 7)
 # Where e^-|z| rounds away beside 1, and where it leaves the dtype: in float32 and in float64.
@@ -71,7 +71,7 @@ def grid(*sizes: int) -> tuple[Case, ...]:
     ]
     cases += [_case(n, kind, a, c) for n, kind, c in others if n in sizes for a in ACTIVATIONS]
     if WHOLE_GRID:
-        return tuple(replace(case, for_jax=JAX_TURNS.get(case.turn % PART, ())) for case in cases)
+        return tuple(replace(case, for_jax=JAX_TURNS.get(case.turn % len(ACTIVATIONS), ())) for case in cases)
     cases = [case for case in cases if case.turn % PART == 0]
     families = [(*case.name.split("-")[:2], case.name.split("-")[2][:4]) for case in cases]
     few = sorted(covering(families))

@@ -118,3 +118,8 @@ def test_an_activation_without_one_of_its_methods_cannot_be_made() -> None:
 
     with pytest.raises(TypeError, match="abstract"):
         Half()  # type: ignore[abstract]
+
+
+def test_a_tree_in_the_place_of_the_classes():
+    with pytest.raises(TypeError, match=r"num_classes must be a whole number .*a tree goes by its name: tree="):
+        Parameterization(Tree.balanced(4))  # type: ignore[arg-type]

@@ -34,7 +34,8 @@ def check_choice(argument: str, value: object, choices: Sequence[str]) -> None:
 def check_num_classes(value: object) -> int:
     """Return ``value`` as an int, or raise unless it is a whole number of at least one."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"num_classes must be a whole number of at least 1; got {value!r}")
+        hint = "; a tree goes by its name: tree=" if type(value).__name__ == "Tree" else ""
+        raise TypeError(f"num_classes must be a whole number of at least 1; got {value!r}{hint}")
     number = int(value.__index__())
     if number < 1:
         raise ValueError(f"num_classes must be at least 1; got {number}")

@@ -153,6 +153,7 @@ class Processes:
         queue = deque(map(_Batch, batches))
         busy: dict[Connection, _Batch] = {}
         started: dict[Connection, BaseProcess] = {}
+        late: TimeIsUp | None = None
         try:
             while queue or busy:
                 while queue and len(busy) < self.workers:
@@ -177,13 +178,18 @@ class Processes:
                         yield batch.take(*told)
                         continue
                     del busy[pipe]
-                    if kind == "end":
+                    if kind == "end" and isinstance(told[0], TimeIsUp):  # the others see to their own checkpoints
+                        late = told[0]
+                        queue.clear()
+                    elif kind == "end":
                         yield from _waiting(busy)
                         raise told[0]
                     if kind == "failed":
                         self.place.tell(f"a batch failed: {str(told[0]).strip().splitlines()[-1]}")
                         yield from batch.failed(told[0])
-                        queue += [batch] if batch.left else []
+                        queue += [batch] if batch.left and not late else []
+            if late:
+                raise late
         finally:
             for pipe, process in started.items():
                 process.terminate()

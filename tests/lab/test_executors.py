@@ -10,7 +10,7 @@ import pytest
 
 from catnat_lab.errors import UserError
 from catnat_lab.executors import Here, Processes, begin, conduct, executor_of
-from catnat_lab.experiment import Job, Outcome, Place
+from catnat_lab.experiment import Job, Outcome, Place, TimeIsUp
 from catnat_lab.studies import Study
 from tests.lab.toy import Toy, table
 
@@ -90,6 +90,29 @@ def test_what_came_beside_an_error_is_kept(tmp_path: Path) -> None:
         for each in run:
             kept.append(each)
     assert [job.config["seed"] for job, _ in kept] == [2, 3]
+
+
+class Late(Toy):
+    """Of three batches the first has no time left; the second goes on to its own end."""
+
+    def train(self, jobs, place):  # type: ignore[no-untyped-def]
+        late = place.folder / "late"
+        if jobs[0].config["seed"] == 1:
+            late.touch()
+            raise TimeIsUp
+        while not late.exists():
+            time.sleep(0.01)
+        time.sleep(0.5)
+        yield jobs[0], Outcome(1.0, {}, {})
+
+
+def test_when_time_is_up_what_is_in_training_comes_to_its_own_end(tmp_path: Path) -> None:
+    run = Processes(Place(tmp_path), 2).run(Late(), [[Job("one", {"seed": seed})] for seed in (1, 2, 3)])
+    kept = []
+    with pytest.raises(TimeIsUp):
+        for each in run:
+            kept.append(each)
+    assert [job.config["seed"] for job, _ in kept] == [2]
 
 
 def test_who_conducts_takes_no_worker_with_it(path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from catnat_lab.checkpoint import Checkpoint
 from catnat_lab.cli import main
 from catnat_lab.errors import UserError
 from catnat_lab.executors import Here, begin, conduct
-from catnat_lab.experiment import Finished, Place
+from catnat_lab.experiment import Finished, Place, TimeIsUp
 from catnat_lab.heads import activation_of
 from catnat_lab.heads import head as torch_head
 from catnat_lab.rl import minatar, minatar_study, report
@@ -362,6 +363,27 @@ def test_ctrl_c_saves_what_there_is(tmp_path: Path, at: int) -> None:
             conducted(study, plan, Place(tmp_path, progress=stop))
         conducted(study, plan, Place(tmp_path, tell=told.append))
     assert told == [f"going on from step {at + 1_024:,}"]
+
+
+def test_time_that_is_up_saves_what_there_is_and_games_come_one_by_one(tmp_path: Path) -> None:
+    plan, told = replace(PLAN, games=("Breakout", "Asterix"), rates=(0.001,)), []
+
+    def trained(minutes: float) -> list[str]:
+        with Study(tmp_path / "study.db", conduct=True) as study:
+            begin(MinAtar(plan), study)
+            place = Place(tmp_path, ends=time.monotonic() + 60 * minutes, tell=told.append)
+            try:
+                conduct(MinAtar(plan), study, Here(place), 1)
+            except TimeIsUp:
+                told.append("up")
+            return [
+                f"{cell.split()[1]} {run.config['stage']}" for cell in study.cells() for run in study.finished(cell)
+            ]
+
+    assert trained(0.0) == [] and trained(0.0) == ["Breakout rates"]  # an update at a time; the search has one
+    assert trained(0.0) == ["Breakout rates"]
+    assert trained(10.0) == ["Breakout rates", "Breakout final", "Asterix rates", "Asterix final"]
+    assert told.count("up") == 3
 
 
 def test_the_best_rate_has_the_best_mean_and_is_no_diverged_one() -> None:

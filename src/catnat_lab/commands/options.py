@@ -176,6 +176,10 @@ class RlMinatar:
     """Folder of the study's database, its checkpoint and its report."""
     storage: str | None = None
     """Database URL of the study; by default a SQLite file in the output folder."""
+    on: str = "here"
+    """Where games and heads are trained: here, one after the other, or processes:N, side by side."""
+    minutes: float | None = None
+    """Stop after so many, with checkpoints."""
     games: tuple[str, ...] | None = None
     """Of Breakout, Asterix, Freeway, Seaquest and SpaceInvaders; by default the preset's, as all that follows."""
     heads: tuple[str, ...] | None = None

@@ -125,6 +125,8 @@ def run_study(
     ``check`` may refuse a study that was begun otherwise.
     """
     on, minutes = getattr(options, "on", "here"), getattr(options, "minutes", None)
+    if minutes is not None and not minutes >= 0:
+        raise UserError(f"minutes must be at least 0; got {minutes}")
     with Study(options.storage or output / DATABASE, conduct=True, tell=say) as study:
         whole = experiment.grown(begin(experiment, study))
         check(study)

@@ -1,6 +1,7 @@
 """`catnat rl`, and what belongs to it: `rl-sweep`, `rl-minatar` and `rl-watch`."""
 
 import json
+import os
 import sys
 from functools import cache
 from pathlib import Path
@@ -54,8 +55,6 @@ def train(options: Rl) -> None:
 
 
 def sweep(options: RlSweep) -> None:
-    if options.minutes is not None and not options.minutes > 0:
-        raise UserError(f"minutes must be positive; got {options.minutes}")
     experiment = studied.PolicySweep(chosen(studied.plan_of(options.preset), options), options.threads)
     run_study(experiment, options, options.output, device_of(options.device), 1)
 
@@ -67,7 +66,7 @@ def minatar(options: RlMinatar) -> None:
     except ImportError as missing:
         raise UserError(f"in catnat's folder: pip install '.[minatar]' ({missing})") from None
     experiment = minatar_study.MinAtar(chosen(minatar_study.plan_of(options.preset), options))
-    jax.config.update("jax_compilation_cache_dir", str(options.output / "compiled"))  # for the next start
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or one process has all of a GPU's memory
     facts = {"jax": jax.__version__, "jax on": str(jax.devices()[0])}
     run_study(experiment, options, options.output, torch.device("cpu"), 1, facts=facts)
 

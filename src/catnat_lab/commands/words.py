@@ -4,15 +4,12 @@ import torch
 
 from catnat_lab.commands.options import Words
 from catnat_lab.commands.parts import chosen, device_of, run_study, say
-from catnat_lab.errors import UserError
 from catnat_lab.studies import Study
 from catnat_lab.words import study
 from catnat_lab.words.corpus import Corpus
 
 
 def words(options: Words) -> None:
-    if options.minutes is not None and not options.minutes >= 0:
-        raise UserError(f"minutes must be at least 0; got {options.minutes}")
     plan, device = chosen(study.preset(options.preset, options.task), options), device_of(options.device)
     corpus = Corpus.load(options.output / f"{plan.task}.npz", plan.task, plan.classes, plan.tokens)
     experiment = study.Words(plan, corpus)

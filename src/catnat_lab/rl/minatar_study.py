@@ -14,7 +14,7 @@ import torch
 from catnat_lab import experiment
 from catnat_lab.checkpoint import Checkpoint
 from catnat_lab.errors import UserError, check, check_distinct, check_least, pick
-from catnat_lab.experiment import Done, Finished, Job, Outcome, Place, missing
+from catnat_lab.experiment import Done, Finished, Job, Outcome, Place, TimeIsUp, missing
 from catnat_lab.rl.settings import MinAtarSettings as Settings
 from catnat_lab.rl.sweep import GamesAndHeads
 from catnat_lab.stopping import noted_stops
@@ -71,10 +71,14 @@ class MinAtar(GamesAndHeads):
         return {**super().settings, "library": "gymnax"}
 
     def left(self, done: Done) -> Sequence[Job]:
-        """All rates of every cell, then all seeds at the best one: a job trains its seeds at once."""
-        rates = missing(done, [Job(name, {"stage": "rates"}) for name in self.cells])
-        searched = [name for name in self.cells if done.finished(name, stage="rates")]  # else it was given up
-        return rates or missing(done, [Job(name, self._final(done, name)) for name in searched])
+        """Game by game, so that a study that is stopped has whole ones: all rates, then all seeds at the best one."""
+        for game in self.plan.games:
+            names = [name for name, (played, _) in self.cells.items() if played == game]
+            rates = missing(done, [Job(name, {"stage": "rates"}) for name in names])
+            searched = [name for name in names if done.finished(name, stage="rates")]  # else it was given up
+            if jobs := rates or missing(done, [Job(name, self._final(done, name)) for name in searched]):
+                return jobs
+        return ()
 
     def _final(self, done: Done, name: str) -> dict[str, Any]:
         return {"stage": "final", "rate": best_rate(done.finished(name, stage="rates")[0])}
@@ -116,6 +120,7 @@ class MinAtar(GamesAndHeads):
 
         from catnat_lab.rl.minatar import Outcome, program
 
+        jax.config.update("jax_compilation_cache_dir", str(place.folder / "compiled"))  # for the next start
         training = program(settings)
         begun = training.begin(jnp.array(seeds))
         scores, shape = Outcome.nothing(len(seeds), settings.updates), jax.tree.structure(begun)
@@ -133,13 +138,14 @@ class MinAtar(GamesAndHeads):
                 state, told = training.update(state, jnp.array(rates), settings.updates)
                 scores.add(done, told)
                 done += 1
-                last = stop.asked  # as it is now: what is asked for later finds its checkpoint after the next update
+                late = place.minutes is not None and place.minutes <= 0
+                last = late or stop.asked  # as it is now: what is asked for later is seen after the next update
                 if last or (time.monotonic() - at > SAVED_EVERY and done < settings.updates):
                     saved.save({"done": done}, tensors_of(jax.tree.leaves(state), scores))
                     at = time.monotonic()
                 place.progress(doing, done * settings.batch, settings.updates * settings.batch)
                 if last:
-                    raise KeyboardInterrupt
+                    raise TimeIsUp if late else KeyboardInterrupt
         saved.remove()
         return scores
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,3 +20,11 @@ def path(tmp_path: Path) -> Path:
 def study(path: Path) -> Iterator[Study]:
     with Study(path, conduct=True) as opened:
         yield opened
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """As in a terminal: what a shell starts in the background ignores Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

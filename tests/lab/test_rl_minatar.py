@@ -350,6 +350,7 @@ def test_a_study_of_pgxs_games_is_not_gone_on_with(tmp_path: Path) -> None:
             begin(MinAtar(PLAN), study)
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("at", [1_024, 2_048])  # the second ends with the last update
 def test_ctrl_c_saves_what_there_is(tmp_path: Path, at: int) -> None:
     plan, told = replace(PLAN, rates=(0.001,)), []

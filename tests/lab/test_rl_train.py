@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -183,14 +182,6 @@ def test_a_run_on_vectors_is_reported_and_shown(
     monkeypatch.setitem(sys.modules, "pygame", None)  # as if it were not installed
     assert main(["rl-watch", "--output", str(tmp_path), "--steps", "5"]) == 0
     assert "no picture: gymnasium draws by pygame, which the extra watch has" in capsys.readouterr().out
-
-
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """As in a terminal: what a shell starts in the background ignores Ctrl-C."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("interruptible")

@@ -138,7 +138,7 @@ def test_a_study_runs_reports_goes_on_and_grows(table: str, tmp_path: Path, caps
     command += ["--output", str(tmp_path / "study")]
     assert main(command) == 0
     told = capsys.readouterr()
-    assert "runs to find rates and" in told.err and "catnat-natural" in told.out
+    assert "final seeds" in told.err and "catnat-natural" in told.out
     page = (tmp_path / "study" / "report.html").read_text()
     assert "Learning curves" in page and "Reconstructions" in page
     assert not list((tmp_path / "study" / "checkpoints").glob("*"))

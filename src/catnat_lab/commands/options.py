@@ -171,7 +171,7 @@ class RlMinatar:
     """
 
     preset: str = "quick"
-    """smoke (seconds), quick (minutes on two cores) or paper (both games, 64 seeds of 10 million steps, on a GPU)."""
+    """smoke (seconds), quick (minutes on two cores) or paper (all games, 64 seeds of 10 million steps, on a GPU)."""
     output: Path = Path("runs/minatar")
     """Folder of the study's database, its checkpoint and its report."""
     storage: str | None = None

@@ -29,12 +29,12 @@ SAVED_EVERY = 60.0  # seconds
 
 @dataclass(frozen=True)
 class Plan(experiment.Plan):
-    games: tuple[str, ...] = ("Breakout", "Seaquest")
-    heads: tuple[str, ...] = ("softmax", "catnat-natural")
+    games: tuple[str, ...] = ("Breakout", "Asterix", "Freeway", "SpaceInvaders", "Seaquest")  # the slowest last
+    heads: tuple[str, ...] = ("softmax", "catnat-sigmoid", "catnat-natural", "catnat")
     steps: int = 10_000_000
-    rates: tuple[float, ...] = (0.0002, 0.0004, 0.0008, 0.0015, 0.003, 0.006, 0.012, 0.025)
-    search_steps: int = 3_000_000
-    search_seeds: int = 8
+    rates: tuple[float, ...] = (0.0008, 0.0015, 0.003, 0.006, 0.012)
+    search_steps: int = 10_000_000  # as many as final: shorter runs may ask for rates too high
+    search_seeds: int = 12
     seeds: int = 64
     envs: int = 64  # copies of the game a seed
 
@@ -50,7 +50,8 @@ class Plan(experiment.Plan):
 
 
 def plan_of(name: str) -> Plan:
-    quick = Plan(("Breakout",), steps=500_000, rates=(0.00125, 0.005), search_steps=200_000, search_seeds=2, seeds=4)
+    few = Plan(("Breakout",), ("softmax", "catnat"), rates=(0.00125, 0.005))
+    quick = replace(few, steps=500_000, search_steps=200_000, search_seeds=2, seeds=4)
     smoke = replace(quick, steps=4_096, search_steps=1_024, search_seeds=1, seeds=2, envs=8)
     return pick(name, {"smoke": smoke, "quick": quick, "paper": Plan()})
 

@@ -29,14 +29,19 @@ COLUMNS = ("classes", "hidden", "rate", "head", "seed", "accuracy", "nats")
 
 
 class Softmax(nn.Linear):
+    """Softmax, called as `CatnatLinear` is."""
+
     def loss(self, x: Tensor, target: Tensor) -> Tensor:
+        """The mean nats."""
         return nn.functional.cross_entropy(self(x), target)
 
     def mode(self, x: Tensor) -> Tensor:
+        """The likeliest classes."""
         return self(x).argmax(-1)
 
 
 def head_of(name: str, hidden: int, places: Tensor) -> Softmax | ct.CatnatLinear:
+    """By name."""
     classes = len(places)
     if name == "softmax":
         return Softmax(hidden, classes)

@@ -25,6 +25,7 @@ from catnat_lab.experiment import Experiment, Job, Outcome, Place, TimeIsUp, mis
 from catnat_lab.studies import Study
 
 TRIES = 3
+GRACE = 120.0  # seconds without a word after which a process is ended, once time is up
 NOW = "now"  # the note that says what is being trained
 ENDS = (UserError, TimeIsUp, OSError)  # trying again is no use
 Trained = tuple[Job, Outcome | str]  # or why it failed
@@ -165,7 +166,10 @@ class Processes:
                         started.pop(idle).join()
                         continue
                     busy[idle] = queue.popleft()
-                for ready in wait(list(busy)):
+                told_of = wait(list(busy), GRACE if late else None)
+                if not told_of:
+                    break
+                for ready in told_of:
                     pipe = cast(Connection, ready)
                     batch = busy[pipe]
                     try:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from catnat_lab import executors
 from catnat_lab.errors import UserError
 from catnat_lab.executors import Here, Processes, begin, conduct, executor_of
 from catnat_lab.experiment import Job, Outcome, Place, TimeIsUp
@@ -113,6 +114,19 @@ def test_when_time_is_up_what_is_in_training_comes_to_its_own_end(tmp_path: Path
         for each in run:
             kept.append(each)
     assert [job.config["seed"] for job, _ in kept] == [2]
+
+
+class Stuck(Late):
+    def train(self, jobs, place):  # type: ignore[no-untyped-def]
+        yield from () if jobs[0].config["seed"] == 2 else super().train(jobs, place)
+        while True:
+            time.sleep(1)
+
+
+def test_when_time_is_up_nobody_waits_for_what_is_stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "GRACE", 0.2)
+    with pytest.raises(TimeIsUp):
+        list(Processes(Place(tmp_path), 2).run(Stuck(), [[Job("one", {"seed": seed})] for seed in (1, 2)]))
 
 
 def test_who_conducts_takes_no_worker_with_it(path: Path) -> None:

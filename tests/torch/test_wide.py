@@ -279,6 +279,8 @@ def test_refitting_keeps_what_nodes_have_learned():
     left = head.log_probs(x).exp()
     torch.testing.assert_close(left[:, 0], before[:, 0].exp())  # of the nodes that stayed
     torch.testing.assert_close(left[:, 2], left[:, 4])  # and a new one tells nothing
+    with pytest.warns(catnat.CatnatWarning, match="refit kept 0 of 4 nodes"):
+        head.refit(Tree.from_nested([1, [4, [0, [2, 3]]]]))
     with pytest.raises(ValueError, match=r"old must|num_classes"):
         head.refit(Tree.balanced(6))
     with pytest.raises(ValueError, match="refit needs center"):

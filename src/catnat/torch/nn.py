@@ -373,7 +373,8 @@ class CatnatLinear(_Watching):
         """Go on with another tree over the same classes, say one clustered by what was learned meanwhile.
 
         Nodes that part the same classes in both trees keep their weights; all others start anew, at weights and a bias
-        of 0. An optimizer's own numbers, such as Adam's moments, have to be moved alike.
+        of 0. A tree that was clustered anew has few of the old nodes: where under a tenth is kept, a
+        `catnat.CatnatWarning` says so. An optimizer's own numbers, such as Adam's moments, have to be moved alike.
 
         Returns:
             As `catnat.Tree.kept_nodes`: each node's number in the old tree, from 1, and the sign, both 0 for a new one.
@@ -385,6 +386,13 @@ class CatnatLinear(_Watching):
         assert pi.tree is not None
         device = self.linear.weight.device
         nodes, signs = (torch.from_numpy(t).to(device) for t in tree.kept_nodes(pi.tree))
+        if 10 * (kept := int((nodes > 0).sum())) < len(nodes):
+            warnings.warn(
+                f"refit kept {kept:,} of {len(nodes):,} nodes; all others start anew, so the head forgets most of what "
+                "it has learned",
+                CatnatWarning,
+                stacklevel=2,
+            )
         for values in (self.linear.weight, self.linear.bias):
             if values is not None:
                 sign = signs.to(values.dtype).view(-1, *[1] * (values.dim() - 1))

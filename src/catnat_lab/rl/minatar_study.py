@@ -13,7 +13,7 @@ import torch
 
 from catnat_lab import experiment
 from catnat_lab.checkpoint import Checkpoint
-from catnat_lab.errors import UserError, check, check_distinct, check_least, pick
+from catnat_lab.errors import check, check_distinct, check_least, pick
 from catnat_lab.experiment import Done, Finished, Job, Outcome, Place, TimeIsUp, missing
 from catnat_lab.rl.settings import MinAtarSettings as Settings
 from catnat_lab.rl.sweep import GamesAndHeads
@@ -76,13 +76,14 @@ class MinAtar(GamesAndHeads):
         for game in self.plan.games:
             names = [name for name, (played, _) in self.cells.items() if played == game]
             rates = missing(done, [Job(name, {"stage": "rates"}) for name in names])
-            searched = [name for name in names if done.finished(name, stage="rates")]  # else it was given up
-            if jobs := rates or missing(done, [Job(name, self._final(done, name)) for name in searched]):
+            if jobs := rates or missing(done, [job for name in names for job in self._final(done, name)]):
                 return jobs
         return ()
 
-    def _final(self, done: Done, name: str) -> dict[str, Any]:
-        return {"stage": "final", "rate": best_rate(done.finished(name, stage="rates")[0])}
+    def _final(self, done: Done, name: str) -> list[Job]:
+        """None where the search was given up, or no rate has led to a finished episode."""
+        found = [best_rate(searched) for searched in done.finished(name, stage="rates")]
+        return [Job(name, {"stage": "final", "rate": rate}) for rate in found if rate is not None]
 
     def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
         for job in jobs:
@@ -100,6 +101,8 @@ class MinAtar(GamesAndHeads):
         by_rate = np.array(scores).reshape(len(plan.rates), -1)
         found = {f"{rate:g}": [round(float(s), 3) for s in row] for rate, row in zip(plan.rates, by_rate, strict=True)}
         best = max((m for m in by_rate.mean(1) if math.isfinite(m)), default=math.nan)
+        if math.isnan(best):
+            place.tell(f"{game} {head}: no rate has led to a finished episode; it needs more --search-steps")
         return Outcome(-float(best), {"score": float(best)}, {"by rate": found})
 
     def _try_seeds(self, game: str, head: str, rate: float, place: Place) -> Outcome:
@@ -157,10 +160,8 @@ def tensors_of(leaves: list[Any], scores: Scores) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(np.array(value)) for name, value in arrays.items()}
 
 
-def best_rate(searched: Finished) -> float:
+def best_rate(searched: Finished) -> float | None:
     """The rate with the best mean score over its seeds; one that diverged is the worst."""
     means = {float(rate): float(np.mean(scores)) for rate, scores in searched.record["by rate"].items()}
     finite = {rate: mean for rate, mean in means.items() if math.isfinite(mean)}
-    if not finite:
-        raise UserError(f"no rate has led to a finished episode: {sorted(means)}; give more --search-steps")
-    return max(finite, key=finite.__getitem__)
+    return max(finite, key=finite.__getitem__, default=None)

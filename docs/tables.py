@@ -257,8 +257,8 @@ def of_heads(row: Row) -> bool:
 
 
 def wide() -> str:
-    """Milliseconds per call of every head over many classes."""
-    rows = [row for row in rows_of(RESULTS / "wide" / "wide.csv") if row["part"] == "grid"]
+    """Milliseconds per call of every head over many classes, at one width."""
+    rows = [r for r in rows_of(RESULTS / "wide" / "wide.csv") if (r["part"], r["width"]) == ("grid", "1024")]
     names = list(dict.fromkeys(row["contender"] for row in rows))
     found = {
         (row["rows"], row["width"], row["classes"], row["contender"]): f"{float(row['microseconds']) / 1000:.1f}"

@@ -107,7 +107,7 @@ def markdown(lines: list[Line], results: Results) -> Iterator[str]:
     so_far = f"So far {len(lines)} of {len(s['heads'])} heads can be compared. " if lines and absent else ""
     yield so_far + verdict(lines)
     columns = ["head", f"{MEASURE}, test [95%]", "minus softmax [95%]", "p (Welch, Holm)", "best rate", "ms per step"]
-    rows = [[*columns, f"seconds to {level:.2f}", "peak MiB"]]
+    rows = [[*columns, f"seconds to {level:.2f} in validation", "peak MiB"]]
     for line in lines:
         low, high = welch_interval(line.values, (0.0, 0.0))  # beside a constant it is Student's
         gap = line.against

@@ -94,10 +94,11 @@ def fused(head: torch.nn.Module, x: torch.Tensor, target: torch.Tensor) -> torch
 
 
 def sampled(table: torch.nn.Module, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """The target and so many other classes, drawn anew, in place of all."""
+    """The target and so many other classes, drawn anew, in place of all; the gradient is sparse."""
     drawn = torch.randint(len(table.weight), (SAMPLED,), device=x.device)  # type: ignore[arg-type]
-    own = (table(target) * x).sum(-1, keepdim=True)
-    return F.cross_entropy(torch.cat((own, x @ table(drawn).T), 1).float(), torch.zeros_like(target))
+    chosen = table(torch.cat((target, drawn)))
+    own = (chosen[: len(target)] * x).sum(-1, keepdim=True)
+    return F.cross_entropy(torch.cat((own, x @ chosen[len(target) :].T), 1), torch.zeros_like(target))
 
 
 def adaptive(width: int, classes: int, **like: Any) -> torch.nn.Module:
@@ -122,7 +123,7 @@ CONTENDERS: dict[str, Make] = {
     "Liger's fused": head_run(torch.nn.Linear, fused),
     "torch adaptive softmax": head_run(adaptive, lambda head, x, target: head(x, target).loss),
     f"sampled softmax, {SAMPLED}": head_run(
-        lambda width, classes, **like: torch.nn.Embedding(classes, width, **like), sampled
+        lambda width, classes, **like: torch.nn.Embedding(classes, width, sparse=True, **like), sampled
     ),
 }
 

@@ -1,6 +1,7 @@
 """A linear head and its loss over many classes: time and peak memory of one path beside those of all K scores.
 
-Run it on a GPU as `python -m benchmarks.wide [--output FOLDER]`. Each call is a loss and all gradients, in bfloat16.
+Run it on a GPU as `python -m benchmarks.wide [--output FOLDER]`, or with `--device cpu --parts CPU`. Each call is a loss
+and all gradients, in bfloat16 on a GPU and in float32 on a CPU.
 What a folder has is not timed again, so that a run can be cut off and go on.
 """
 
@@ -60,6 +61,7 @@ PARTS = {
     "middle": Part((2048,), (1024,), (32_768,), (*PATHS, "catnat, one path, Huffman tree"), graphs=True),
     "over K": Part((2048,), (256,), tuple(10**i for i in range(3, 8)), PATHS, graphs=True),
     "grid": Part((8192, 2048, 256), (4096, 1024, 256), (10_000, 32_768, 131_072, 1_000_000)),
+    "CPU": Part((256,), (128,), (20_000, 200_000), PATHS),
     "smoke": Part((4,), (8,), (100,)),
 }  # fmt: skip
 BATCHES = (1, 32, 256)  # of one step of sampling, of the two first parts
@@ -189,7 +191,7 @@ def measure(
     for name in names:
         run = None
         try:
-            run = makers[name](*size, device, torch.bfloat16)
+            run = makers[name](*size, device, torch.bfloat16 if cuda else torch.float32)
             run()
             memory[name] = memory_of(run, device)
             runs[name, "calls"] = run
@@ -258,7 +260,7 @@ def main() -> None:
     for part in arguments.parts:
         chosen = PARTS[part]
         sizes = [("loss", (r, w, k)) for w in chosen.widths for k in chosen.classes for r in chosen.rows]
-        if part not in ("over K", "grid"):
+        if part not in ("over K", "grid", "CPU"):
             sizes += [("sample", (r, chosen.widths[0], chosen.classes[0])) for r in BATCHES]
         for what, size in sizes:
             names = chosen.names() if what == "loss" else list(DRAWING)

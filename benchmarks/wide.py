@@ -1,8 +1,8 @@
 """A linear head and its loss over many classes: time and peak memory of one path beside those of all K scores.
 
-Run it on a GPU as `python -m benchmarks.wide [--output FOLDER]`, or with `--device cpu --parts CPU`. Each call is a loss
-and all gradients, in bfloat16 on a GPU and in float32 on a CPU.
-What a folder has is not timed again, so that a run can be cut off and go on.
+Run it on a GPU as `python -m benchmarks.wide [--output FOLDER]`, or with `--device cpu --parts CPU`. Each call is a
+loss and all gradients, in bfloat16 on a GPU and in float32 on a CPU. What a folder has is not timed again,
+so that a run can be cut off and go on.
 """
 
 from __future__ import annotations

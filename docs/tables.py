@@ -279,6 +279,18 @@ def wide_classes() -> str:
     return grid(head, ([name, *(times.get((name, size), "does not fit") for size in sizes)] for name in names))
 
 
+def unrelated() -> str:
+    """Accuracy over the number of unrelated classes, at softmax's rate."""
+    rows = [row for row in rows_of(RESULTS / "swap" / "classes.csv") if row["rate"] == "0.001"]
+    found: dict[str, dict[tuple[str, str], list[float]]] = {}
+    for row in rows:
+        place = row["hidden"], row["classes"]
+        found.setdefault(row["head"], {}).setdefault(place, []).append(float(row["accuracy"]))
+    columns = sorted({(row["hidden"], row["classes"]) for row in rows}, key=lambda place: tuple(map(int, place)))
+    head = ["head", *(f"width {hidden}, K = {classes}" for hidden, classes in columns)]
+    return grid(head, ([name, *(f"{fmean(own[place]):.1f}" for place in columns)] for name, own in found.items()))
+
+
 def words(task: str) -> str:
     """The report's own table."""
     lines = (RESULTS / "words" / task / "words.md").read_text(encoding="utf-8").splitlines(keepends=True)
@@ -299,6 +311,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "gpu-summary": gpu_summary,
     "wide": wide,
     "wide-classes": wide_classes,
+    "unrelated": unrelated,
     "words-pieces": lambda: words("pieces"),
     "words-words": lambda: words("words"),
     "cpu": lambda: ratios(["cpu/cpu.csv"], against, lambda row: True, by_rows=True),

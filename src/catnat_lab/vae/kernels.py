@@ -58,7 +58,7 @@ def _gather_on_gpu(x: Tensor, there: Tensor) -> Tensor:
 def adam_step(p: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, rates: Tensor, step: Tensor) -> None:
     """Change parameters [R, P] and their moments in place; ``rates`` [R, 1], ``step`` counts from 1.
 
-    As fast as torch's fused Adam, which takes one rate for all rows.
+    The VAE trains 5% faster with torch's fused Adam, but that takes one rate for all rows.
     """
     done = step.to(torch.float32)
     size = rates / (1 - DECAY**done)

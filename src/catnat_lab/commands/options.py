@@ -1,4 +1,7 @@
-"""What can be asked for on the command line. Light: what it takes to do it is imported when it is done."""
+"""What can be asked for on the command line. Light: what it takes to do it is imported when it is done.
+
+The help is made of the comments, beside an option or above it.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,87 +9,73 @@ from typing import Annotated
 
 import tyro
 
+# What is not given is the preset's.
+Whole = int | None
+Texts = tuple[str, ...] | None
+Numbers = tuple[float, ...] | None
+
 
 @dataclass(frozen=True)
 class _Study:
     preset: str = "quick"
     output: Path | None = None
-    storage: str | None = None
-    """Database URL of the study; by default a SQLite file in the output folder."""
-    device: str = "auto"
-    """cpu, cuda, cuda:1 ...; auto takes a GPU where there is one."""
-    on: str = "here"
-    """Where jobs are trained: here, processes:N, or on Ray: ray (of this machine) or ray:ADDRESS."""
-    job_gpus: float = 1.0
-    """What a job on Ray takes of a GPU, where it trains on one; 0.25 lets four share it."""
+    storage: str | None = None  # Database URL of the study; by default a SQLite file in the output folder.
+    device: str = "auto"  # cpu, cuda, cuda:1 ...; auto takes a GPU where there is one.
+    on: str = "here"  # Where jobs are trained: here, processes:N, or on Ray: ray (of this machine) or ray:ADDRESS.
+    job_gpus: float = 1.0  # What a job on Ray takes of a GPU, where it trains on one; 0.25 lets four share it.
 
 
 @dataclass(frozen=True)
 class Gsl(_Study):
     """Graph structure learning, the paper's first table. Stop it whenever you like: the same command goes on."""
 
-    preset: str = "quick"
-    """smoke (seconds), quick (minutes on two cores) or paper (all of the table, on a GPU)."""
-    output: Path = Path("runs/gsl")
-    """Folder of the study's database and its report."""
-    stacked: int | None = None
-    """How many runs train side by side as one program, at most; by default 256 on a GPU and 8 on a CPU."""
-    thetas: tuple[float, ...] | None = None
-    """True edge probabilities; by default the preset's, as all that follows."""
-    heads: tuple[str, ...] | None = None
-    """Of softmax, sparsemax, catnat, catnat-sigmoid, catnat-natural and its forms: see docs/experiments.md, Heads."""
-    rates: tuple[float, ...] | None = None
-    """The coarse grid of learning rates."""
-    seeds: int | None = None
-    """Final runs at the chosen rate."""
-    epochs: int | None = None
-    """Passes over the data."""
-    baseline: str | None = None
-    """Of the score-function gradient: none, moving-average or leave-one-out."""
+    preset: str = "quick"  # smoke (seconds), quick (minutes on two cores) or paper (all of the table, on a GPU).
+    output: Path = Path("runs/gsl")  # Folder of the study's database and its report.
+    # How many runs train side by side as one program, at most; by default 256 on a GPU and 8 on a CPU.
+    stacked: Whole = None
+    thetas: Numbers = None  # True edge probabilities; by default the preset's, as all that follows.
+    # Of softmax, sparsemax, catnat, catnat-sigmoid, catnat-natural and its forms: see docs/experiments.md, Heads.
+    heads: Texts = None
+    rates: Numbers = None  # The coarse grid of learning rates.
+    seeds: Whole = None  # Final runs at the chosen rate.
+    epochs: Whole = None  # Passes over the data.
+    baseline: str | None = None  # Of the score-function gradient: none, moving-average or leave-one-out.
 
 
 @dataclass(frozen=True)
 class Demo:
     """The quick comparison of graph structure learning on this machine's CPU, some minutes on two cores."""
 
-    output: Path = Path("demo-output")
-    """Folder of the study and its report."""
+    output: Path = Path("demo-output")  # Folder of the study and its report.
 
 
 @dataclass(frozen=True)
 class Vae(_Study):
     """The categorical VAE on MNIST, three tables of the paper. Stop it whenever you like: the same command goes on."""
 
+    # adam, sgd (the convolutional VAE by straight-through samples) or mlp (the dense one by the score function).
     table: str = "adam"
-    """adam, sgd (the convolutional VAE by straight-through samples) or mlp (the dense one by the score function)."""
+    # smoke (a minute or two), quick (13 minutes on two cores) or paper (all of the table, on a GPU).
     preset: str = "quick"
-    """smoke (a minute or two), quick (13 minutes on two cores) or paper (all of the table, on a GPU)."""
+    # Folder of the study's database, checkpoints, models and report; by default runs/vae-TABLE.
     output: Path | None = None
-    """Folder of the study's database, checkpoints, models and report; by default runs/vae-TABLE."""
+    # Folder with MNIST's image files; by default they are fetched once and kept in the user's cache.
     digits: Path | None = None
-    """Folder with MNIST's image files; by default they are fetched once and kept in the user's cache."""
-    stacked: int | None = None
-    """How many runs train side by side as one program, at most; by default 64 on a GPU and 8 on a CPU."""
-    cells: tuple[str, ...] | None = None
-    """VARIABLESxCLASSES, such as 20x16; by default the preset's, as all that follows."""
-    data: tuple[str, ...] | None = None
-    """Of grey, binary (thresholded) and bernoulli (drawn anew for every batch)."""
-    heads: tuple[str, ...] | None = None
-    """Of softmax, sparsemax, catnat, catnat-sigmoid, catnat-natural and its forms: see docs/experiments.md, Heads."""
-    rates: tuple[float, ...] | None = None
-    """The coarse grid of learning rates; one rate alone, with --refined 0, is taken without a search."""
-    refined: int | None = None
-    """Rates around the best of the coarse grid."""
-    searched: tuple[str, ...] | None = None
-    """Cells with a search of their own, by default all of --cells; the others take the rates of the nearest one."""
-    search_steps: int | None = None
-    """Steps of a run of the search."""
-    seeds: int | None = None
-    """Final runs at the chosen rate."""
-    steps: int | None = None
-    """Steps of a final run."""
-    samples: int | None = None
-    """Samples of the posterior to judge a test image by."""
+    # How many runs train side by side as one program, at most; by default 64 on a GPU and 8 on a CPU.
+    stacked: Whole = None
+    cells: Texts = None  # VARIABLESxCLASSES, such as 20x16; by default the preset's, as all that follows.
+    data: Texts = None  # Of grey, binary (thresholded) and bernoulli (drawn anew for every batch).
+    # Of softmax, sparsemax, catnat, catnat-sigmoid, catnat-natural and its forms: see docs/experiments.md, Heads.
+    heads: Texts = None
+    # The coarse grid of learning rates; one rate alone, with --refined 0, is taken without a search.
+    rates: Numbers = None
+    refined: Whole = None  # Rates around the best of the coarse grid.
+    # Cells with a search of their own, by default all of --cells; the others take the rates of the nearest one.
+    searched: Texts = None
+    search_steps: Whole = None  # Steps of a run of the search.
+    seeds: Whole = None  # Final runs at the chosen rate.
+    steps: Whole = None  # Steps of a final run.
+    samples: Whole = None  # Samples of the posterior to judge a test image by.
 
 
 @dataclass(frozen=True)
@@ -97,40 +86,25 @@ class Rl:
     trains many seeds at once on small games.
     """
 
+    # An Atari game, such as Breakout or Seaquest, or one of gymnasium's with numbered actions, such as CartPole-v1.
     game: str = "Breakout"
-    """An Atari game, such as Breakout or Seaquest, or one of gymnasium's with numbered actions, such as CartPole-v1."""
+    # The policy's: softmax, sparsemax, catnat, catnat-sigmoid, catnat-natural (by default), -exact, -reflect, ...
     head: str | None = None
-    """The policy's: softmax, sparsemax, catnat, catnat-sigmoid, catnat-natural (by default), -exact, -reflect, ..."""
-    preset: str = "quick"
-    """smoke (seconds), quick (100,000 steps) or paper (8 million; of gymnasium's games 100,000)."""
-    seed: int | None = None
-    """Of the weights, the games and the draws; 1 by default."""
-    output: Path | None = None
-    """Folder of the checkpoint and the curves; by default runs/rl/GAME-HEAD-SEED."""
-    device: str = "auto"
-    """cpu, cuda, cuda:1 ...; auto takes a GPU where there is one."""
-    threads: int = 0
-    """Of the Atari games; 0: one a core."""
-    minutes: float | None = None
-    """Stop after so many, with a checkpoint."""
-    steps: int | None = None
-    """Of all copies of the game together; by default the preset's, as all that follows."""
-    envs: int | None = None
-    """Copies of the game."""
-    rollout: int | None = None
-    """Steps of every copy between two updates."""
-    epochs: int | None = None
-    """Passes over a rollout."""
-    minibatches: int | None = None
-    """Parts of a rollout, for one step of Adam each."""
-    rate: float | None = None
-    """Learning rate."""
-    clip: float | None = None
-    """Of the probability ratio."""
-    entropy: float | None = None
-    """Weight of the entropy."""
-    gradient: float | None = None
-    """Largest norm of a gradient."""
+    preset: str = "quick"  # smoke (seconds), quick (100,000 steps) or paper (8 million; of gymnasium's games 100,000).
+    seed: Whole = None  # Of the weights, the games and the draws; 1 by default.
+    output: Path | None = None  # Folder of the checkpoint and the curves; by default runs/rl/GAME-HEAD-SEED.
+    device: str = "auto"  # cpu, cuda, cuda:1 ...; auto takes a GPU where there is one.
+    threads: int = 0  # Of the Atari games; 0: one a core.
+    minutes: float | None = None  # Stop after so many, with a checkpoint.
+    steps: Whole = None  # Of all copies of the game together; by default the preset's, as all that follows.
+    envs: Whole = None  # Copies of the game.
+    rollout: Whole = None  # Steps of every copy between two updates.
+    epochs: Whole = None  # Passes over a rollout.
+    minibatches: Whole = None  # Parts of a rollout, for one step of Adam each.
+    rate: float | None = None  # Learning rate.
+    clip: float | None = None  # Of the probability ratio.
+    entropy: float | None = None  # Weight of the entropy.
+    gradient: float | None = None  # Largest norm of a gradient.
 
 
 @dataclass(frozen=True)
@@ -140,27 +114,18 @@ class RlSweep(_Study):
     Stop it whenever you like: the same command goes on.
     """
 
+    # smoke (seconds), quick (CartPole with default settings, no search, minutes) or paper (both games, 160 trials,
+    # then 10 x 10 runs).
     preset: str = "quick"
-    """smoke (seconds), quick (CartPole with default settings, no search, minutes) or paper (both games, 160 trials,
-    then 10 x 10 runs)."""
-    output: Path = Path("runs/rl-sweep")
-    """Folder of the study's database and its runs."""
-    threads: int = 0
-    """Of the Atari games of one process; 0: one a core."""
-    minutes: float | None = None
-    """Stop after so many, with a checkpoint."""
-    games: tuple[str, ...] | None = None
-    """Atari games or gymnasium's; by default the preset's, as all that follows."""
-    heads: tuple[str, ...] | None = None
-    """The policies'."""
-    steps: int | None = None
-    """Of every run."""
-    trials: int | None = None
-    """Of the search, for every game and head; 0: no search, and the default settings are trained."""
-    best: int | None = None
-    """Configurations of the search that are trained over the seeds."""
-    seeds: int | None = None
-    """Final runs of each."""
+    output: Path = Path("runs/rl-sweep")  # Folder of the study's database and its runs.
+    threads: int = 0  # Of the Atari games of one process; 0: one a core.
+    minutes: float | None = None  # Stop after so many, with a checkpoint.
+    games: Texts = None  # Atari games or gymnasium's; by default the preset's, as all that follows.
+    heads: Texts = None  # The policies'.
+    steps: Whole = None  # Of every run.
+    trials: Whole = None  # Of the search, for every game and head; 0: no search, and the default settings are trained.
+    best: Whole = None  # Configurations of the search that are trained over the seeds.
+    seeds: Whole = None  # Final runs of each.
 
 
 @dataclass(frozen=True)
@@ -170,48 +135,32 @@ class RlMinatar:
     Stop it whenever you like: the same command goes on.
     """
 
+    # smoke (seconds), quick (minutes on two cores) or paper (all games, 64 seeds of 10 million steps, on a GPU).
     preset: str = "quick"
-    """smoke (seconds), quick (minutes on two cores) or paper (all games, 64 seeds of 10 million steps, on a GPU)."""
-    output: Path = Path("runs/minatar")
-    """Folder of the study's database, its checkpoint and its report."""
-    storage: str | None = None
-    """Database URL of the study; by default a SQLite file in the output folder."""
-    on: str = "here"
-    """Where games and heads are trained: here, one after the other, or processes:N, side by side."""
-    minutes: float | None = None
-    """Stop after so many, with checkpoints."""
-    games: tuple[str, ...] | None = None
-    """Of Breakout, Asterix, Freeway, Seaquest and SpaceInvaders; by default the preset's, as all that follows."""
-    heads: tuple[str, ...] | None = None
-    """The policies': softmax and the catnats."""
-    steps: int | None = None
-    """Of every final run."""
-    rates: tuple[float, ...] | None = None
-    """Learning rates that are tried."""
-    search_steps: int | None = None
-    """Of every run of the search."""
-    search_seeds: int | None = None
-    """Of every rate; they are none of the final ones."""
-    seeds: int | None = None
-    """Final runs of every game and head."""
-    envs: int | None = None
-    """Copies of the game a run."""
+    output: Path = Path("runs/minatar")  # Folder of the study's database, its checkpoint and its report.
+    storage: str | None = None  # Database URL of the study; by default a SQLite file in the output folder.
+    on: str = "here"  # Where games and heads are trained: here, one after the other, or processes:N, side by side.
+    minutes: float | None = None  # Stop after so many, with checkpoints.
+    # Of Breakout, Asterix, Freeway, Seaquest and SpaceInvaders; by default the preset's, as all that follows.
+    games: Texts = None
+    heads: Texts = None  # The policies': softmax and the catnats.
+    steps: Whole = None  # Of every final run.
+    rates: Numbers = None  # Learning rates that are tried.
+    search_steps: Whole = None  # Of every run of the search.
+    search_seeds: Whole = None  # Of every rate; they are none of the final ones.
+    seeds: Whole = None  # Final runs of every game and head.
+    envs: Whole = None  # Copies of the game a run.
 
 
 @dataclass(frozen=True)
 class RlWatch:
     """Show a trained policy play one game: its score, and a GIF, for which gymnasium's games need the extra watch."""
 
-    output: Path
-    """Folder of the run."""
-    gif: Path | None = None
-    """Where to write the picture; by default play.gif in that folder."""
-    seed: int = 12_345
-    """Of the game and the draws."""
-    greedy: bool = False
-    """Take the likeliest action in place of a drawn one."""
-    steps: int = 27_000
-    """Stop after so many; a game of Atari has at most 27,000."""
+    output: Path  # Folder of the run.
+    gif: Path | None = None  # Where to write the picture; by default play.gif in that folder.
+    seed: int = 12_345  # Of the game and the draws.
+    greedy: bool = False  # Take the likeliest action in place of a drawn one.
+    steps: int = 27_000  # Stop after so many; a game of Atari has at most 27,000.
 
 
 @dataclass(frozen=True)
@@ -221,18 +170,16 @@ class Tails(_Study):
     Stop it whenever you like: the same command goes on.
     """
 
+    # smoke (about five minutes on two cores) or full (for a GPU; planned for 40 minutes of an H200).
     preset: str = "full"
-    """smoke (about five minutes on two cores) or full (for a GPU; planned for 40 minutes of an H200)."""
+    # Of graphs, vae, classifier, policy and language, in the order they are to be trained.
     tasks: tuple[str, ...] = ("graphs", "vae", "classifier", "policy", "language")
-    """Of graphs, vae, classifier, policy and language, in the order they are to be trained."""
-    output: Path = Path("runs/tails")
-    """Folder of the study's database, the tables and the figure."""
-    digits: Path | None = None
-    """Folder with MNIST's four IDX files."""
+    output: Path = Path("runs/tails")  # Folder of the study's database, the tables and the figure.
+    digits: Path | None = None  # Folder with MNIST's four IDX files.
+    # File of the language model's tokens; by default it is made of Python's own source code, in the output folder.
     corpus: Path | None = None
-    """File of the language model's tokens; by default it is made of Python's own source code, in the output folder."""
+    # Begin no stack of runs that would not end in time, judged by the task's last one; its first one is not judged.
     minutes: float | None = None
-    """Begin no stack of runs that would not end in time, judged by the task's last one; its first one is not judged."""
 
 
 @dataclass(frozen=True)
@@ -242,70 +189,56 @@ class Words(_Study):
     Stop it whenever you like: the same command goes on.
     """
 
-    task: str = "pieces"
-    """pieces (of words: 32,768 classes) or words (whole ones: 200,001)."""
-    preset: str = "full"
-    """smoke (seconds) or full (for a GPU)."""
+    task: str = "pieces"  # pieces (of words: 32,768 classes) or words (whole ones: 200,001).
+    preset: str = "full"  # smoke (seconds) or full (for a GPU).
+    # Folder of the tokens, TASK.npz, which are made where they are not there, and of the study, in its folder TASK.
     output: Path = Path("runs/words")
-    """Folder of the tokens, TASK.npz, which are made where they are not there, and of the study, in its folder TASK."""
+    # Begin no run that would not end in time, judged by the head's last one; its first one is not judged.
     minutes: float | None = None
-    """Begin no run that would not end in time, judged by the head's last one; its first one is not judged."""
-    heads: tuple[str, ...] | None = None
-    """Of those in catnat_lab/words/heads.py; by default the preset's, as all that follows."""
-    rates: tuple[float, ...] | None = None
-    """Learning rates that are tried."""
-    search_steps: int | None = None
-    """Steps of a run of the search."""
-    seeds: int | None = None
-    """Final runs at the chosen rate."""
-    steps: int | None = None
-    """Steps of a final run."""
-    batch: int | None = None
-    """Rows of a batch, of 128 tokens each."""
+    heads: Texts = None  # Of those in catnat_lab/words/heads.py; by default the preset's, as all that follows.
+    rates: Numbers = None  # Learning rates that are tried.
+    search_steps: Whole = None  # Steps of a run of the search.
+    seeds: Whole = None  # Final runs at the chosen rate.
+    steps: Whole = None  # Steps of a final run.
+    batch: Whole = None  # Rows of a batch, of 128 tokens each.
 
 
 @dataclass(frozen=True)
 class Report:
     """Write the report of a study again, finished or not, or that of a single run of `catnat rl`."""
 
-    where: Annotated[str, tyro.conf.Positional]
-    """Folder or database URL of the study, or folder of the run."""
-    output: Path | None = None
-    """Folder of the report; by default the study's."""
+    where: Annotated[str, tyro.conf.Positional]  # Folder or database URL of the study, or folder of the run.
+    output: Path | None = None  # Folder of the report; by default the study's.
 
 
 @dataclass(frozen=True)
 class Status:
     """What a study has done, is doing and has left."""
 
-    where: Annotated[str, tyro.conf.Positional]
-    """Folder or database URL of the study."""
+    where: Annotated[str, tyro.conf.Positional]  # Folder or database URL of the study.
 
 
 @dataclass(frozen=True)
 class Scoreboard:
     """The paper's tables and claims beside all that was published: a page, a picture and numbers."""
 
+    # Folder of published results, with gsl, vae and rl in it; what is not there is not run.
     results: Annotated[Path, tyro.conf.Positional] = Path("results")
-    """Folder of published results, with gsl, vae and rl in it; what is not there is not run."""
-    output: Path | None = None
-    """Folder of scoreboard.md, .svg and .csv; by default that of the results."""
+    output: Path | None = None  # Folder of scoreboard.md, .svg and .csv; by default that of the results.
 
 
 @dataclass(frozen=True)
 class Figure:
     """The paper's first figure: loss landscapes of three classes with gradient descent on them, and Fisher matrices."""
 
-    output: Path = Path("demo-output")
-    """Folder of the picture."""
+    output: Path = Path("demo-output")  # Folder of the picture.
 
 
 @dataclass(frozen=True)
 class Playground:
     """A page to play with: drag scores and see probabilities, Fisher matrices and gradient descent, beside softmax."""
 
-    open: bool = True
-    """Open it in the browser; its path is printed either way."""
+    open: bool = True  # Open it in the browser; its path is printed either way.
 
 
 # By name: the options, and the function that does it, with its module.

@@ -181,7 +181,7 @@ def policies() -> str:
         told = f"{fmean(values):.1f} ± {stdev(values):.1f}"
         if folder == "atari":
             return told
-        low, high = bootstrap(values, interquartile_mean)
+        low, high = bootstrap(values)
         return f"{told}, {interquartile_mean(values):.1f} [{low:.1f}, {high:.1f}]"
 
     def difference(folder: str, game: str) -> str:

@@ -142,7 +142,7 @@ class Results:
     """What a study has found so far: finished jobs by the words that name their cells."""
 
     settings: dict[str, Any]
-    trials: dict[tuple[str, ...], list[Finished]]
+    trials: dict[Any, list[Finished]]  # by tuples
     provenance: dict[str, str]
 
     def stage(self, place: tuple[str, ...], *stages: str) -> list[Finished]:

@@ -8,9 +8,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, stdev
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from catnat_lab.errors import UserError
@@ -42,9 +43,9 @@ class Comparison:
     p: float
 
 
-def summarize(values: Sequence[float]) -> Summary:
-    """Mean, standard deviation and count of at least one finite value."""
-    numbers = _finite(values, least=1)
+def summarize(values: Sequence[float], *, least: int = 1, name: str = "values") -> Summary:
+    """Mean, standard deviation and count of so many finite values, at least."""
+    numbers = _finite(values, least, name).tolist()
     return Summary(mean(numbers), stdev(numbers) if len(numbers) > 1 else math.nan, len(numbers))
 
 
@@ -54,7 +55,7 @@ def welch(a: Sequence[float], b: Sequence[float]) -> float:
     Without any spread on either side the test is undefined; then p is 1 for equal means and 0 for different ones.
     """
     # As scipy's ttest_ind, which would warn of values that are nearly the same: our sums are exact.
-    return welch_from_summaries(summarize(_finite(a, least=2)), summarize(_finite(b, least=2)))
+    return welch_from_summaries(summarize(a, least=2), summarize(b, least=2))
 
 
 def welch_from_summaries(a: Summary, b: Summary) -> float:
@@ -72,7 +73,7 @@ def welch_from_summaries(a: Summary, b: Summary) -> float:
 
 def welch_interval(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> tuple[float, float]:
     """The interval of Welch's test for the mean of ``a`` less that of ``b``; one point without any spread."""
-    first, second = summarize(_finite(a, least=2)), summarize(_finite(b, least=2))
+    first, second = summarize(a, least=2), summarize(b, least=2)
     difference, parts = first.mean - second.mean, [x.std**2 / x.count for x in (first, second)]
     if not sum(parts):
         return difference, difference
@@ -83,25 +84,23 @@ def welch_interval(a: Sequence[float], b: Sequence[float], level: float = 0.95) 
 
 def by_ranks(a: Sequence[float], b: Sequence[float]) -> float:
     """The two-sided p-value of Mann and Whitney's test: does one of two values come out higher more often?"""
-    first, second = _finite(a, least=2, name="a"), _finite(b, least=2, name="b")
-    return float(stats.mannwhitneyu(first, second).pvalue)
+    return float(stats.mannwhitneyu(_finite(a, 2, "a"), _finite(b, 2, "b")).pvalue)
+
+
+def paired(a: Sequence[float], b: Sequence[float]) -> float:
+    """The two-sided p-value of a paired t-test: for runs that share all but what is compared, seed by seed."""
+    first, second = _finite(a, 2), _finite(b, 2)
+    if len(first) != len(second):
+        raise StatsError(f"a paired test needs as many values on both sides; got {len(first)} and {len(second)}")
+    if not np.ptp(first - second):
+        return 1.0 if first[0] == second[0] else 0.0
+    return float(stats.ttest_rel(first, second).pvalue)
 
 
 def bold(groups: Mapping[str, Sequence[float]], lower_is_better: bool = True, alpha: float = 0.05) -> set[str]:
     """The best-performing groups: the best mean, and all that Welch's test at ``alpha`` cannot tell from it."""
     best = _best(groups, lower_is_better, alpha)
     return {name for name in groups if name == best or welch(groups[name], groups[best]) >= alpha}
-
-
-def paired(a: Sequence[float], b: Sequence[float]) -> float:
-    """The two-sided p-value of a paired t-test: for runs that share all but what is compared, seed by seed."""
-    first, second = _finite(a, least=2), _finite(b, least=2)
-    if len(first) != len(second):
-        raise StatsError(f"a paired test needs as many values on both sides; got {len(first)} and {len(second)}")
-    differences = [x - y for x, y in zip(first, second, strict=True)]
-    if len(set(differences)) == 1:
-        return 1.0 if differences[0] == 0 else 0.0
-    return float(stats.ttest_rel(first, second).pvalue)
 
 
 def best_in_pairs(
@@ -113,13 +112,21 @@ def best_in_pairs(
     return best if all(p < alpha for p in pvalues) else None
 
 
+def _best(groups: Mapping[str, Sequence[float]], lower_is_better: bool, alpha: float) -> str:
+    if not groups:
+        raise StatsError("there is no group to choose the best from")
+    if not 0 < alpha < 1:
+        raise StatsError(f"alpha must lie between 0 and 1; got {alpha}")
+    means = {name: summarize(values, least=2, name=name).mean for name, values in groups.items()}
+    return (min if lower_is_better else max)(means, key=means.__getitem__)
+
+
 def compare(a: Sequence[float], b: Sequence[float]) -> Comparison:
     """The mean of ``a`` less that of ``b``, at least two values each. The effect is infinite without any spread."""
-    first, second = summarize(_finite(a, least=2)), summarize(_finite(b, least=2))
+    first, second = summarize(a, least=2), summarize(b, least=2)
     difference, spread = first.mean - second.mean, math.sqrt((first.std**2 + second.std**2) / 2)
-    low, high = welch_interval(a, b)
     effect = difference / spread if spread else math.copysign(math.inf, difference) if difference else 0.0
-    return Comparison(difference, low, high, effect, welch_from_summaries(first, second))
+    return Comparison(difference, *welch_interval(a, b), effect, welch_from_summaries(first, second))
 
 
 def compare_all(pairs: Mapping[Name, tuple[Sequence[float], Sequence[float]]]) -> dict[Name, Comparison]:
@@ -129,34 +136,9 @@ def compare_all(pairs: Mapping[Name, tuple[Sequence[float], Sequence[float]]]) -
     return {name: replace(each, p=p) for (name, each), p in zip(found.items(), corrected, strict=True)}
 
 
-def interquartile_mean(values: Sequence[float]) -> float:
-    """The mean of the middle half: a quarter of the values, rounded down, is left out at either end."""
-    return float(stats.trim_mean(_finite(values, least=1), 0.25))
-
-
-def bootstrap(
-    values: Sequence[float],
-    measure: Callable[[Sequence[float]], float],
-    *,
-    less: Sequence[float] | None = None,
-    level: float = 0.95,
-    draws: int = 2000,
-) -> tuple[float, float]:
-    """The percentile interval of a measure over samples drawn again, with replacement, always the same ones.
-
-    With ``less``, of the measure of ``values`` less that of these, each drawn again by itself.
-    """
-    random = np.random.default_rng(0)
-    samples = [values] if less is None else [values, less]
-    again = [random.choice(np.array(_finite(sample, least=2)), (draws, len(sample))) for sample in samples]
-    found = [measure(first) - sum(map(measure, others)) for first, *others in zip(*again, strict=True)]
-    low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
-
-
 def holm(pvalues: Sequence[float]) -> list[float]:
     """P-values adjusted by Holm's method, in the order given: compare each with alpha as it is."""
-    numbers = np.array(_finite(pvalues, least=0))
+    numbers = _finite(pvalues, 0)
     if not ((numbers >= 0) & (numbers <= 1)).all():
         raise StatsError(f"p-values must lie in [0, 1]; got {numbers.tolist()}")
     order, adjusted = numbers.argsort(), np.zeros_like(numbers)
@@ -165,20 +147,35 @@ def holm(pvalues: Sequence[float]) -> list[float]:
     return [float(number) for number in adjusted]
 
 
-def _best(groups: Mapping[str, Sequence[float]], lower_is_better: bool, alpha: float) -> str:
-    if not groups:
-        raise StatsError("there is no group to choose the best from")
-    if not 0 < alpha < 1:
-        raise StatsError(f"alpha must lie between 0 and 1; got {alpha}")
-    sign = 1 if lower_is_better else -1
-    return min(groups, key=lambda name: sign * summarize(_finite(groups[name], least=2, name=name)).mean)
+def interquartile_mean(values: ArrayLike) -> Any:
+    """The mean of the middle half, over the last axis: a quarter, rounded down, is left out at either end."""
+    return stats.trim_mean(_finite(values, 1), 0.25, axis=-1)
 
 
-def _finite(values: Sequence[float], *, least: int, name: str = "values") -> list[float]:
-    numbers = [float(value) for value in values]
-    for index, number in enumerate(numbers):
-        if not math.isfinite(number):
-            raise StatsError(f"{name} must be finite; {name}[{index}] is {number} (a run that diverged?)")
-    if len(numbers) < least:
-        raise StatsError(f"{name} must hold at least {least} numbers; got {len(numbers)}")
+def bootstrap(
+    values: ArrayLike,
+    measure: Callable[[NDArray[Any]], Any] = interquartile_mean,
+    *,
+    less: ArrayLike | None = None,
+    level: float = 0.95,
+    draws: int = 2000,
+) -> tuple[Any, Any]:
+    """The percentile interval of a measure, over the last axis, of samples drawn again, always the same ones.
+
+    With ``less``, of the measure of ``values`` less that of these, each drawn again by itself.
+    """
+    random = np.random.default_rng(0)
+    samples = [_finite(sample, 2) for sample in (values, less) if sample is not None]
+    found = [measure(random.choice(sample, (draws, sample.shape[-1]), axis=-1)) for sample in samples]
+    low, high = np.quantile(found[0] - sum(found[1:]), [(1 - level) / 2, (1 + level) / 2], axis=-1)
+    return low, high
+
+
+def _finite(values: ArrayLike, least: int, name: str = "values") -> NDArray[np.float64]:
+    numbers = np.asarray(values, np.float64)
+    for place in np.argwhere(~np.isfinite(numbers)):
+        told = f"{name}[{', '.join(map(str, place))}] is {numbers[tuple(place)]} (a run that diverged?)"
+        raise StatsError(f"{name} must be finite; {told}")
+    if numbers.shape[-1] < least:
+        raise StatsError(f"{name} must hold at least {least} numbers; got {numbers.shape[-1]}")
     return numbers

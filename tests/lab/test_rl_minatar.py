@@ -335,7 +335,7 @@ def test_a_stopped_study_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         study(tmp_path / "stopped")
     assert list((tmp_path / "stopped" / "checkpoints").iterdir())
     again = study(tmp_path / "stopped")
-    assert whole.runs == again.runs
+    assert whole.trials == again.trials
     assert not list((tmp_path / "stopped" / "checkpoints").iterdir())
     with Study(tmp_path / "whole" / "study.db", conduct=True) as one, pytest.raises(UserError, match="was 2, now 3"):
         begin(MinAtar(replace(PLAN, seeds=3)), one)

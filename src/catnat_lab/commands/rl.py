@@ -12,6 +12,7 @@ import torch
 from catnat_lab.commands.options import Rl, RlMinatar, RlSweep, RlWatch
 from catnat_lab.commands.parts import Bars, chosen, command_line, continued, device_of, run_study, say, show
 from catnat_lab.errors import UserError
+from catnat_lab.experiment import Finished
 from catnat_lab.provenance import provenance
 from catnat_lab.report.page import Report, write, write_pages
 from catnat_lab.rl import minatar_study
@@ -85,11 +86,11 @@ def watch(options: RlWatch) -> None:
 def report_run(folder: Path, output: Path) -> None:
     """What one run has come to so far: its score, its curve, and a page."""
     settings, result = result_in(folder)
-    told, curve = {"score": result.score, "episodes": float(len(result.episodes))}, curve_of(result)
-    run = rl_report.Run("final", settings.seed, result.score, {}, told, curve)
+    curve = curve_of(result)
+    run = Finished(-result.score, {"score": result.score}, {"curve": curve}, {"stage": "final", "seed": settings.seed})
     plan = {"games": [settings.game], "heads": [settings.head], "steps": result.steps, "trials": 0, "seeds": 1}
     known = noted_in(folder)
-    results = rl_report.Results("rl", plan, {(settings.game, settings.head): [run]}, known)
+    results = rl_report.Results(plan, {(settings.game, settings.head): [run]}, known, "rl")
     table, figures = rl_report.table_of(results), tuple(rl_report.figures_of(results))
     every = range(0, len(curve["step"]), max(1, len(curve["step"]) // 10))
     points = ", ".join(f"{curve['score'][i]:.1f} ({curve['step'][i]:,.0f})" for i in every)

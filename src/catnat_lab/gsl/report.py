@@ -65,7 +65,7 @@ METHODS = (
 def load(study: Study) -> Results:
     settings = study.note(NOTE)
     cells = [(theta, head) for theta in settings["thetas"] for head in (*settings["heads"], OPTIMAL)]
-    trials: Any = {(f"{theta:g}", head): study.finished(study_name(theta, head)) for theta, head in cells}
+    trials = {(f"{theta:g}", head): study.finished(study_name(theta, head)) for theta, head in cells}
     return Results(settings, trials, study.note("gsl provenance") or {})
 
 

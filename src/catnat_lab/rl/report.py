@@ -3,11 +3,12 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 
+from catnat_lab import experiment
 from catnat_lab.experiment import Finished
 from catnat_lab.heads import is_natural
 from catnat_lab.report.figures import Curve, CurvePanel, draw_curves
@@ -37,72 +38,53 @@ SEAQUEST = (
 )
 
 
-class Run(NamedTuple):
-    stage: str
-    seed: int
-    score: float
-    chosen: dict[str, float]  # hyperparameters; none: the defaults
-    told: dict[str, Any]  # what else values.csv has of it
-    curve: dict[str, list[float]]  # steps and scores
-    rank: int = 0  # of its configuration in the search
-    outside: float = math.nan  # the share of nodes outside the natural range
-
-
 @dataclass(frozen=True)
-class Results:
-    kind: str  # rl or minatar
-    settings: dict[str, Any]
-    runs: dict[tuple[str, str], list[Run]]
-    provenance: dict[str, Any]
+class Results(experiment.Results):
+    """Runs by game and head: first those of the search, then the final ones."""
 
-    def final(self, game: str, head: str) -> list[Run]:
-        """The runs of the search's best configuration, one a seed; without a search, of the defaults."""
-        return [run for run in self.runs[game, head] if run.stage == "final" and run.rank == 0]
+    kind: str  # rl or minatar
+
+    def best(self, game: str, head: str) -> list[Finished]:
+        """The final runs of the search's best configuration, one a seed; without a search, of the defaults."""
+        return [run for run in self.stage((game, head), "final") if not run.config.get("rank")]
+
+    def scores(self, game: str, head: str) -> tuple[float, ...]:
+        return tuple(run.metrics["score"] for run in self.best(game, head))
 
     def finite(self, game: str, head: str) -> list[float]:
         """The scores of the seeds that have one; the table tells how many have none."""
-        return [run.score for run in self.final(game, head) if math.isfinite(run.score)]
+        return [score for score in self.scores(game, head) if math.isfinite(score)]
 
 
 def load(study: Study) -> Results:
     kind, note = ("minatar", MINATAR_NOTE) if study.note(MINATAR_NOTE) is not None else ("rl", NOTE)
-    settings, read = study.note(note), {"minatar": _of_stack, "rl": _of_run}[kind]
-    cells = [(game, head) for game in settings["games"] for head in settings["heads"]]
-    found = {cell: study.finished(f"{kind} {cell[0]} {cell[1]}") for cell in cells}
-    runs = {
-        cell: sorted(
-            (run for trial in trials for run in read(trial, settings)),
-            key=lambda run: (run.stage == "final", run.rank, run.stage == "final" and run.seed),
-        )
-        for cell, trials in found.items()
-    }
-    return Results(kind, settings, runs, study.note(f"{kind} provenance") or {})
+    settings, runs = study.note(note), {}
+    for game, head in product(settings["games"], settings["heads"]):
+        trials = study.finished(f"{kind} {game} {head}")
+        found = trials if kind == "rl" else [run for trial in trials for run in _runs(trial, settings["steps"])]
+        runs[game, head] = sorted(found, key=_order)
+    return Results(settings, runs, study.note(f"{kind} provenance") or {}, kind)
 
 
-def _of_run(trial: Finished, settings: dict[str, Any]) -> Iterator[Run]:
-    """A sweep's trial is one run."""
-    config, score = trial.config, trial.metrics["score"]
-    told = {name: config.get(name, "") for name in ("rank", "seed", *SPACE)}
-    told |= {"score": score, "episodes": int(trial.metrics["episodes"])}
-    chosen = {name: config[name] for name in SPACE if name in config}
-    yield Run(config["stage"], config["seed"], score, chosen, told, trial.record["curve"], config.get("rank", 0))
+def _order(run: Finished) -> tuple[bool, int, int]:
+    final = run.config["stage"] == "final"
+    return final, run.config.get("rank", 0), run.config["seed"] if final else 0
 
 
-def _of_stack(trial: Finished, settings: dict[str, Any]) -> Iterator[Run]:
+def _runs(trial: Finished, steps: int) -> Iterator[Finished]:
     """A trial of MinAtar is all seeds of a rate, or of all rates."""
+    record = trial.record
     if trial.config["stage"] == "rates":
-        for rate, scores in trial.record["by rate"].items():
+        for rate, scores in record["by rate"].items():
             for seed, score in enumerate(scores, FIRST_SEARCH_SEED):
-                told = {"rate": float(rate), "seed": seed, "score": score}
-                yield Run("search", seed, score, {"rate": float(rate)}, told, {})
+                config = {"stage": "search", "rate": float(rate), "seed": seed}
+                yield Finished(-score, {"score": score}, {}, config)
         return
-    rate, record = trial.config["rate"], trial.record
-    for place, (score, values) in enumerate(zip(record["scores"], record["curves"], strict=True)):
-        told = {"rate": rate, "seed": place + 1, "score": score}
-        steps = np.linspace(0, settings["steps"], len(values) + 1)[1:].tolist()  # where the parts of training end
-        outside = record["outside"][place] if "outside" in record else math.nan
-        curve = {"step": steps, "score": values}
-        yield Run("final", place + 1, score, {"rate": rate}, told, curve, outside=outside)
+    outside = record.get("outside") or [math.nan] * len(record["scores"])
+    for seed, (score, values, share) in enumerate(zip(record["scores"], record["curves"], outside, strict=True), 1):
+        ends = np.linspace(0, steps, len(values) + 1)[1:].tolist()  # of the parts of training
+        found = {"curve": {"step": ends, "score": values}, "outside": share}
+        yield Finished(-score, {"score": score}, found, {**trial.config, "seed": seed})
 
 
 def table_of(results: Results) -> Table:
@@ -110,7 +92,6 @@ def table_of(results: Results) -> Table:
     settings, steps = results.settings, f"{results.settings['steps']:,} steps"
     is_sweep = results.kind == "rl"
     paper = {(row["game"], row["head"]): printed(row) for row in (paper_rows("rl.csv") if is_sweep else [])}
-    scores = {cell: tuple(run.score for run in results.final(*cell)) for cell in results.runs}
     title = (
         f"PPO, {steps}: mean score of the last 100 episodes"
         if is_sweep
@@ -123,7 +104,7 @@ def table_of(results: Results) -> Table:
         groups=tuple(settings["games"]),
         lines=tuple(settings["heads"]),
         columns=(Column("score", "score", 1 if is_sweep else 2, False),),
-        cells={(*cell, "score"): Cell(found, *paper.get(cell, ())) for cell, found in scores.items()},
+        cells={(*cell, "score"): Cell(results.scores(*cell), *paper.get(cell, ())) for cell in results.trials},
         paper_count=PAPER_SEEDS,
         compares_values=is_sweep and settings["steps"] == PAPER_STEPS and settings["trials"] >= PAPER_TRIALS,
     )
@@ -131,13 +112,13 @@ def table_of(results: Results) -> Table:
 
 def write_report(results: Results, folder: Path) -> tuple[Path, tuple[Table, ...]]:
     settings, table = results.settings, table_of(results)
-    done = sum(map(len, results.runs.values()))
     title = "PPO" if results.kind == "rl" else "PPO on MinAtar"
     report = Report(
         title=f"{title}{' beside the paper' if table.has_paper else ''}",
         summary=(
             f"Policies of {', '.join(settings['heads'])} on {', '.join(settings['games'])}, {settings['seeds']} seeds "
-            f"of {settings['steps']:,} steps each. {done} runs are finished, those of the search among them."
+            f"of {settings['steps']:,} steps each. {results.finished()} runs are finished, those of the search among "
+            "them."
         ),
         provenance=results.provenance,
         tables=(table,),
@@ -148,19 +129,23 @@ def write_report(results: Results, folder: Path) -> tuple[Path, tuple[Table, ...
 
 
 def values_of(results: Results) -> Iterator[dict[str, object]]:
-    for (game, head), runs in results.runs.items():
+    names = ("rank", "seed", *SPACE) if results.kind == "rl" else ("rate", "seed")
+    for (game, head), runs in results.trials.items():
         for run in runs:
-            yield {"game": game, "head": head, "stage": run.stage} | run.told
+            tried = {name: run.config.get(name, "") for name in ("stage", *names)}
+            whole = {"episodes": int(run.metrics["episodes"])} if results.kind == "rl" else {}
+            yield {"game": game, "head": head, **tried, "score": run.metrics["score"], **whole}
 
 
 def curves_of(results: Results) -> Iterator[dict[str, object]]:
     """One record a point of a final run's curve: the mean score of the episodes that ended in the part before it."""
-    for (game, head), runs in results.runs.items():
+    for (game, head), runs in results.trials.items():
         for run in runs:
-            place = {"game": game, "head": head} | ({"rank": run.rank} if results.kind == "rl" else {})
-            if run.stage == "final":
-                for step, score in zip(run.curve["step"], run.curve["score"], strict=True):
-                    yield place | {"seed": run.seed, "step": round(step), "score": score}
+            if run.config["stage"] == "final":
+                rank = {"rank": run.config.get("rank", 0)} if results.kind == "rl" else {}
+                place = {"game": game, "head": head, **rank, "seed": run.config["seed"]}
+                for step, score in zip(run.record["curve"]["step"], run.record["curve"]["score"], strict=True):
+                    yield place | {"step": round(step), "score": score}
 
 
 def remarks_of(results: Results, table: Table) -> Iterator[str]:
@@ -168,8 +153,8 @@ def remarks_of(results: Results, table: Table) -> Iterator[str]:
     settings = results.settings
     yield from _interquartile(results)
     yield from _by_ranks(results)
-    for (game, head), runs in results.runs.items():
-        shares = [run.outside for run in runs if math.isfinite(run.outside)]
+    for (game, head), runs in results.trials.items():
+        shares = [share for run in runs if math.isfinite(share := run.record.get("outside", math.nan))]
         if is_natural(head) and shares:
             told = f"{100 * np.mean(shares):.0f}% on average, {100 * min(shares):.0f} to {100 * max(shares):.0f}%"
             yield f"{game} {head}, nodes outside the natural range in the last tenth of training: {told}."
@@ -194,10 +179,10 @@ def remarks_of(results: Results, table: Table) -> Iterator[str]:
 
 def _interquartile(results: Results) -> Iterator[str]:
     told = []
-    for game, head in results.runs:
+    for game, head in results.trials:
         scores = results.finite(game, head)
         if len(scores) > 1:
-            low, high = bootstrap(scores, interquartile_mean)
+            low, high = bootstrap(scores)
             told.append(f"{game} {head} {interquartile_mean(scores):.2f} [{low:.2f}, {high:.2f}]")
     if told:
         yield f"The interquartile means over seeds, with 95% bootstrap intervals: {'; '.join(told)}."
@@ -207,14 +192,14 @@ def _by_ranks(results: Results) -> Iterator[str]:
     """From softmax, which scores lie above or below; the tests are corrected for their number."""
     pairs = {
         (game, head): (results.finite(game, head), results.finite(game, "softmax"))
-        for game, head in results.runs
+        for game, head in results.trials
         if head != "softmax" and "softmax" in results.settings["heads"]
     }
     pairs = {cell: pair for cell, pair in pairs.items() if min(map(len, pair)) > 1}
     corrected = holm([by_ranks(*pair) for pair in pairs.values()])
     for ((game, head), (ours, theirs)), p in zip(pairs.items(), corrected, strict=True):
         middle = interquartile_mean(ours) - interquartile_mean(theirs)
-        low, high = bootstrap(ours, interquartile_mean, less=theirs)
+        low, high = bootstrap(ours, less=theirs)
         yield (
             f"{game}, {head} less softmax: of the interquartile means {middle:+.2f} [{low:+.2f}, {high:+.2f}]; by "
             f"ranks, after Mann and Whitney, p = {p:.2g}, corrected after Holm."
@@ -223,25 +208,25 @@ def _by_ranks(results: Results) -> Iterator[str]:
 
 def _chosen(results: Results) -> Iterator[str]:
     """The configuration of the search with the best mean score."""
-    for (game, head), runs in results.runs.items():
+    for (game, head), runs in results.trials.items():
         tried: dict[tuple[tuple[str, float], ...], list[float]] = {}
         for run in runs:
-            if run.stage != "final":
-                tried.setdefault(tuple(run.chosen.items()), []).append(run.score)
+            if run.config["stage"] != "final":
+                chosen = tuple((name, run.config[name]) for name in SPACE if name in run.config)
+                tried.setdefault(chosen, []).append(run.metrics["score"])
         means = {chosen: mean for chosen, scores in tried.items() if math.isfinite(mean := float(np.mean(scores)))}
         if means:
-            best = max(means, key=means.__getitem__)
-            values = ", ".join(f"{name} {value:.3g}" for name, value in best)
+            values = ", ".join(f"{name} {value:.3g}" for name, value in max(means, key=means.__getitem__))
             yield f"{game} {head}, the best of {len(tried)} trials: {values}."
 
 
 def figures_of(results: Results) -> Iterator[PageFigure]:
     """Learning curves of the final runs, one panel a game and one curve a head."""
-    panels = []
-    for game in results.settings["games"]:
-        runs = {head: [run.curve for run in results.final(game, head)] for head in results.settings["heads"]}
+    settings, panels = results.settings, []
+    for game in settings["games"]:
+        runs = {head: [run.record["curve"] for run in results.best(game, head)] for head in settings["heads"]}
         begun = {head: [curve for curve in curves if curve["step"]] for head, curves in runs.items()}
-        curves = {head: _curve(some, results.settings["steps"]) for head, some in begun.items() if some}
+        curves = {head: _curve(some, settings["steps"]) for head, some in begun.items() if some}
         panels += [CurvePanel(game, curves)] if curves else []
     if panels:
         caption = (
@@ -253,9 +238,7 @@ def figures_of(results: Results) -> Iterator[PageFigure]:
 
 def _curve(runs: list[dict[str, list[float]]], steps: int) -> Curve:
     grid = np.linspace(steps / GRID, steps, GRID)
-    values = np.stack([np.interp(grid, run["step"], np.nan_to_num(np.array(run["score"], float))) for run in runs])
-    middle = np.array([interquartile_mean(column) for column in values.T])
-    if len(runs) < 3:
-        return Curve(grid, middle, values.min(0), values.max(0))
-    ends = np.array([bootstrap(column, interquartile_mean, draws=300) for column in values.T])
-    return Curve(grid, middle, ends[:, 0], ends[:, 1])
+    found = [np.interp(grid, run["step"], np.nan_to_num(np.array(run["score"], float))) for run in runs]
+    values = np.stack(found, -1)  # [GRID, seeds]
+    ends = (values.min(-1), values.max(-1)) if len(runs) < 3 else bootstrap(values, draws=300)
+    return Curve(grid, interquartile_mean(values), *ends)

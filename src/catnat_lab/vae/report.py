@@ -61,7 +61,7 @@ def load(study: Study) -> Results:
     settings = study.note(NOTE)
     cells = dict.fromkeys((*settings["cells"], *settings["searched"]))
     places = [(data, cell, head) for data in settings["data"] for cell in cells for head in settings["heads"]]
-    trials: Any = {place: study.finished(study_name(settings["table"], *place)) for place in places}
+    trials = {place: study.finished(study_name(settings["table"], *place)) for place in places}
     return Results(settings, trials, study.note("vae provenance") or {}, study.note(SOURCE)["source"])
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from catnat_lab.report.page import page, text_of
-from catnat_lab.report.table import Cell, Column, Table, judge, markdown, verdict
+from catnat_lab.report.table import Cell, Column, Table, judge, verdict
 from catnat_lab.stats import compare, holm, welch
 from tests.lab.report_cases import HOSTILE, LINES, cell, found, large, report, shown, table, values
 
@@ -30,7 +30,7 @@ def test_the_best_and_what_is_not_told_from_it_are_bold(
     cells = {name: cell(mean, std=std) for name, mean in zip("abc", means, strict=False)}
     mine = table(cells, lower_is_better=lower)
     assert judge(mine).contests["0.1", "es"].ours == bold
-    numbers = markdown(mine).split("**Against")[0]
+    numbers = text_of(report(mine)).split("**Against")[0]
     rows = [line for line in numbers.splitlines() if re.match(r"\| 0\.1 \| [abc] ", line)]
     assert {line.split("|")[2].strip() for line in rows if "**" in line.split("|")[3]} == bold
     rows = [line for line in shown(mine).splitlines() if "±" in line]
@@ -56,14 +56,14 @@ def test_the_paper_s_winner_is_ours_tied_or_not_among_the_best(ours: tuple[float
 def test_agreement_gives_no_disagreement() -> None:
     mine = table({"a": cell(7.45), "b": cell(7.40, bold=True)}, optimal=cell(7.39))
     assert found(mine) == []
-    for text in (markdown(mine), shown(mine), page(report(mine))):
+    for text in (text_of(report(mine)), shown(mine), page(report(mine))):
         assert "No disagreement was found" in text
 
 
 def test_another_bold_set_is_a_disagreement() -> None:
     tied = table({"a": cell(7.402, 7.45), "b": cell(7.40, bold=True)})
     assert found(tied) == [("bold", ("a",))]
-    for text in (markdown(tied), " ".join(shown(tied).split()), page(report(tied))):
+    for text in (text_of(report(tied)), " ".join(shown(tied).split()), page(report(tied))):
         assert "the paper bolds b; we bold a, b." in text
 
 
@@ -114,7 +114,7 @@ def test_a_line_the_paper_lacks_does_not_make_a_disagreement() -> None:
     mine = table({"a": cell(7.45), "b": cell(7.40, bold=True), "new": Cell(values(7.3))})
     contest = judge(mine).contests["0.1", "es"]
     assert contest.ours == {"new"} and contest.verdict == "yes" and found(mine) == []
-    assert "the paper gives no number" in markdown(mine)
+    assert "the paper gives no number" in text_of(report(mine))
 
 
 # --- against softmax
@@ -138,15 +138,15 @@ def test_every_line_is_compared_with_softmax_and_corrected_over_the_table() -> N
     told, sure = mine.compared("0.1", "a", column)
     assert told.startswith("-0.050 [-0.059, -0.041], d -5.0, p ") and sure
     assert not mine.compared("0.1", "b", column)[1]
-    for text in (markdown(mine.table), page(report(mine.table))):
+    for text in (text_of(report(mine.table)), page(report(mine.table))):
         assert "Against softmax" in text and told in text.replace("\\[", "[").replace("\\]", "]")
 
 
 def test_without_softmax_the_first_line_is_the_one_to_compare_with() -> None:
     mine = judge(table({"a": cell(7.45), "b": cell(7.40)}))
-    assert set(mine.against) == {("0.1", "b", "es")} and "Against a" in markdown(mine.table)
+    assert set(mine.against) == {("0.1", "b", "es")} and "Against a" in text_of(report(mine.table))
     lost = judge(table({"softmax": Cell((1.0, float("nan"))), "b": cell(7.40)}))
-    assert lost.against == {} and "Against" not in markdown(lost.table)
+    assert lost.against == {} and "Against" not in text_of(report(lost.table))
 
 
 @pytest.mark.parametrize("lower", [True, False])
@@ -200,17 +200,17 @@ def test_what_is_missing_gives_a_dash_and_a_note(broken: Cell | None, note: str,
     contest = judge(mine).contests["0.1", "es"]
     assert contest.verdict == verdict and contest.ours == (set() if verdict == "open" else {"b"})
     assert found(mine) == []
-    for text in (markdown(mine), " ".join(shown(mine).split()), page(report(mine))):
+    for text in (text_of(report(mine)), " ".join(shown(mine).split()), page(report(mine))):
         assert note in text
         assert "nan" not in text.lower() and not re.search(r"\binf\b", text)
     has_dash = broken is None or broken.summary is None or broken.paper_mean is None
-    row = next(line for line in markdown(mine).splitlines() if line.startswith("| 0.1 | a "))
+    row = next(line for line in text_of(report(mine)).splitlines() if line.startswith("| 0.1 | a "))
     assert ("–" in row) is has_dash
 
 
 def test_nothing_finished_and_no_paper_number_still_gives_a_report() -> None:
     mine = Table("Empty", "ES", "θ*", ("0.1",), ("a", "b"), (Column("es", "ES", 3),), {}, reference_line="optimal")
-    assert judge(mine).disagreements == () and "no value yet" in markdown(mine)
+    assert judge(mine).disagreements == () and "no value yet" in text_of(report(mine))
     assert "Too few runs" in verdict(judge(mine))
     assert shown(mine) and page(report(mine, provenance={})) and text_of(report(mine, provenance={}))
 
@@ -218,7 +218,7 @@ def test_nothing_finished_and_no_paper_number_still_gives_a_report() -> None:
 def test_without_a_paper_to_compare_with_nothing_is_said_of_it() -> None:
     cells = {line: Cell(values(mean)) for line, mean in (("a", 1.0), ("b", 2.0))}
     mine = table(cells)
-    texts = [markdown(mine), shown(mine), page(report(mine)).split("<h2>Our numbers</h2>")[1]]
+    texts = [text_of(report(mine)), shown(mine), page(report(mine)).split("<h2>Our numbers</h2>")[1]]
     assert all("paper" not in text and "isagree" not in text for text in texts)
     assert "**1.000" in texts[0] and "**2.000" not in texts[0]
 
@@ -258,7 +258,7 @@ def test_a_table_of_many_measures_fits_too() -> None:
 
 def test_markdown_tables_are_regular_and_escape_marks() -> None:
     mine = table({HOSTILE: cell(7.4), "b": cell(9.0)})
-    text = markdown(mine)
+    text = text_of(report(mine))
     rows = [re.split(r"(?<!\\)\|", line) for line in text.splitlines() if line.startswith("|")]
     assert {len(row) for row in rows} == {6, 5}  # the numbers and the comparisons
     assert "\\<b\\>\\&" in text and "\\*x\\*" in text

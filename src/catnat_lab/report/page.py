@@ -5,17 +5,26 @@ import io
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from catnat_lab.report import table as tables
 from catnat_lab.report.figures import draw_differences, inlined, serialize, strips_of
-from catnat_lab.report.table import Table, escaped, judge, listed, markdown, verdict
+from catnat_lab.report.table import Judgement, Table, escaped, judge
 
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent),
+    autoescape=select_autoescape(["html.j2"]),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+TEMPLATES.filters |= {"escaped": escaped, "strong": lambda text, is_bold: f"**{text}**" if is_bold else text}
 PAPER_NAMES = {"sigmoid": "catnat-sigmoid", "natural": "catnat-natural"}  # where the paper's table has short ones
 
 
@@ -39,10 +48,14 @@ class Report:
     remarks: tuple[str, ...] = ()  # what else the runs show; the computed disagreements come by themselves
     figures: tuple[PageFigure, ...] = ()
 
+    @cached_property
+    def judged(self) -> list[Judgement]:
+        return [judge(table) for table in self.tables]
+
     @property
     def every_figure(self) -> tuple[PageFigure, ...]:
         """The verdict's own, where there is something to compare, and the others."""
-        first, base = judge(self.tables[0]), self.tables[0].baseline
+        first, base = self.judged[0], self.tables[0].baseline
         if not first.against:
             return self.figures
         caption = (
@@ -57,29 +70,15 @@ def page(report: Report) -> str:
 
     Every string of the report is escaped; figures go in as the SVG that we draw.
     """
-    folder = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(
-        loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    judged = [judge(table) for table in report.tables]
     figures = [
         (each, Markup(inlined(serialize(each.figure), each.title, f"figure-{number}-")))
         for number, each in enumerate(report.every_figure, 1)
     ]
-    return environment.get_template("page.html.j2").render(
-        report=report, verdict=verdict(judged[0]), judged=judged, figures=figures, words=tables
-    )
+    return TEMPLATES.get_template("page.html.j2").render(report=report, figures=figures, words=tables)
 
 
 def text_of(report: Report) -> str:
-    parts = [f"# {escaped(report.title)}", escaped(verdict(judge(report.tables[0])))]
-    parts += [markdown(table).rstrip() for table in report.tables]
-    if report.remarks:
-        parts += ["## What else the runs show", listed(report.remarks)]
-    told = [f"{name} {report.provenance[name]}" for name in ("commit", "date", "GPU") if name in report.provenance]
-    more = f"{', '.join(told)}; provenance.json and report.html, with the figures, have more."
-    parts += ["## How it was run", escaped(report.summary), f"    {report.provenance.get('command', '')}".rstrip()]
-    return "\n\n".join(part for part in (*parts, escaped(more) if told else "") if part) + "\n"
+    return TEMPLATES.get_template("page.md.j2").render(report=report, words=tables).rstrip() + "\n"
 
 
 def write_pages(

@@ -423,49 +423,6 @@ def agreement(judgement: Judgement) -> str:
 # -- as Markdown -----------------------------------------------------------------------------------------------------
 
 
-def markdown(table: Table) -> str:
-    """A section: ours beside the paper's, each against softmax, where we disagree, and what is missing."""
-    judgement = judge(table)
-    parts = [f"### {escaped(table.title)}", RULE, grid(_rows(judgement), names=2)]
-    if judgement.against:
-        parts += [f"**Against {table.baseline}**", comparisons(judgement), grid(_compared(judgement), names=2)]
-    if table.has_paper:
-        entries = [f"{number}. {escaped(entry.text)}" for number, entry in enumerate(judgement.disagreements, 1)]
-        parts += [
-            escaped(agreement(judgement)),
-            "**Where we disagree with the paper**",
-            criteria(table),
-            "\n".join(entries) or NONE_FOUND,
-        ]
-    if judgement.notes:
-        parts += ["**Notes**", listed(judgement.notes)]
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _rows(judgement: Judgement) -> Iterator[list[str]]:
-    table = judgement.table
-    headings = [f"{column.heading}, {who}" for column in table.columns for who in table.whose]
-    yield [escaped(name) for name in (table.group_name, LINE, *headings)]
-    for group in table.groups:
-        for line in table.rows:
-            row = [escaped(group), escaped(table.label(line))]
-            for column in table.columns:
-                shown = judgement.shown(group, line, column)
-                row.append(_strong(shown.ours, shown.bold))
-                row += [_strong(shown.paper, shown.paper_bold)] if table.has_paper else []
-            yield row
-
-
-def _compared(judgement: Judgement) -> Iterator[list[str]]:
-    table = judgement.table
-    yield [escaped(name) for name in (table.group_name, LINE, *(column.heading for column in table.columns))]
-    for group in table.groups:
-        for line in table.lines:
-            if line != table.baseline:
-                told = [_strong(*judgement.compared(group, line, column)) for column in table.columns]
-                yield [escaped(group), escaped(line), *told]
-
-
 def grid(rows: Iterable[Sequence[str]], names: int, words: int = 0) -> str:
     """Rows as a Markdown table: first names, then numbers, which stand at the right, and at last words."""
     head, *body = rows
@@ -473,17 +430,9 @@ def grid(rows: Iterable[Sequence[str]], names: int, words: int = 0) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ruler, *body))
 
 
-def listed(entries: Iterable[str]) -> str:
-    return "\n".join(f"- {escaped(entry)}" for entry in entries)
-
-
 def escaped(text: str) -> str:
     """The text with Markdown's own marks made harmless: the star of "θ*" must not open an emphasis."""
     return re.sub(r"([\\`*_|<>&\[\]])", r"\\\1", text)
-
-
-def _strong(text: str, is_bold: bool) -> str:
-    return f"**{text}**" if is_bold else text
 
 
 # -- on a terminal ---------------------------------------------------------------------------------------------------

@@ -1,12 +1,10 @@
 """A run that was stopped, in one file of safetensors: tensors by name, and the rest as JSON in the file's own header.
 
-The file is renamed into place when it is complete, so a kill while it is written leaves the one before it. It names no
-other file.
+A kill while it is written leaves the one before it. It names no other file.
 """
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from catnat_lab.errors import UserError
+from catnat_lab.files import whole_file
 
 FORMAT, HEADER = 2, "catnat checkpoint"
 
@@ -44,17 +43,11 @@ class Checkpoint:
 
     def save(self, progress: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
         header = {HEADER: json.dumps({"format": FORMAT, "run": self.run, "progress": progress})}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_suffix(f".{os.getpid()}.partial")
         try:
-            save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, partial, header)
-            with partial.open("rb") as file:
-                os.fsync(file.fileno())
-            partial.replace(self.path)
+            with whole_file(self.path) as partial:
+                save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, partial, header)
         except SafetensorError as problem:  # a disk that is full, as safetensors says it
             raise UserError(f"cannot write {self.path}: {problem}") from None
-        finally:
-            partial.unlink(missing_ok=True)
 
     def load(self, expected: Mapping[str, Tensor]) -> Saved | None:
         """What was saved, with tensors of these shapes; None where nothing was. Another run's is an error."""

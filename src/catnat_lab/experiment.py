@@ -3,7 +3,7 @@
 A job is one run, or one stack that cannot be parted: a small configuration in one cell of a table. Training is pure:
 jobs in, outcomes out, plain data both, with a folder at hand for checkpoints. Who keeps the outcomes (`studies`) and
 where training happens (`executors`) is none of an experiment's business. Beside it stands a module that reads a study
-back and writes its report (`Reporter`); `registry` knows them all.
+back and writes its report; `registry` knows them all.
 """
 
 import json
@@ -162,16 +162,6 @@ class Results:
             for trial in trials:
                 tried = {name: trial.config.get(name, "") for name in ("stage", "rate", "seed")}
                 yield place, tried | {name: trial.metrics.get(name, "") for name in metrics}
-
-
-class Reporter(Protocol):
-    """What an experiment's module `report` has."""
-
-    def load(self, study: Any) -> Any:
-        """Read a study back."""
-
-    def write_report(self, results: Any, folder: Path) -> tuple[Path, Sequence[Any]]:
-        """Write all files of the report; the path of the page, and its tables, to be shown."""
 
 
 def missing(done: Done, jobs: Iterable[Job]) -> list[Job]:

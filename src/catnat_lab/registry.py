@@ -1,10 +1,13 @@
-"""All experiments that keep a study: the note by which it is known, and the module that reports it."""
+"""All experiments that keep a study: the note by which it is known, and the module that reports it.
+
+Such a module has `load`, which reads a study back, and `write_report`, which writes all files of its report into a
+folder and returns the path of the page, and the tables to be shown.
+"""
 
 from importlib import import_module
-from typing import cast
+from types import ModuleType
 
 from catnat_lab.errors import UserError
-from catnat_lab.experiment import Reporter
 from catnat_lab.studies import Study
 
 REPORTERS = {
@@ -17,9 +20,9 @@ REPORTERS = {
 }
 
 
-def reporter_of(study: Study) -> Reporter:
+def reporter_of(study: Study) -> ModuleType:
     """The one that a study belongs to; imported when it is needed."""
     for note, module in REPORTERS.items():
         if study.note(note) is not None:
-            return cast(Reporter, import_module(module))
+            return import_module(module)
     raise UserError(f"{study.name} holds no study of {', '.join(note.split()[0] for note in REPORTERS)}")

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from catnat_lab.files import write
 from catnat_lab.report.figures import Curve, CurvePanel, draw_curves
-from catnat_lab.report.page import PageFigure, as_csv, page, text_of, write
+from catnat_lab.report.page import PageFigure, as_csv, page, text_of
 from tests.lab.report_cases import HOSTILE, cell, drawn, large, report, table
 
 

@@ -5,7 +5,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,9 +16,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from catnat_lab.errors import UserError, plain
 from catnat_lab.executors import begin, conduct, executor_of
 from catnat_lab.experiment import Experiment, Place, TimeIsUp, silent
+from catnat_lab.files import write
 from catnat_lab.provenance import provenance
 from catnat_lab.registry import reporter_of
-from catnat_lab.report.page import write
 from catnat_lab.report.table import Table, judge, terminal, verdict
 from catnat_lab.studies import Study, without_secrets
 
@@ -57,17 +57,33 @@ def at_once(stacked: int | None, device: torch.device, default: dict[str, int]) 
     return default[device.type] if stacked is None else stacked
 
 
+@dataclass
+class Log:
+    """Lines for whoever watches, at most one a minute."""
+
+    told: float = -math.inf
+    finished: int = 0
+
+    def tell(self, text: str) -> None:
+        if time.monotonic() - self.told > TOLD_EVERY:
+            say(text)
+            self.told = time.monotonic()
+
+    def count(self, job: object) -> None:
+        """What is trained elsewhere has no bar here."""
+        self.finished += 1
+        self.tell(f"{self.finished:,} jobs are finished in this run")
+
+
 class Bars:
     """A bar with the time left for every stack of runs."""
 
     def __init__(self) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("steps,"))
+        left = (TimeRemainingColumn(compact=True), TextColumn("left"))
+        self.bars, self.log = Progress(*columns, *left, console=Console(stderr=True)), Log()
         self.task: TaskID | None = None
         self.done = 0
-        self.told = -math.inf
-        self.bars = Progress(
-            *columns, TimeRemainingColumn(compact=True), TextColumn("left"), console=Console(stderr=True)
-        )
 
     def __enter__(self) -> Callable[[str, int, int], None]:
         self.bars.start()
@@ -78,26 +94,11 @@ class Bars:
 
     def step(self, what: str, done: int, total: int) -> None:
         if self.task is None or done <= self.done:  # another stack, perhaps one that goes on after its first step
-            self.told = -math.inf
-            self.task = self.bars.add_task(what, total=total)
+            self.task, self.log = self.bars.add_task(what, total=total), Log()
         self.done = done
-        if not self.bars.console.is_terminal and time.monotonic() - self.told > TOLD_EVERY:  # a log has no moving bars
-            say(f"{what}: {done:,} of {total:,} steps")
-            self.told = time.monotonic()
+        if not self.bars.console.is_terminal:  # a log has no moving bars
+            self.log.tell(f"{what}: {done:,} of {total:,} steps")
         self.bars.update(self.task, completed=done, description=what)
-
-
-class Count:
-    """Says now and then how many jobs are finished: what is trained elsewhere has no bar here."""
-
-    def __init__(self) -> None:
-        self.finished, self.told = 0, time.monotonic()
-
-    def __call__(self, job: object) -> None:
-        self.finished += 1
-        if time.monotonic() - self.told > TOLD_EVERY:
-            say(f"{self.finished:,} jobs are finished in this run")
-            self.told = time.monotonic()
 
 
 def say(text: str) -> None:
@@ -138,7 +139,9 @@ def run_study(
             place = Place(output.resolve(), str(device), ends, progress, say)
             executor = executor_of(on, place, getattr(options, "job_gpus", 1.0))
             try:
-                trained = conduct(whole, study, executor, batch, Count() if on != "here" else silent) > 0
+                trained = (
+                    conduct(whole, study, executor, batch, Log(time.monotonic()).count if on != "here" else silent) > 0
+                )
                 stopped = False
             except TimeIsUp:
                 trained = stopped = True

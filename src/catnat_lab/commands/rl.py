@@ -13,8 +13,9 @@ from catnat_lab.commands.options import Rl, RlMinatar, RlSweep, RlWatch
 from catnat_lab.commands.parts import Bars, chosen, command_line, continued, device_of, run_study, say, show
 from catnat_lab.errors import UserError
 from catnat_lab.experiment import Finished
+from catnat_lab.files import write
 from catnat_lab.provenance import provenance
-from catnat_lab.report.page import Report, write, write_pages
+from catnat_lab.report.page import Report, write_pages
 from catnat_lab.rl import minatar_study
 from catnat_lab.rl import report as rl_report
 from catnat_lab.rl import sweep as studied

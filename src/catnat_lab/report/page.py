@@ -2,7 +2,6 @@
 
 import csv
 import io
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from catnat_lab.files import write
 from catnat_lab.report import table as tables
 from catnat_lab.report.figures import draw_differences, inlined, serialize, strips_of
 from catnat_lab.report.table import Judgement, Table, escaped, judge
@@ -89,22 +89,6 @@ def write_pages(
     for name, rows in numbers.items():
         write(folder / name, as_csv(rows))
     return write(folder / "report.html", page(report)), report.tables
-
-
-def write(path: Path | str, text: str) -> Path:
-    """Write a file whole or not at all, and make missing folders: a killed run never leaves half a new file."""
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")  # beside it: a rename must not cross disks
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return target
 
 
 def as_csv(rows: Iterable[Mapping[str, object]]) -> str:

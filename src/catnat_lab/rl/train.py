@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 from catnat_lab.checkpoint import Checkpoint, read
 from catnat_lab.devices import on_device, one_thread, tensor_cores
 from catnat_lab.errors import UserError
+from catnat_lab.files import write
 from catnat_lab.rl.games import make_games
 from catnat_lab.rl.ppo import Episode, Learner
 from catnat_lab.rl.settings import Settings
@@ -122,9 +123,7 @@ class Curves:
         rows = csv.writer(text, lineterminator="\n")
         rows.writerow(("step", "score", "length"))
         rows.writerows(map(astuple, self.episodes))
-        partial = self.path.with_suffix(".partial")
-        partial.write_text(text.getvalue())
-        partial.replace(self.path)
+        write(self.path, text.getvalue())
 
     def close(self) -> None:
         if self.board is not None:

@@ -7,6 +7,7 @@ import torch
 
 from catnat_lab import checkpoint
 from catnat_lab.errors import UserError
+from catnat_lab.files import whole_file
 from catnat_lab.heads import head
 from catnat_lab.rl.games import Array, make_games
 from catnat_lab.rl.ppo import ActorCritic
@@ -57,8 +58,6 @@ def write_gif(pictures: list[Array], path: Path) -> None:
     """As an animated picture, each different frame once."""
     from PIL import Image
 
-    path.parent.mkdir(parents=True, exist_ok=True)
     frames = [Image.fromarray(picture).convert("P", palette=Image.Palette.ADAPTIVE) for picture in pictures]
-    partial = path.with_suffix(".partial")
-    frames[0].save(partial, "GIF", save_all=True, append_images=frames[1:], duration=PACE, loop=0, optimize=False)
-    partial.replace(path)
+    with whole_file(path) as partial:
+        frames[0].save(partial, "GIF", save_all=True, append_images=frames[1:], duration=PACE, loop=0, optimize=False)

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from pathlib import Path
 
-from catnat_lab.report.page import as_csv, write
+from catnat_lab.files import write
+from catnat_lab.report.page import as_csv
 from catnat_lab.report.table import ALPHA, BASELINE, Key, escaped, grid
 from catnat_lab.scoreboard.boards import Board, read
 from catnat_lab.scoreboard.claims import CLAIMS, RULE

@@ -7,9 +7,10 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from catnat_lab.experiment import Results
+from catnat_lab.files import write
 from catnat_lab.heads import DEFAULT
 from catnat_lab.report.figures import Strip, draw_differences
-from catnat_lab.report.page import as_csv, write
+from catnat_lab.report.page import as_csv
 from catnat_lab.report.table import ALPHA, Table, grid
 from catnat_lab.stats import Comparison, compare_all, summarize
 from catnat_lab.studies import Study

@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 
 from catnat_lab import rates
 from catnat_lab.experiment import Done, Job, Outcome, Place
+from catnat_lab.files import whole_file
 from catnat_lab.vae.data import Images, images_of
 from catnat_lab.vae.digits import Digits
 from catnat_lab.vae.presets import Settings, sizes
@@ -105,13 +106,10 @@ class Autoencoders(rates.RateSearch):
     def _keep(self, folder: Path, name: str, run: Run, outcome: Trained) -> None:
         """The first final model of every cell, with some test images, for pictures and for use elsewhere."""
         place = self.plan.data.index(run.data)
-        path = folder / "models" / f"{name.replace(' ', '-')}.safetensors"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
         test = self.images.test[place]
         images = test[torch.arange(SHOWN, device=test.device) % len(test)].cpu()
-        save_file({**outcome.model, "images": images}, partial, metadata={"study": name})
-        partial.replace(path)
+        with whole_file(folder / "models" / f"{name.replace(' ', '-')}.safetensors") as partial:
+            save_file({**outcome.model, "images": images}, partial, metadata={"study": name})
 
 
 def _kind(job: Job) -> tuple[str, bool]:

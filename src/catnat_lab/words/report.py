@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from catnat_lab.experiment import Finished, Results
+from catnat_lab.files import write
 from catnat_lab.report.figures import LOOK, Curve, curve_of, in_panels, label_left
-from catnat_lab.report.page import as_csv, write
+from catnat_lab.report.page import as_csv
 from catnat_lab.report.table import ALPHA, DASH, Table, grid
 from catnat_lab.stats import Comparison, compare_all, summarize, welch_interval
 from catnat_lab.studies import Study

@@ -25,15 +25,17 @@ from catnat_lab.vae import objective, plain
 from catnat_lab.vae.data import images_of
 from catnat_lab.vae.digits import Digits
 from catnat_lab.vae.kernels import adam_step
+from catnat_lab.vae.networks import convolutional
 from catnat_lab.vae.stack import Run
 from catnat_lab.vae.train import Plan, Trainer
 
 PLAN = Plan(variables=20, classes=16, batch=100)
+MODEL = convolutional(PLAN.variables, PLAN.classes)
 
 
 def plain_loop(device: torch.device, name: str) -> Callable[[], None]:
     """One step of one model in torch.nn, as anybody would write it: Adam, straight-through Gumbel samples."""
-    encoder, decoder = (module.to(device) for module in plain.modules(PLAN.variables, PLAN.classes))
+    encoder, decoder = (module.to(device) for module in plain.modules(MODEL))
     optimizer = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=1e-3)
     data = torch.rand(6000, 1, 28, 28, device=device)
     one = head(name, PLAN.classes)
@@ -75,7 +77,7 @@ def by_vmap(device: torch.device, runs: int, *, ours: bool) -> Callable[[], None
     Torch's fused Adam takes one rate for a tensor, so it cannot train runs at rates of their own; with ``ours`` the
     step is our Adam instead, on the same gradients.
     """
-    modules = [plain.modules(PLAN.variables, PLAN.classes) for _ in range(runs)]
+    modules = [plain.modules(MODEL) for _ in range(runs)]
     stacks = [torch.func.stack_module_state([pair[i].to(device) for pair in modules]) for i in (0, 1)]
     names = sorted(PAPER_HEADS[i % 4] for i in range(runs))
     heads = [(list(group), head(name, PLAN.classes)) for name, group in groupby(range(runs), key=names.__getitem__)]

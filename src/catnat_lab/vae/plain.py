@@ -1,47 +1,22 @@
-"""The convolutional autoencoder in torch.nn: one trained run as ordinary modules, to use elsewhere and to check by."""
+"""An autoencoder in torch.nn: one trained run as ordinary modules, to use elsewhere and to check by."""
 
 import torch
 from torch import Tensor, nn
 
+from catnat_lab.vae.networks import Autoencoder
 from catnat_lab.vae.stack import Stack
 
 
-def modules(variables: int, classes: int) -> tuple[nn.Sequential, nn.Sequential]:
-    """Encoder [B, 1, 28, 28] to [B, N * K] and decoder [B, N * K] to logits [B, 1, 28, 28], freshly initialized."""
-    encoder = nn.Sequential(
-        nn.Conv2d(1, 8, 3, 2, 1),
-        nn.ReLU(),
-        nn.Conv2d(8, 16, 3, 2, 1),
-        nn.BatchNorm2d(16),
-        nn.ReLU(),
-        nn.Conv2d(16, 32, 3, 2, 0),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(288, 128),
-        nn.ReLU(),
-        nn.Linear(128, variables * classes),
-    )
-    decoder = nn.Sequential(
-        nn.Linear(variables * classes, 128),
-        nn.ReLU(),
-        nn.Linear(128, 288),
-        nn.ReLU(),
-        nn.Unflatten(1, (32, 3, 3)),
-        nn.ConvTranspose2d(32, 16, 3, 2),
-        nn.BatchNorm2d(16),
-        nn.ReLU(),
-        nn.ConvTranspose2d(16, 8, 3, 2, 1, 1),
-        nn.BatchNorm2d(8),
-        nn.ReLU(),
-        nn.ConvTranspose2d(8, 1, 3, 2, 1, 1),
-    )
+def modules(model: Autoencoder) -> tuple[nn.Sequential, nn.Sequential]:
+    """Encoder, of images [B, 1, 28, 28], or of [B, 784] for the dense one, and decoder, freshly initialized."""
+    encoder, decoder = (nn.Sequential(*(layer.plain() for layer in x.layers)) for x in (model.encoder, model.decoder))
     return encoder, decoder
 
 
 @torch.no_grad()
 def export(stack: Stack, row: int) -> tuple[nn.Sequential, nn.Sequential]:
-    """One run of a stack of convolutional autoencoders, as modules on the CPU."""
-    encoder, decoder = modules(stack.model.variables, stack.model.classes)
+    """One run of a stack as modules on the CPU."""
+    encoder, decoder = modules(stack.model)
     values = iter([view[row].cpu() for view in stack.views()])
     kept = iter([buffer[row].cpu() for buffer in stack.buffers])
     for module in (*encoder, *decoder):

@@ -19,7 +19,7 @@ def on_device(device: torch.device) -> AbstractContextManager[object]:
 
 @contextmanager
 def _held(get: Callable[[], Setting], put: Callable[[Setting], object], value: Setting) -> Iterator[None]:
-    """A setting of torch's has this value meanwhile."""
+    """A setting has this value meanwhile."""
     before = get()
     put(value)
     try:
@@ -39,17 +39,10 @@ def one_thread(device: torch.device) -> AbstractContextManager[None]:
     return _held(torch.get_num_threads, torch.set_num_threads, threads)
 
 
-@contextmanager
-def uncollected() -> Iterator[None]:
+def uncollected() -> AbstractContextManager[None]:
     """No garbage is collected meanwhile: an old graph that is freed while another is captured breaks the capture."""
     gc.collect()
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+    return _held(gc.isenabled, lambda on: gc.enable() if on else gc.disable(), False)
 
 
 class Repeated:

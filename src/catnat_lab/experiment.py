@@ -3,7 +3,7 @@
 A job is one run, or one stack that cannot be parted: a small configuration in one cell of a table. Training is pure:
 jobs in, outcomes out, plain data both, with a folder at hand for checkpoints. Who keeps the outcomes (`studies`) and
 where training happens (`executors`) is none of an experiment's business. Beside it stands a module that reads a study
-back and writes its report; `registry` knows them all.
+back (`load`) and writes its report (`write_report`); `catnat report` knows them all.
 """
 
 import json

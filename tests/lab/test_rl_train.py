@@ -134,7 +134,7 @@ def test_a_run_whose_numbers_end_is_over(tmp_path: Path, monkeypatch: pytest.Mon
 def test_half_a_list_of_episodes_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / EPISODES).write_text("step,score,length\n8,1.5,4\n16,2")
     with pytest.raises(UserError, match=r"episodes\.csv is no list of episodes"):
-        read_episodes(tmp_path / EPISODES)
+        read_episodes(tmp_path / EPISODES, 100)
 
 
 def test_the_command_trains_shows_and_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

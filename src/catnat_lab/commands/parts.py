@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,11 +19,19 @@ from catnat_lab.executors import begin, conduct, executor_of
 from catnat_lab.experiment import Experiment, Place, TimeIsUp, silent
 from catnat_lab.files import write
 from catnat_lab.provenance import provenance
-from catnat_lab.registry import reporter_of
 from catnat_lab.report.table import Table, judge, terminal, verdict
 from catnat_lab.studies import Study, without_secrets
 
 DATABASE = "study.db"
+# By the note that a study is known by, the module that reads it back and writes its report.
+REPORTERS = {
+    "gsl settings": "catnat_lab.gsl.report",
+    "vae settings": "catnat_lab.vae.report",
+    "rl settings": "catnat_lab.rl.report",
+    "minatar settings": "catnat_lab.rl.report",
+    "tails settings": "catnat_lab.tails.report",
+    "words settings": "catnat_lab.words.report",
+}
 DEVICES = ("cpu", "cuda")
 TOLD_EVERY = 60.0  # seconds between two lines of a log
 Settings = TypeVar("Settings")
@@ -170,7 +179,10 @@ def continued(first: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 
 def report_on(study: Study, output: Path) -> None:
     """Read a study back, write its report, and print its tables."""
-    reporter = reporter_of(study)
+    found = [module for note, module in REPORTERS.items() if study.note(note) is not None]
+    if not found:
+        raise UserError(f"{study.name} holds no study of {', '.join(note.split()[0] for note in REPORTERS)}")
+    reporter = import_module(found[0])
     results = reporter.load(study)
     show(lambda: reporter.write_report(results, output), results.provenance, output)
 

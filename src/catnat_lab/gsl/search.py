@@ -69,7 +69,7 @@ class GraphLearning(rates.RateSearch):
         for job in jobs:
             theta, head = self.cells[job.cell]
             if head == OPTIMAL:
-                yield job, training.optimal(self.datasets[theta], [job.config["seed"]], plan.graphs, device)[0]
+                yield job, training.optimal(self.datasets[theta], job.config["seed"], plan.graphs, device)
             else:
                 runs[job] = Run(self.datasets[theta], head, job.config["rate"], job.config["seed"])
         if not runs:

@@ -216,14 +216,11 @@ def judge_model(
     return total | {"es_paper": 2 * total["es"]}
 
 
-def optimal(dataset: Dataset, seeds: Sequence[int], graphs: int, device: torch.device | str = "cpu") -> list[Outcome]:
-    """What the true model scores, once a seed; no model has a lower expected energy score."""
-    device, dtype = torch.device(device), torch.float32
-    runs = [Run(dataset, "softmax", 0.0, seed) for seed in seeds]
-    data, streams = _Data(runs, device, dtype), Streams(runs, device, dtype)
-    weight = dataset.weight.to(device).expand(len(runs), -1, -1)
+def optimal(dataset: Dataset, seed: int, graphs: int, device: torch.device | str = "cpu") -> Outcome:
+    """What the true model scores; no model has a lower expected energy score."""
+    device, dtype, runs = torch.device(device), torch.float32, [Run(dataset, "softmax", 0.0, seed)]
+    data, streams, weight = _Data(runs, device, dtype), Streams(runs, device, dtype), dataset.weight.to(device)[None]
     found = judge_model(data.theta, weight, streams, data.which, data.test, graphs)
     found["validation_es"] = judge_model(data.theta, weight, streams, data.which, data.validation, graphs)["es"]
-    found["theta_mae"] = torch.zeros(len(runs))
-    every = [{key: float(value[i]) for key, value in found.items()} for i in range(len(runs))]
-    return [Outcome(metrics["es"], metrics, {}) for metrics in every]
+    metrics = {key: float(value) for key, value in found.items()} | {"theta_mae": 0.0}
+    return Outcome(metrics["es"], metrics, {})

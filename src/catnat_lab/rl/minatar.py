@@ -248,15 +248,18 @@ class Outcome:
     def add(self, update: int, told: Progress) -> None:
         self.ended[:, update], self.count[:, update], self.outside[:, update] = told
 
+    @property
+    def last(self) -> slice:
+        """The updates of the last part of training."""
+        return slice(-max(1, round(LAST * self.ended.shape[1])), None)
+
     def share_outside(self) -> list[float]:
         """Of every seed, the share of nodes outside the natural range in the last part of training."""
-        last = max(1, round(LAST * self.outside.shape[1]))
-        return [float(share) for share in self.outside[:, -last:].mean(1)]
+        return [float(share) for share in self.outside[:, self.last].mean(1)]
 
     def scores(self) -> list[float]:
         """Of every seed, the mean over the episodes of the last part of training; NaN where none has ended."""
-        last = max(1, round(LAST * self.ended.shape[1]))
-        ended, count = self.ended[:, -last:].sum(1), self.count[:, -last:].sum(1)
+        ended, count = self.ended[:, self.last].sum(1), self.count[:, self.last].sum(1)
         return [float(e / c) if c else math.nan for e, c in zip(ended, count, strict=True)]
 
     def curves(self, points: int = 50) -> np.ndarray[Any, Any]:

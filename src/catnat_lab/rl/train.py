@@ -82,7 +82,7 @@ def train(
                     kept.save(learner.progress(), learner.tensors())
                 last = now
             on_update(learner.steps, settings.updates * settings.batch, curves.result(learner).score)
-        curves.close()
+        curves.board.close()
         if asked:
             raise KeyboardInterrupt
         return curves.result(learner, diverged=diverged)
@@ -100,17 +100,17 @@ def only_one(folder: Path) -> Iterator[None]:
 
 
 class Curves:
-    """The finished episodes in `episodes.csv`, and all that was measured for TensorBoard, where that is installed."""
+    """The finished episodes in `episodes.csv`, and all that was measured for TensorBoard."""
 
     def __init__(self, folder: Path, done: int) -> None:
+        from tensorboardX import SummaryWriter  # a report does without it
+
         self.path = folder / EPISODES
-        self.episodes = [episode for episode in read_episodes(self.path) if episode.step <= done]
-        self.board = _board(folder, done)
+        self.episodes = read_episodes(self.path, done)
+        self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1, write_to_disk=True)
 
     def add(self, step: int, finished: list[Episode], measured: dict[str, float]) -> None:
         self.episodes += finished
-        if self.board is None:
-            return
         for name, value in measured.items():
             if math.isfinite(value):  # sparsemax has infinite divergences
                 self.board.add_scalar(name, value, step)
@@ -125,10 +125,6 @@ class Curves:
         rows.writerows(map(astuple, self.episodes))
         write(self.path, text.getvalue())
 
-    def close(self) -> None:
-        if self.board is not None:
-            self.board.close()
-
     def result(self, learner: Learner, *, diverged: bool = False) -> Result:
         finished = diverged or learner.updates == learner.settings.updates
         return Result(self.episodes, learner.steps, finished, diverged)
@@ -138,8 +134,7 @@ def result_in(folder: Path) -> tuple[Settings, Result]:
     saved = read(checkpoint_in(folder))
     settings = Settings(**{name: value for name, value in saved.run.items() if name != "device"})
     steps = saved.progress["updates"] * settings.batch
-    episodes = [episode for episode in read_episodes(folder / EPISODES) if episode.step <= steps]
-    return settings, Result(episodes, steps, steps >= settings.steps)
+    return settings, Result(read_episodes(folder / EPISODES, steps), steps, steps >= settings.steps)
 
 
 def checkpoint_in(folder: Path) -> Path:
@@ -148,21 +143,14 @@ def checkpoint_in(folder: Path) -> Path:
     return folder / CHECKPOINT
 
 
-def read_episodes(path: Path) -> list[Episode]:
-    """The lines of `episodes.csv`; none where there is no such file."""
+def read_episodes(path: Path, steps: int) -> list[Episode]:
+    """The lines of `episodes.csv` up to a step; none where there is no such file."""
     if not path.exists():
         return []
     try:
         with path.open(newline="") as file:
             rows = csv.DictReader(file)
-            return [Episode(int(row["step"]), float(row["score"]), int(row["length"])) for row in rows]
+            every = [Episode(int(row["step"]), float(row["score"]), int(row["length"])) for row in rows]
+            return [episode for episode in every if episode.step <= steps]
     except (KeyError, ValueError, TypeError) as problem:
         raise UserError(f"{path} is no list of episodes ({problem}); delete the folder to begin again") from None
-
-
-def _board(folder: Path, done: int):  # type: ignore[no-untyped-def]
-    try:
-        from tensorboardX import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1, write_to_disk=True)

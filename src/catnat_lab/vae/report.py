@@ -31,6 +31,7 @@ PAPER_FILES = {"adam": "vae_adam.csv", "sgd": "vae_sgd.csv", "mlp": "vae_mlp_elb
 PAPER_DATA = {"mnist": "grey", "binary_mnist": "binary", "bernoulli_mnist": "bernoulli"}
 PAPER_SEEDS = 5
 NAMES = {"adam": "convolutional VAE, Adam", "sgd": "convolutional VAE, SGD", "mlp": "dense VAE, score function"}
+Paper = dict[tuple[str, str, str], tuple[float, float, bool]]  # by data, cell and head
 METRICS = ("nll", "elbo", "elbo_paper", "bce", "kl", "validation")
 # by table: measures, their names, whether lower is better; the first is the paper's
 MEASURES = {
@@ -73,13 +74,13 @@ def _measure(results: Results) -> tuple[str, int]:
 
 def tables_of(results: Results) -> list[Table]:
     """Our final seeds beside the paper's, one table a measure."""
-    measures = enumerate(MEASURES[results.settings["table"]])
-    return [_table(results, *measure, with_paper=i == 0) for i, measure in measures]
+    first, *others = MEASURES[results.settings["table"]]
+    paper = paper_of(results.settings["table"])
+    return [_table(results, *first, paper), *(_table(results, *other, {}) for other in others)]
 
 
-def _table(results: Results, measure: str, name: str, lower: bool, *, with_paper: bool) -> Table:
+def _table(results: Results, measure: str, name: str, lower: bool, paper: Paper) -> Table:
     settings = results.settings
-    paper = paper_of(settings["table"]) if with_paper else {}
     placed, columns = _places(settings["data"], settings["cells"], lower)
     cells = {
         (group, head, column): Cell(results.final((*place, head), measure), *paper.get((*place, head), ()))
@@ -100,12 +101,11 @@ def _table(results: Results, measure: str, name: str, lower: bool, *, with_paper
     )
 
 
-def paper_of(table: str) -> dict[tuple[str, str, str], tuple[float, float, bool]]:
-    found = {}
-    for row in paper_rows(PAPER_FILES[table]):
-        cell = f"{row['n_variables']}x{row['n_categories']}"
-        found[PAPER_DATA[row["dataset"]], cell, row["head"]] = printed(row)
-    return found
+def paper_of(table: str) -> Paper:
+    return {
+        (PAPER_DATA[row["dataset"]], f"{row['n_variables']}x{row['n_categories']}", row["head"]): printed(row)
+        for row in paper_rows(PAPER_FILES[table])
+    }
 
 
 def _places(

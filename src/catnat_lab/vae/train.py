@@ -89,12 +89,9 @@ class Trainer:
         self.loss += bound.detach().mean(1)
         self.stack.descend(losses.mean(1).sum())
 
-    def validate(self) -> dict[str, Tensor]:
-        """The bound on the validation images, one sample each."""
-        return judge(self.stack, self.images.validation, self.which, self.drawn, 1)
-
-    def test(self) -> dict[str, Tensor]:
-        return judge(self.stack, self.images.test, self.which, self.drawn, self.plan.samples)
+    def judged(self, images: Tensor, samples: int = 1) -> dict[str, Tensor]:
+        """How good the stack is by now, by so many samples an image."""
+        return judge(self.stack, images, self.which, self.drawn, samples)
 
     @torch.no_grad()
     def outside(self) -> dict[int, float]:
@@ -137,7 +134,8 @@ def train(
             if saved is not None and time.monotonic() - at > SAVED_EVERY:
                 saved.save({"done": step + 1, "curve": curve}, trainer.state() | random_streams(device))
                 at = time.monotonic()
-        metrics = {"validation": -trainer.validate()["elbo"], **(trainer.test() if plan.samples else {})}
+        metrics = {"validation": -trainer.judged(trainer.images.validation)["elbo"]}
+        metrics |= trainer.judged(trainer.images.test, plan.samples) if plan.samples else {}
     outcomes = []
     for row in range(len(runs)):
         found = {key: float(value[row]) for key, value in metrics.items()}
@@ -157,7 +155,9 @@ def _add_point(curve: Curve, trainer: Trainer, step: int) -> None:
     outside = trainer.outside()
     curve["step"].append([float(step)] * runs)
     curve["train"].append([round(value, 4) for value in (trainer.loss / since).tolist()])
-    curve["validation"].append([round(-value, 4) for value in trainer.validate()["elbo"].tolist()])
+    curve["validation"].append(
+        [round(-value, 4) for value in trainer.judged(trainer.images.validation)["elbo"].tolist()]
+    )
     # stored as "dead" since all that is outside was; heads without a range have none
     curve["dead"].append([round(outside.get(row, 0.0), 5) for row in range(runs)])
     trainer.loss.zero_()

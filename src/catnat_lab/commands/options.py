@@ -254,7 +254,7 @@ COMMANDS: dict[str, tuple[type, str, str]] = {
     "words": (Words, "words", "words"),
     "status": (Status, "show", "status"),
     "report": (Report, "show", "report"),
-    "scoreboard": (Scoreboard, "scoreboard", "scoreboard"),
+    "scoreboard": (Scoreboard, "show", "scoreboard"),
     "figure": (Figure, "show", "figure"),
     "playground": (Playground, "playground", "playground"),
 }

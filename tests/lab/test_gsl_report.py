@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from catnat_lab.experiment import Finished, Results
 from catnat_lab.gsl.data import true_edges
 from catnat_lab.gsl.presets import PAPER, preset
-from catnat_lab.gsl.report import METHODS, Trade, draw_trades, remarks_of, tables_of
+from catnat_lab.gsl.report import SEEDS, SPARSE, WEIGHTS, Trade, draw_trades, remarks_of, tables_of
 from catnat_lab.report.table import judge, verdict
 
 KEYS = ("es_paper", "pp_mae", "pp_mse", "theta_mae")
@@ -68,10 +68,12 @@ def test_a_lost_edge_is_a_true_one_far_below_its_probability(least, lost):
 
 def test_methods_are_told_for_the_papers_problem_and_its_lines_only():
     small = results(softmax=finals([1.0, 2.0]))
-    assert not [text for _, text in METHODS if text in remarks_of(small)]
+    assert not {WEIGHTS, SEEDS, SPARSE} & set(remarks_of(small))
     settings = small.settings | {k: PAPER.as_dict()[k] for k in ("pairs", "epochs", "batch", "graphs", "communities")}
     texts = remarks_of(Results(settings, {("0.5", "softmax"): []}, {}))
-    assert {line for line, text in METHODS if text in texts} == {"optimal"}
+    assert {WEIGHTS, SEEDS} <= set(texts) and SPARSE not in texts
+    both = remarks_of(Results(settings | {"heads": ["softmax", "sparsemax"]}, {}, {}))
+    assert {WEIGHTS, SEEDS, SPARSE} <= set(both)
 
 
 def test_the_papers_numbers_stand_beside_ours_where_the_problem_is_the_same():

@@ -17,18 +17,8 @@ from catnat_lab.experiment import Results
 from catnat_lab.gsl.data import true_edges
 from catnat_lab.gsl.presets import PAPER
 from catnat_lab.gsl.search import NOTE, OPTIMAL, study_name
-from catnat_lab.report.figures import (
-    FAINT,
-    LOOK,
-    CurvePanel,
-    curve_of,
-    draw_curves,
-    draw_pictures,
-    in_panels,
-    label_left,
-    legend,
-    style,
-)
+from catnat_lab.report import figures
+from catnat_lab.report.figures import CurvePanel
 from catnat_lab.report.page import PageFigure, Report, paper_rows, printed, write_pages
 from catnat_lab.report.table import Cell, Column, Key, Table
 from catnat_lab.stats import best_in_pairs
@@ -41,24 +31,19 @@ COLUMNS = (
     Column("theta_mae", "MAE on θ", 4),
 )
 METRICS = ("es", "es_paper", "pp_mae", "pp_mse", "theta_mae", "validation_es")
-# How we did what the paper leaves open, by the line it speaks of; shown where the study is of the paper's size.
-METHODS = (
-    (
-        OPTIMAL,
-        "The paper does not publish the true weights. We scale ours so that the optimal PP-MSE is the paper's "
-        "(and, at θ* = 0.75, the optimal PP-MAE); its predictions are means of 32 samples, which adds 1/32 to the "
-        "squared error. The paper's tabulated energy score is twice its formula.",
-    ),
-    (
-        OPTIMAL,
-        "Deviations and tests are over seeds on one dataset. They leave out the draw of its 1000 test pairs, which "
-        "moves all lines together, and the choice of the rate.",
-    ),
-    (
-        "sparsemax",
-        "Sparsemax has probabilities of exactly 0, where it never learns again, so we project every edge back to "
-        "0.001 after each step. We do not know what the paper did.",
-    ),
+# How we did what the paper leaves open; shown where the study is of the paper's size.
+WEIGHTS = (
+    "The paper does not publish the true weights. We scale ours so that the optimal PP-MSE is the paper's (and, at "
+    "θ* = 0.75, the optimal PP-MAE); its predictions are means of 32 samples, which adds 1/32 to the squared error. "
+    "The paper's tabulated energy score is twice its formula."
+)
+SEEDS = (
+    "Deviations and tests are over seeds on one dataset. They leave out the draw of its 1000 test pairs, which moves "
+    "all lines together, and the choice of the rate."
+)
+SPARSE = (
+    "Sparsemax has probabilities of exactly 0, where it never learns again, so we project every edge back to 0.001 "
+    "after each step. We do not know what the paper did."
 )
 
 
@@ -145,7 +130,7 @@ def remarks_of(results: Results) -> list[str]:
     """Computed from the trials and, for a study of the paper's size, what the paper leaves open."""
     found = [_in_pairs(results), _least_errors(results), _lost_edges(results)]
     if is_papers(results.settings):
-        found += [text for line, text in METHODS if line in (*results.settings["heads"], OPTIMAL)]
+        found += [WEIGHTS, SEEDS, SPARSE if "sparsemax" in results.settings["heads"] else ""]
     return [text for text in found if text]
 
 
@@ -203,7 +188,7 @@ def figures_of(results: Results) -> Iterator[PageFigure]:
             "Energy score on validation data (the formula, not doubled): mean over the final seeds, one deviation "
             "around it. The scale fits the second half of training; what is higher at the start is cut off."
         )
-        yield PageFigure("Learning curves", caption, draw_curves(curves, "energy score (validation)"))
+        yield PageFigure("Learning curves", caption, figures.draw_curves(curves, "energy score (validation)"))
     trades = [trade for theta in _thetas(results) if (trade := _trade(results, theta)).points]
     if trades:
         caption = (
@@ -218,13 +203,13 @@ def figures_of(results: Results) -> Iterator[PageFigure]:
     if graphs:
         true = {"true": true_edges(results.settings["communities"]).numpy() * float(shown)}
         caption = f"Edge probabilities at θ* = {shown}: the true ones, and those that the first final seed learned."
-        drawn = draw_pictures(true | graphs, "YlGnBu", scale="edge probability")
+        drawn = figures.draw_pictures(true | graphs, "YlGnBu", scale="edge probability")
         yield PageFigure("The true graph and the learned ones", caption, drawn)
 
 
 def _curves(results: Results, theta: str) -> CurvePanel:
     finals = {head: results.stage((theta, head), "final") for head in results.settings["heads"]}
-    curves = {head: curve for head, final in finals.items() if (curve := curve_of(final, "validation_es"))}
+    curves = {head: curve for head, final in finals.items() if (curve := figures.curve_of(final, "validation_es"))}
     known = [trial.metrics.get("validation_es", math.nan) for trial in results.stage((theta, OPTIMAL), OPTIMAL)]
     return CurvePanel(f"θ* = {theta}", curves, float(np.mean(known)) if known else None)
 
@@ -247,15 +232,16 @@ def _trade(results: Results, theta: str) -> Trade:
     return Trade(f"θ* = {theta}", points, chosen)
 
 
-@rc_context(fname=LOOK)
+@rc_context(fname=figures.LOOK)
 def draw_trades(trades: Sequence[Trade]) -> Figure:
     """Energy score against the error of θ, a line through all rates a parameterization; the chosen rate is ringed."""
-    figure, every = in_panels(len(trades))
+    figure, every = figures.in_panels(len(trades))
     ring: dict[str, Any] = {"marker": "o", "markerfacecolor": "none", "markersize": 10, "linestyle": "none"}
     for axes, trade in zip(every, trades, strict=True):
         axes.set(title=trade.title, xlabel="θ-MAE", xscale="log")
         for name, points in trade.points.items():
-            look, kept = style(name), np.array([point for point in points if np.isfinite(point).all()]).reshape(-1, 2)
+            look = figures.style(name)
+            kept = np.array([point for point in points if np.isfinite(point).all()]).reshape(-1, 2)
             axes.plot(*kept.T, look.marker + "-", color=look.colour, linewidth=1, markersize=3, label=name)
             if name in trade.chosen:
                 axes.plot(*points[trade.chosen[name]], color=look.colour, **ring)
@@ -267,7 +253,7 @@ def draw_trades(trades: Sequence[Trade]) -> Figure:
         scores = sorted(score for points in trade.points.values() for _, score in points if np.isfinite(score))
         if scores and (reach := scores[len(scores) // 2] - scores[0]) > 0:
             axes.set_ylim(scores[0] - 0.1 * reach, scores[0] + 1.5 * reach)  # what is far above is cut off
-    label_left(every, "energy score")
+    figures.label_left(every, "energy score")
     names = [name for trade in trades for name in trade.points]
-    legend(figure, names, Line2D([], [], color=FAINT, label="chosen", **ring))
+    figures.legend(figure, names, Line2D([], [], color=figures.FAINT, label="chosen", **ring))
     return figure

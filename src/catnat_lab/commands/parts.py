@@ -23,15 +23,8 @@ from catnat_lab.report.table import Table, judge, terminal, verdict
 from catnat_lab.studies import Study, without_secrets
 
 DATABASE = "study.db"
-# By the note that a study is known by, the module that reads it back and writes its report.
-REPORTERS = {
-    "gsl settings": "catnat_lab.gsl.report",
-    "vae settings": "catnat_lab.vae.report",
-    "rl settings": "catnat_lab.rl.report",
-    "minatar settings": "catnat_lab.rl.report",
-    "tails settings": "catnat_lab.tails.report",
-    "words settings": "catnat_lab.words.report",
-}
+# By the first word of the note with a study's settings, the package whose module `report` reads it back.
+REPORTERS = {"gsl": "gsl", "vae": "vae", "rl": "rl", "minatar": "rl", "tails": "tails", "words": "words"}
 DEVICES = ("cpu", "cuda")
 TOLD_EVERY = 60.0  # seconds between two lines of a log
 Settings = TypeVar("Settings")
@@ -179,10 +172,10 @@ def continued(first: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 
 def report_on(study: Study, output: Path) -> None:
     """Read a study back, write its report, and print its tables."""
-    found = [module for note, module in REPORTERS.items() if study.note(note) is not None]
+    found = [package for kind, package in REPORTERS.items() if study.note(f"{kind} settings") is not None]
     if not found:
-        raise UserError(f"{study.name} holds no study of {', '.join(note.split()[0] for note in REPORTERS)}")
-    reporter = import_module(found[0])
+        raise UserError(f"{study.name} holds no study of {', '.join(REPORTERS)}")
+    reporter = import_module(f"catnat_lab.{found[0]}.report")
     results = reporter.load(study)
     show(lambda: reporter.write_report(results, output), results.provenance, output)
 

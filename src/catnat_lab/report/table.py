@@ -64,6 +64,10 @@ class Column:
     digits: int
     lower_is_better: bool = True
 
+    def printed(self, mean: float | None, std: float | None) -> str:
+        """As in a table; a dash for what is not known."""
+        return " ± ".join(f"{x:.{self.digits}f}" for x in (mean, std) if x is not None) or DASH
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -205,9 +209,8 @@ class Judgement:
         bold = ours is not None and line in self.contests[group, column.key].ours
         entries = [(each.group, each.column, line in each.lines) for each in self.disagreements]
         marks = [number for number, entry in enumerate(entries, 1) if entry == (group, column.key, True)]
-        mean, std = (None, None) if ours is None else (ours.mean, ours.std)
-        known = cell.paper_bold and cell.paper_mean is not None
-        return Shown(_pair(mean, std, column), bold, marks, _pair(cell.paper_mean, cell.paper_std, column), known)
+        paper, known = column.printed(cell.paper_mean, cell.paper_std), cell.paper_bold and cell.paper_mean is not None
+        return Shown(column.printed(ours.mean, ours.std) if ours else DASH, bold, marks, paper, known)
 
     def compared(self, group: str, line: str, column: Column) -> tuple[str, bool]:
         """A line against the baseline in words, and whether the difference is significant."""
@@ -222,13 +225,12 @@ class Judgement:
 def judge(table: Table) -> Judgement:
     contests = {(group, column.key): _contest(table, group, column) for group, column in table.contests}
     pairs: dict[Key, tuple[Sequence[float], Sequence[float]]] = {}
+    found: list[Disagreement] = []
     for group, column in table.contests:
         cells = {line: table.cell(group, line, column) for line in table.lines}
         known = {line: cell.values for line, cell in cells.items() if cell.summary is not None}
         if (base := known.pop(table.baseline, None)) is not None:
             pairs |= {(group, line, column.key): (values, base) for line, values in known.items()}
-    found: list[Disagreement] = []
-    for group, column in table.contests:
         found += _bold_disagreement(table, group, column, contests[group, column.key])
         found += _order_disagreements(table, group, column)
         found += _value_disagreements(table, group, column) if table.compares_values else []
@@ -339,12 +341,6 @@ def _lacks(cell: Cell, has_paper: bool) -> Iterator[str]:
 
 
 # -- its words -------------------------------------------------------------------------------------------------------
-
-
-def _pair(mean: float | None, std: float | None, column: Column) -> str:
-    if mean is None:
-        return DASH
-    return f"{mean:.{column.digits}f}" + ("" if std is None else f" ± {std:.{column.digits}f}")
 
 
 def verdict(judgement: Judgement) -> str:

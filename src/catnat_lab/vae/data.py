@@ -1,8 +1,7 @@
 """The digits as the tables use them: grey, thresholded, or drawn anew from their greys; and what is held out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,8 +13,7 @@ VARIANTS = ("grey", "binary", "bernoulli")
 HELD_OUT = 12  # of so many training images one is kept for validation: 5,000 of 60,000
 
 
-@dataclass(frozen=True)
-class Images:
+class Images(NamedTuple):
     """uint8 images [D, n, 784] of D variants; those ``drawn`` [D] are drawn Bernoulli(grey) whenever they are used."""
 
     train: Tensor
@@ -23,8 +21,8 @@ class Images:
     test: Tensor
     drawn: Tensor
 
-    def to(self, device: torch.device) -> Self:
-        return type(self)(*(t.to(device) for t in (self.train, self.validation, self.test, self.drawn)))
+    def to(self, device: torch.device) -> "Images":
+        return Images(*(tensor.to(device) for tensor in self))
 
 
 def images_of(digits: Digits, variants: Sequence[str], split_test: bool) -> Images:
@@ -34,7 +32,7 @@ def images_of(digits: Digits, variants: Sequence[str], split_test: bool) -> Imag
     if split_test:  # in a random order: the first half of MNIST's test images is easier than the second
         half = len(test) // 2
         order = torch.randperm(len(test), generator=torch.Generator().manual_seed(0))
-        train, validation, test = train, test[order[:half]], test[order[half:]]
+        validation, test = test[order[:half]], test[order[half:]]
     else:
         kept = len(train) - len(train) // HELD_OUT
         train, validation = train[:kept], train[kept:]

@@ -50,21 +50,16 @@ class Autoencoders(rates.RateSearch):
     def images(self) -> Images:
         return images_of(self.digits, self.plan.data, split_test=self.plan.table == "mlp")
 
-    def name(self, data: str, cell: str, head: str) -> str:
-        return study_name(self.plan.table, data, cell, head)
-
     def stages(self, done: Done) -> Iterator[list[Job]]:
-        plan = self.plan
-        searched = [self.name(plan.data[0], cell, head) for cell in plan.searched for head in plan.heads]
+        plan, name = self.plan, partial(study_name, self.plan.table)
+        searched = [name(plan.data[0], cell, head) for cell in plan.searched for head in plan.heads]
         if plan.has_search:
             yield self.coarse(searched)
             yield self.refined(done, searched)
-        every = product(plan.cells, plan.data, plan.heads)
-        nearest = {cell: self.nearest(cell) for cell in plan.cells}
         yield [
             job
-            for cell, data, head in every
-            for job in self.final(done, self.name(data, cell, head), self.name(plan.data[0], nearest[cell], head))
+            for cell, data, head in product(plan.cells, plan.data, plan.heads)
+            for job in self.final(done, name(data, cell, head), name(plan.data[0], self.nearest(cell), head))
         ]
 
     def best(self, done: Done, cell: str, *stages: str) -> float:
@@ -108,8 +103,8 @@ class Autoencoders(rates.RateSearch):
         place = self.plan.data.index(run.data)
         test = self.images.test[place]
         images = test[torch.arange(SHOWN, device=test.device) % len(test)].cpu()
-        with whole_file(folder / "models" / f"{name.replace(' ', '-')}.safetensors") as partial:
-            save_file({**outcome.model, "images": images}, partial, metadata={"study": name})
+        with whole_file(folder / "models" / f"{name.replace(' ', '-')}.safetensors") as path:
+            save_file({**outcome.model, "images": images}, path, metadata={"study": name})
 
 
 def _kind(job: Job) -> tuple[str, bool]:

@@ -1,5 +1,6 @@
 """`catnat`, also as `python -m catnat_lab`."""
 
+import os
 import sys
 
 
@@ -15,7 +16,11 @@ def main() -> int:
         way = "run make install in catnat's folder, or pip install '.[lab]' there"
         print(f"error: the experiments need {error.name}: {way}", file=sys.stderr)
         return 2
-    return cli.main()
+    try:
+        return cli.main()
+    except BrokenPipeError:  # nobody reads on, as in `catnat --help | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
 if __name__ == "__main__":

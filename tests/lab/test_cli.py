@@ -211,6 +211,14 @@ sys.exit(99 if heavy else code)
     assert "the command is catnat rl-sweep" in capsys.readouterr().err
 
 
+def test_help_that_nobody_reads_on_is_no_traceback():
+    read, written = os.pipe()
+    os.close(read)
+    done = subprocess.run(command("--help"), stdout=written, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(written)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
 def test_the_status_of_a_study(study, tmp_path, capsys):
     folder, _ = study
     shutil.copytree(folder, tmp_path / "study")

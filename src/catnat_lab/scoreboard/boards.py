@@ -181,5 +181,6 @@ def _table(
 BOARDS: dict[str, tuple[str, Callable[[Path, str], Board]]] = {
     "gsl": ("gsl", _graphs),
     **{name: (f"vae/{name}", _autoencoders) for name in vae.PAPER_FILES},
-    **{name: (f"rl/{name}", _games) for name in ("atari", "minatar")},
+    "atari": ("rl/atari", _games),
+    "minatar": ("rl/minatar-gymnax", _games),
 }

@@ -14,8 +14,8 @@ from catnat_lab.heads import HEAD_NAMES, head
 from catnat_lab.vae import objective
 from catnat_lab.vae.judge import judge
 from catnat_lab.vae.networks import convolutional, dense
-from catnat_lab.vae.plain import export
 from catnat_lab.vae.stack import Run, Stack
+from tests.lab.plain_autoencoder import export
 from tests.thinned import thinned
 
 VARIABLES, CLASSES = 2, 4

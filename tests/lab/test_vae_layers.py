@@ -10,8 +10,8 @@ from torch import Tensor
 
 from catnat_lab.vae import kernels, layers
 from catnat_lab.vae.networks import convolutional, dense
-from catnat_lab.vae.plain import export
 from catnat_lab.vae.stack import Run, Stack
+from tests.lab.plain_autoencoder import export
 
 CPU = torch.device("cpu")
 RUNS = [Run("grey", "softmax", 0.1, seed) for seed in (1, 2, 3)]

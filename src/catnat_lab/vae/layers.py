@@ -9,10 +9,10 @@ own layers do.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import unfold
 from torch.nn.utils.rnn import pad_sequence
 
@@ -42,7 +42,6 @@ class Layer:
     """What a layer learns, what it keeps besides (zeros or ones at the start), and what it does."""
 
     forward: Forward
-    plain: Callable[[], nn.Module]  # one run's in torch.nn
     parameters: tuple[Parameter, ...] = ()
     buffers: tuple[tuple[int, float], ...] = ()  # size and first value
     affine: bool = True  # in its input, once training is over
@@ -91,17 +90,16 @@ def linear(inputs: int, outputs: int) -> Layer:
     def forward(x: Tensor, p: list[Tensor], b: list[Tensor], training: bool) -> Tensor:
         return torch.baddbmm(p[1].unsqueeze(1), x, p[0])
 
-    plain = partial(nn.Linear, inputs, outputs)
-    return Layer(forward, plain, (Parameter((inputs, outputs), bound), Parameter((outputs,), bound)))
+    return Layer(forward, (Parameter((inputs, outputs), bound), Parameter((outputs,), bound)))
 
 
 def relu() -> Layer:
-    return Layer(lambda x, p, b, training: torch.relu(x), nn.ReLU, affine=False)
+    return Layer(lambda x, p, b, training: torch.relu(x), affine=False)
 
 
-def shape(*sizes: int, plain: Callable[[], nn.Module] = nn.Identity) -> Layer:
+def shape(*sizes: int) -> Layer:
     """Another shape behind the axes of runs and batch."""
-    return Layer(lambda x, p, b, training: x.reshape(*x.shape[:2], *sizes), plain)
+    return Layer(lambda x, p, b, training: x.reshape(*x.shape[:2], *sizes))
 
 
 def batch_norm(channels: int) -> Layer:
@@ -120,8 +118,7 @@ def batch_norm(channels: int) -> Layer:
         return torch.addcmul((shift - mean * gain)[:, None, None], x, gain[:, None, None])
 
     one = Parameter((channels,), 0.0, 1.0)
-    plain = partial(nn.BatchNorm2d, channels)
-    return Layer(forward, plain, (one, Parameter((channels,), 0.0)), ((channels, 0.0), (channels, 1.0)))
+    return Layer(forward, (one, Parameter((channels,), 0.0)), ((channels, 0.0), (channels, 1.0)))
 
 
 @lru_cache(maxsize=64)
@@ -148,8 +145,7 @@ def convolution(inputs: int, outputs: int, size: int, out: int, padding: int) ->
         columns = patches.reshape(runs, batch * out * out, 9 * inputs)
         return torch.baddbmm(p[1].unsqueeze(1), columns, p[0]).view(runs, batch, out * out, outputs)
 
-    plain = partial(nn.Conv2d, inputs, outputs, 3, 2, padding)
-    return Layer(forward, plain, (Parameter((9 * inputs, outputs), bound), Parameter((outputs,), bound)))
+    return Layer(forward, (Parameter((9 * inputs, outputs), bound), Parameter((outputs,), bound)))
 
 
 def transposed_convolution(inputs: int, outputs: int, size: int, out: int, padding: int) -> Layer:
@@ -163,5 +159,4 @@ def transposed_convolution(inputs: int, outputs: int, size: int, out: int, paddi
         image = Gather.apply(columns.view(runs, batch, size * size * 9, outputs), back, there)
         return image + p[1][:, None, None]
 
-    plain = partial(nn.ConvTranspose2d, inputs, outputs, 3, 2, padding, out - (2 * size + 1 - 2 * padding))
-    return Layer(forward, plain, (Parameter((inputs, 9 * outputs), bound), Parameter((outputs,), bound)))
+    return Layer(forward, (Parameter((inputs, 9 * outputs), bound), Parameter((outputs,), bound)))

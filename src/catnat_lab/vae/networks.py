@@ -5,9 +5,6 @@ side by side. Both take and give images of 784 pixels; the decoder gives logits.
 """
 
 from dataclasses import dataclass
-from functools import partial
-
-from torch import nn
 
 from catnat_lab.vae.layers import Network, batch_norm, convolution, linear, relu, shape, transposed_convolution
 
@@ -31,7 +28,7 @@ def convolutional(variables: int, classes: int) -> Autoencoder:
         relu(),
         convolution(16, 32, 7, 3, padding=0),
         relu(),
-        shape(288, plain=nn.Flatten),
+        shape(288),
         linear(288, 128),
         relu(),
         linear(128, variables * classes),
@@ -41,7 +38,7 @@ def convolutional(variables: int, classes: int) -> Autoencoder:
         relu(),
         linear(128, 288),
         relu(),
-        shape(9, 32, plain=partial(nn.Unflatten, 1, (32, 3, 3))),
+        shape(9, 32),
         transposed_convolution(32, 16, 3, 7, padding=0),
         batch_norm(16),
         relu(),

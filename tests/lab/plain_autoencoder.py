@@ -1,4 +1,4 @@
-"""An autoencoder in torch.nn: one trained run as ordinary modules, to use elsewhere and to check by."""
+"""One run of a stack as ordinary modules of torch.nn, written down independently of the lab's layers."""
 
 import torch
 from torch import Tensor, nn
@@ -9,8 +9,19 @@ from catnat_lab.vae.stack import Stack
 
 def modules(model: Autoencoder) -> tuple[nn.Sequential, nn.Sequential]:
     """Encoder, of images [B, 1, 28, 28], or of [B, 784] for the dense one, and decoder, freshly initialized."""
-    encoder, decoder = (nn.Sequential(*(layer.plain() for layer in x.layers)) for x in (model.encoder, model.decoder))
-    return encoder, decoder
+    width = model.variables * model.classes
+    if model.encoder.parameters[0].shape == (784, 512):
+        encoder = (nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, width))
+        decoder = (nn.Linear(width, 256), nn.ReLU(), nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 784))
+        return nn.Sequential(*encoder), nn.Sequential(*decoder)
+    encoder = (nn.Conv2d(1, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU())
+    encoder += (nn.Conv2d(16, 32, 3, 2, 0), nn.ReLU(), nn.Flatten())
+    encoder += (nn.Linear(288, 128), nn.ReLU(), nn.Linear(128, width))
+    decoder = (nn.Linear(width, 128), nn.ReLU(), nn.Linear(128, 288), nn.ReLU(), nn.Unflatten(1, (32, 3, 3)))
+    decoder += (nn.ConvTranspose2d(32, 16, 3, 2, 0, 0), nn.BatchNorm2d(16), nn.ReLU())
+    decoder += (nn.ConvTranspose2d(16, 8, 3, 2, 1, 1), nn.BatchNorm2d(8), nn.ReLU())
+    decoder += (nn.ConvTranspose2d(8, 1, 3, 2, 1, 1),)
+    return nn.Sequential(*encoder), nn.Sequential(*decoder)
 
 
 @torch.no_grad()

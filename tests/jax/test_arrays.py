@@ -153,6 +153,7 @@ def test_the_key_alone_decides_the_draws():
     assert old.shape == (40,)
 
 
+@pytest.mark.slow
 def test_a_raw_key_may_be_numpys():
     raw = jax.random.PRNGKey(3)
     x = jnp.zeros((4, 5))

@@ -129,6 +129,7 @@ def test_empty_batches_and_single_classes_are_no_special_case(shape, masked):
     assert_array_equal(ours.kl_divergence(ours), jnp.zeros(shape[:-1]))
 
 
+@pytest.mark.slow
 @MASKED[0]
 def test_every_method_of_every_kind_takes_an_empty_batch(masking):
     scores = jnp.zeros((0, K - 1))
@@ -149,6 +150,7 @@ def test_every_method_of_every_kind_takes_an_empty_batch(masking):
         assert ours.expand((5, 0)).batch_shape == (5, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masking", thinned(MASKINGS[:2], 1), ids=["free", "renormalize"])
 def test_expand_repeats_the_distribution(masking):
     scores = jnp.asarray(draw(3, K - 1), jnp.float32)

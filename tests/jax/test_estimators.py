@@ -158,7 +158,7 @@ def test_straight_through_is_one_hot_with_the_gradient_of_the_probabilities(mask
     assert_allclose(gradient, vjp(lambda s: cj.catnat(s, PI, **masking), scores)[1], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("masking, temperature", [(MASKINGS[0], 0.2), (MASKINGS[1], 5), (MASKINGS[2], 1.0)])
+@pytest.mark.parametrize("masking, temperature", thinned([(MASKINGS[0], 0.2), (MASKINGS[1], 5), (MASKINGS[2], 1.0)]))
 def test_relaxed_samples_and_their_gradient_are_gumbel_softmax(masking, temperature):
     scores = jnp.broadcast_to(SCORES, (6, K - 1))
 
@@ -188,7 +188,7 @@ def test_gumbel_straight_through_and_straight_through_are_exact_samples(masking)
         assert stats.chisquare(counts[probs > 0], expected, sum_check=False).pvalue > LEAST_P
 
 
-@pytest.mark.parametrize("estimator", [cj.relaxed_sample, cj.gumbel_straight_through])
+@pytest.mark.parametrize("estimator", thinned([cj.relaxed_sample, cj.gumbel_straight_through]))
 def test_a_temperature_may_be_annealed_under_jit_and_has_a_gradient(estimator):
     scores = jnp.broadcast_to(SCORES, (3, K - 1))
     for masking in (MASKINGS[0], MASKINGS[1]):

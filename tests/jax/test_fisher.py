@@ -27,7 +27,7 @@ PARAMETERIZATIONS = {
     "clip": catnat.Parameterization(K, catnat.Natural(A, 0.0)),
     "reflect": catnat.Parameterization(K, catnat.Natural(A, 0.0, "reflect"), make_tree("chain", K)),
 }
-EACH = pytest.mark.parametrize("pi", PARAMETERIZATIONS.values(), ids=PARAMETERIZATIONS)
+EACH = pytest.mark.parametrize("pi", thinned(PARAMETERIZATIONS.values(), every=2), ids=PARAMETERIZATIONS)
 MASK = np.array([True, True, False, False, True, True])
 KEY = jax.random.key(0)
 
@@ -140,7 +140,7 @@ def test_a_pruned_catnat_keeps_a_diagonal_fisher_matrix_and_a_renormalised_one_d
 
 @pytest.mark.parametrize(
     ("name", "damping", "mask"),
-    [("sigmoid", 0.0, None), ("clip", 0.0, None), ("clip", 0.1, None), ("reflect", 0.0, MASK)],
+    thinned([("sigmoid", 0.0, None), ("clip", 0.0, None), ("clip", 0.1, None), ("reflect", 0.0, MASK)], 1),
     ids=["sigmoid", "clip", "damped", "masked"],
 )
 def test_the_natural_gradient_solves_with_the_fisher_matrix_in_both_modes(name, damping, mask):
@@ -170,6 +170,7 @@ def test_the_natural_gradient_solves_with_the_fisher_matrix_in_both_modes(name, 
     assert np.abs(plain).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_a_natural_step_moves_the_probabilities_by_the_replicator_equation():
     # a small natural step changes the probabilities alike, whatever the coordinates: F^-1 is a metric's inverse
     probs, cost = np.array([0.1, 0.3, 0.15, 0.05, 0.4]), np.array([1.0, -2.0, 0.5, 3.0, 0.0])
@@ -180,6 +181,7 @@ def test_a_natural_step_moves_the_probabilities_by_the_replicator_equation():
         assert_allclose(move, probs * (cost - probs @ cost), rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_the_divisor_is_a_constant_and_half_precision_stays():
     # d/ds of s / stop(F(s)) has no term in F'
     second = jax.hessian(lambda s: (cj.natural_gradient(s, "sigmoid") * 3.0).sum())(jnp.asarray(draw(3)))
@@ -272,6 +274,7 @@ def test_the_network_fisher_matrix_of_a_catnat_head_is_the_brute_force_one(activ
     assert_allclose(dense, found, rtol=1e-8, atol=1e-11)  # nothing is lost with the cross terms
 
 
+@pytest.mark.slow
 def test_the_network_fisher_matrix_of_a_softmax_head_needs_its_cross_terms():
     parameters, inputs = small_network(5)
     found = cj.network_fisher(network, parameters, inputs, cj.softmax_fisher)
@@ -299,6 +302,7 @@ def test_condition_number_is_largest_by_smallest_eigenvalue_on_the_support():
         assert_allclose(cj.condition_number(jnp.asarray(matrix)), ct.condition_number(torch.from_numpy(matrix)))
 
 
+@pytest.mark.slow
 def test_condition_numbers_at_the_uniform_distribution():
     assert_allclose(cj.condition_number(cj.softmax_fisher(jnp.zeros(8))), 1)
     # in a full balanced tree the deepest nodes are reached with probability 2 / K

@@ -100,6 +100,7 @@ def test_two_massless_sides_are_weighed_by_their_classes() -> None:
     np.testing.assert_allclose(p, [0, 1 / 3, 1 / 3, 1 / 3], rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", thinned([300, 60]))
 def test_a_long_chain_is_renormalised_like_a_short_one(size: int) -> None:
     pi = Parameterization(size, "natural", Tree.chain(size))

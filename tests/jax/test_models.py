@@ -67,6 +67,7 @@ def test_a_flax_model_learns(activation: str) -> None:
     assert (cj.mode(model(x), activation) == labels).mean() > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", thinned(ACTIVATIONS, 1))
 def test_a_flax_model_has_the_loss_and_the_gradient_of_the_plain_function(activation: str) -> None:
     x, labels = toy()
@@ -84,6 +85,7 @@ def test_a_flax_model_has_the_loss_and_the_gradient_of_the_plain_function(activa
     assert_close((loss, layers(gradient)), theirs)
 
 
+@pytest.mark.slow
 def test_catnat_is_a_layer_of_a_flax_sequence() -> None:
     x, _ = toy()
     linear = nnx.Linear(2, CLASSES - 1, rngs=nnx.Rngs(0))
@@ -134,6 +136,7 @@ def test_an_equinox_model_learns(activation: str) -> None:
     assert (cj.mode(jax.vmap(model)(x), activation) == labels).mean() > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", thinned(ACTIVATIONS))
 def test_an_equinox_model_has_the_loss_and_the_gradient_of_the_plain_function(activation: str) -> None:
     x, labels = toy()
@@ -155,6 +158,7 @@ def test_an_equinox_model_has_the_loss_and_the_gradient_of_the_plain_function(ac
     assert_close((loss, layers(gradient)), theirs)
 
 
+@pytest.mark.slow
 def test_catnat_is_a_layer_of_an_equinox_sequence() -> None:
     x, _ = toy()
     linear = eqx.nn.Linear(2, CLASSES - 1, key=jax.random.key(0))

@@ -67,6 +67,7 @@ def test_draws_are_those_of_the_parts(kind, mask_mode):
     assert abs(np.corrcoef(drawn[:, 0, 0], drawn[:, 0, 3])[0, 1]) < 0.12
 
 
+@pytest.mark.slow
 def test_expand_repeats_the_distribution():
     ours = cj.MultiCatnat(draw(3, 7), NVEC, mask=ALLOWED)
     wide = ours.expand((2, 3))

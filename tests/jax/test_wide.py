@@ -105,6 +105,7 @@ def test_every_dtype_is_computed_in_float32_or_more(name, dtype):
     compare(PARAMETERIZATIONS[name], {}, dtype=dtype, tolerance=TOLERANCES[dtype], scale=0.3)
 
 
+@pytest.mark.slow
 def test_many_rows_of_16_bits_add_up_in_float32(monkeypatch):
     # 3000 times 0.5, row by row, ends at 128 where a bfloat16 is added to
     monkeypatch.setattr(_path, "AT_ONCE", 1)
@@ -114,7 +115,9 @@ def test_many_rows_of_16_bits_add_up_in_float32(monkeypatch):
     np.testing.assert_allclose(np.asarray(gradient, np.float64), 1500, rtol=0.004)
 
 
-@pytest.mark.parametrize("at_once", [1, 4 * 4 * WIDTH, 5 * 4 * WIDTH, 10**6])  # 1, 4, 5 or all 11 rows at a time
+@pytest.mark.parametrize(
+    "at_once", thinned([1, 4 * 4 * WIDTH, 5 * 4 * WIDTH, 10**6], 1)
+)  # 1, 4, 5 or all 11 rows at a time
 def test_rows_come_in_blocks_of_any_size(monkeypatch, at_once):
     pi = PARAMETERIZATIONS["natural-13"]
     monkeypatch.setattr(_path, "AT_ONCE", at_once)
@@ -131,7 +134,7 @@ def test_rows_come_in_blocks_of_any_size(monkeypatch, at_once):
         close(found, wanted, 1e-11)
 
 
-@pytest.mark.parametrize("kind", ["balanced", "chain", "huffman", "nested", "cluster"])
+@pytest.mark.parametrize("kind", thinned(["balanced", "chain", "huffman", "nested", "cluster"], 1))
 def test_paths_that_no_table_holds_are_climbed(monkeypatch, kind):
     tree = make_tree(kind, 29)
     index = jnp.arange(29)
@@ -147,6 +150,7 @@ def test_paths_that_no_table_holds_are_climbed(monkeypatch, kind):
         assert (np.where(on_path, signed, 0) == tree.paths).all()
 
 
+@pytest.mark.slow
 def test_many_classes_on_a_huffman_tree():
     size = 10**5
     pi = Parameterization(size, tree=Tree.huffman(1 / np.arange(1.0, size + 1)))
@@ -172,6 +176,7 @@ def _log_turn(pi, node, bit, weight, row):
 # -- transformations ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_transformations_see_the_same_function():
     pi = PARAMETERIZATIONS["center-nested"]
     with jax.enable_x64(True):

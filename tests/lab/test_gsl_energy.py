@@ -95,6 +95,7 @@ def test_the_gradient_of_the_weights_is_unbiased(small):
     assert (error < exact.abs().max() / 20).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("term", [0, 1], ids=["miss", "spread"])
 def test_baselines_lower_the_variance(term, small):
     spread = {kind: float(estimates("catnat-natural", small, kind, term).var(0).sum()) for kind in BASELINES}

@@ -304,6 +304,7 @@ def test_a_stack_that_would_not_end_in_time_is_not_begun(tmp_path: Path, monkeyp
     assert not done and results.finished() == 2 * Slow(name="slow").at_once
 
 
+@pytest.mark.slow
 def test_the_command_trains_resumes_and_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["tails", "--preset", "smoke", "--tasks", "graphs", "--output", str(tmp_path), "--device", "cpu"]
     assert main([*arguments, "--minutes", "0"]) == 0

@@ -17,6 +17,7 @@ from catnat_lab.errors import UserError
 from catnat_lab.words import study
 from catnat_lab.words.corpus import WORD, Corpus, counts
 from catnat_lab.words.heads import HEADS, Sampled, Topped, head_of, log_uniform, refit
+from tests.thinned import thinned
 
 CPU = torch.device("cpu")
 CLASSES, WIDTH = 100, 16
@@ -42,7 +43,7 @@ def small_corpus() -> Corpus:
 # -- tokens ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", study.TASKS)
+@pytest.mark.parametrize("task", thinned(study.TASKS, every=2))
 def test_ids_are_ranks_of_frequency_in_the_training_part(task: str, folder: Path) -> None:
     corpus, plan = corpus_of(task, folder), study.preset("smoke", task)
     numbers = counts(corpus.tokens, corpus.classes)
@@ -161,6 +162,7 @@ def test_nodes_that_are_new_after_a_refit_start_anew() -> None:
 # -- all of it -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_trains_resumes_and_reports(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     heads = ["softmax", "sigmoid-refitted"]
     arguments = ["words", "--task", "words", "--preset", "smoke", "--output", str(folder), "--device", "cpu"]

@@ -43,6 +43,7 @@ def test_draws_compile():
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.slow
 def test_compiled_draws_take_another_size_of_batch():
     torch._dynamo.reset()
     compiled = torch.compile(lambda s: (ct.draw(s, "sigmoid"), ct.sample(s)), fullgraph=True, backend="aot_eager")

@@ -102,11 +102,11 @@ def test_the_family(name: str) -> None:
 @pytest.mark.parametrize(
     ("classes", "name"),
     [
-        *((9, "tail 0.05"), (16, "paper"), (70, "sigmoid")),  # two kernels, one of them full, and three
+        *((9, "tail 0.05"), (16, "paper")),  # two kernels, one of them full
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in product([9, 16, 29, 33, 70], ["sigmoid", "tail 0.05", "paper"])
-            if case not in ((9, "tail 0.05"), (16, "paper"), (70, "sigmoid"))
+            if case not in ((9, "tail 0.05"), (16, "paper"))
         ),
     ],
 )

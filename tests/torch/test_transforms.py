@@ -171,6 +171,7 @@ def test_a_compiled_distribution(fresh):
     assert_close(with_gradient(lambda s: compiled(s, action), scores), with_gradient(lambda s: loss(s, action), scores))
 
 
+@pytest.mark.slow
 def test_natural_gradients_and_estimators_compile(fresh):
     scores = draw_scores(make_case("natural-18")[0], 3)
 

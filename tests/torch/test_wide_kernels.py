@@ -90,7 +90,7 @@ def test_sparse_gradients(kind, bias):
     compare(head, x, targets(34, 21, kind), sparse=True)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", thinned([torch.float32, torch.bfloat16]))
 @pytest.mark.parametrize(("reduction", "kind", "sparse"), [("mean", "often", False), ("sum", "spread", True)])
 def test_one_loss_for_all_rows(reduction, kind, sparse, dtype):
     head = head_of(Parameterization(21, tree=trees(21)["huffman"])).to(dtype)
@@ -132,6 +132,7 @@ def test_rows_in_the_order_of_their_keys():
     torch.testing.assert_close(wide._sorted(keys).long(), torch.sort(keys, stable=True)[1])
 
 
+@pytest.mark.slow
 def test_centres_and_wide_rows():
     pi = Parameterization(20, center=tuple(torch.linspace(-1, 1, 19).tolist()))
     head = head_of(pi)
@@ -160,7 +161,7 @@ def test_gradients_of_some_inputs_alone(wanted):
     torch.testing.assert_close(found, torch.autograd.grad(expected.sum(), chosen))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", thinned([torch.bfloat16, torch.float16]))
 def test_short_numbers(dtype):
     head = head_of(Parameterization(45)).to(dtype)
     x = torch.randn(40, WIDTH, generator=torch.Generator().manual_seed(1)).to(dtype)

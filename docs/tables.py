@@ -15,7 +15,7 @@ from statistics import fmean, geometric_mean, stdev
 import numpy as np
 
 from catnat import Natural
-from catnat_lab.stats import bootstrap, interquartile_mean, welch, welch_interval
+from catnat_lab.stats import bootstrap, compare_all, improvement, interquartile_mean, welch
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "results"
@@ -162,42 +162,41 @@ def floors() -> str:
     return grid(head, body)
 
 
-def policies() -> str:
-    """Final scores of PPO; of MinAtar's many seeds the interquartile mean too."""
-    both = ("Breakout", "Seaquest")
-    places = [(kind, kind.lower(), game) for kind in ("Atari", "MinAtar") for game in both]
-    names = {"softmax": "the paper's softmax", "catnat-natural": "the paper's natural"}
-    scores = {
-        (folder, game, head): [
-            float(row["score"])
-            for row in rows_of(RESULTS / "rl" / folder / "values.csv")
-            if (row["game"], row["head"], row["stage"]) == (game, head, "final")
-        ]
-        for _, folder, game in places
-        for head in names
-    }
+def final_scores(folder: str) -> dict[tuple[str, str], list[float]]:
+    """By game and head, of all final seeds."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for row in rows_of(RESULTS / "rl" / folder / "values.csv"):
+        if row["stage"] == "final":
+            found.setdefault((row["game"], row["head"]), []).append(float(row["score"]))
+    return found
 
-    def cell(folder: str, values: list[float]) -> str:
-        told = f"{fmean(values):.1f} ± {stdev(values):.1f}"
-        if folder == "atari":
-            return told
-        low, high = bootstrap(values)
-        return f"{told}, {interquartile_mean(values):.1f} [{low:.1f}, {high:.1f}]"
 
-    def difference(folder: str, game: str) -> str:
-        natural, softmax = scores[folder, game, "catnat-natural"], scores[folder, game, "softmax"]
-        if folder == "atari":
-            return f"p = {welch(natural, softmax):.2g}"
-        low, high = welch_interval(natural, softmax)
-        return f"{fmean(natural) - fmean(softmax):+.1f} [{low:.1f}, {high:.1f}], p = {welch(natural, softmax):.2g}"
-
-    body = [[head, *(cell(f, scores[f, game, head]) for _, f, game in places)] for head in names]
+def atari() -> str:
+    scores, games = final_scores("atari"), ("Breakout", "Seaquest")
     paper = {(r["game"], r["parameterization"].replace("_", "-")): r for r in rows_of(PAPER / "rl.csv")}
-    for head in names:
-        printed = [f"{paper[game, head]['mean']} ± {paper[game, head]['std']}" for game in both]
-        body.append([names[head], *printed, "", ""])
-    body.append(["natural less softmax, ours", *(difference(f, game) for _, f, game in places)])
-    return grid(["", *(f"{kind} {game}" for kind, _, game in places)], body)
+    body = []
+    for head, name in {"softmax": "softmax", "catnat-natural": "natural"}.items():
+        body.append([head, *(f"{fmean(scores[g, head]):.1f} ± {stdev(scores[g, head]):.1f}" for g in games)])
+        body.append([f"the paper's {name}", *(f"{paper[g, head]['mean']} ± {paper[g, head]['std']}" for g in games)])
+    tests = [welch(scores[game, "catnat-natural"], scores[game, "softmax"]) for game in games]
+    return grid(["", *games], [*body, ["natural against softmax, ours", *(f"p = {p:.2g}" for p in tests)]])
+
+
+def minatar() -> str:
+    """Every head that has its final seeds, beside softmax."""
+    scores = final_scores("minatar-gymnax")
+    pairs = {(game, head): (values, scores[game, "softmax"]) for (game, head), values in scores.items()}
+    against = compare_all({place: pair for place, pair in pairs.items() if place[1] != "softmax"})
+    body = []
+    for place, (values, _) in pairs.items():
+        row = [*place, f"{fmean(values):.1f} ± {stdev(values):.1f}"]
+        row.append("{:.1f} [{:.1f}, {:.1f}]".format(interquartile_mean(values), *bootstrap(values)))
+        if found := against.get(place):
+            row += [f"{found.difference:+.1f} [{found.low:.1f}, {found.high:.1f}]", f"{found.p:.2g}"]
+            row.append("{:.2f} [{:.2f}, {:.2f}]".format(*improvement([pairs[place]])))
+        body.append(row + [""] * (7 - len(row)))
+    names = ["game", "head", "mean", "interquartile mean", "minus softmax", "p, Holm", "a run beats softmax's"]
+    return grid(names, body)
 
 
 def ratios(paths: Sequence[str], line: Callable[[Row], str], keep: Callable[[Row], bool], by_rows: bool = False) -> str:
@@ -302,7 +301,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "autoencoders-grey": lambda: autoencoders("grey"),
     "autoencoders-binary": lambda: autoencoders("binary"),
     "collapse": collapse,
-    "policies": policies,
+    "atari": atari,
+    "minatar": minatar,
     "clip": clip,
     "family": family,
     "tails": tails,

@@ -21,6 +21,7 @@ from catnat_lab.stats import (
     compare,
     compare_all,
     holm,
+    improvement,
     interquartile_mean,
     paired,
     summarize,
@@ -213,6 +214,29 @@ def test_the_best_in_pairs_beats_every_other_after_correction():
 
 
 # ---------------------------------------------------------------- many seeds
+
+
+def test_the_probability_of_improvement_is_mann_and_whitneys_and_a_mean_over_games() -> None:
+    random = np.random.default_rng(5)
+    a, b, c = random.normal(0.4, 1, 30), random.normal(0, 1, 40), random.normal(3, 1, 20)
+    a[:5] = b[:5]  # ties
+    point, low, high = improvement([(a, b)])
+    assert point == pytest.approx(scipy_stats.mannwhitneyu(a, b).statistic / (30 * 40))
+    assert low < point < high and improvement([(b, a)])[0] == pytest.approx(1 - point)
+    both = improvement([(a, b), (c, b)])
+    assert both[0] == pytest.approx((point + improvement([(c, b)])[0]) / 2) and both[2] - both[1] < high - low
+    assert improvement([([3, 4], [1, 2])]) == (1, 1, 1) and improvement([([1, 1], [1, 1])]) == (0.5, 0.5, 0.5)
+
+
+@pytest.mark.slow
+def test_its_intervals_cover_as_often_as_they_say() -> None:
+    random, held = np.random.default_rng(6), 0
+    true = scipy_stats.norm.cdf(0.5 / math.sqrt(2))
+    for _ in range(400):
+        games = [(random.normal(0.5, 1, 24), random.normal(0, 1, 24)) for _ in range(2)]
+        _, low, high = improvement(games, draws=500)
+        held += low <= true <= high
+    assert 0.90 < held / 400 < 0.98
 
 
 def test_the_interquartile_mean_leaves_out_a_quarter_at_either_end() -> None:

@@ -18,7 +18,7 @@ from catnat_lab.rl.minatar_study import FIRST_SEARCH_SEED
 from catnat_lab.rl.minatar_study import NOTE as MINATAR_NOTE
 from catnat_lab.rl.settings import PAPER_STEPS
 from catnat_lab.rl.sweep import NOTE, SPACE
-from catnat_lab.stats import bootstrap, by_ranks, holm, interquartile_mean
+from catnat_lab.stats import bootstrap, by_ranks, holm, improvement, interquartile_mean
 from catnat_lab.studies import Study
 
 PAPER_SEEDS, PAPER_TRIALS = 10, 160
@@ -202,8 +202,17 @@ def _by_ranks(results: Results) -> Iterator[str]:
         low, high = bootstrap(ours, less=theirs)
         yield (
             f"{game}, {head} less softmax: of the interquartile means {middle:+.2f} [{low:+.2f}, {high:+.2f}]; by "
-            f"ranks, after Mann and Whitney, p = {p:.2g}, corrected after Holm."
+            f"ranks, after Mann and Whitney, p = {p:.2g}, corrected after Holm; {_improvement([(ours, theirs)])}."
         )
+    for head in results.settings["heads"]:
+        every = {game: pair for (game, other), pair in pairs.items() if other == head}
+        if len(every) > 1:
+            yield f"{head} over {', '.join(every)}, each game counting alike: {_improvement(list(every.values()))}."
+
+
+def _improvement(pairs: list[tuple[list[float], list[float]]]) -> str:
+    point, low, high = improvement(pairs)
+    return f"a run scores higher than one of softmax with probability {point:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def _chosen(results: Results) -> Iterator[str]:

@@ -12,6 +12,7 @@ from catnat_lab.cli import main
 from catnat_lab.errors import UserError
 from catnat_lab.executors import Here, begin, conduct
 from catnat_lab.experiment import Finished, Place, TimeIsUp
+from catnat_lab.rl import report
 from catnat_lab.rl import train as training
 from catnat_lab.rl.ppo import Episode, Learner
 from catnat_lab.rl.settings import preset
@@ -126,3 +127,18 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         assert main(["rl-sweep", *given, "--output", str(tmp_path / "other"), "--device", "cpu"]) == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
+
+
+def test_the_report_says_how_probably_a_run_beats_softmax_in_each_game_and_over_games() -> None:
+    scores = {("Breakout", "softmax"): (1, 3), ("Breakout", "catnat"): (2, 4), ("Asterix", "softmax"): (1, 2)}
+    scores |= {("Asterix", "catnat"): (3, 4), ("Breakout", "catnat-sigmoid"): (1, 3), ("Asterix", "catnat-sigmoid"): ()}
+    trials = {
+        place: [Finished(-s, {"score": float(s)}, {}, {"stage": "final", "seed": s}) for s in some]
+        for place, some in scores.items()
+    }
+    heads = ["softmax", "catnat", "catnat-sigmoid"]
+    results = report.Results({"heads": heads, "games": ["Breakout", "Asterix"], "seeds": 2}, trials, {}, "minatar")
+    told = list(report._by_ranks(results))
+    likely = "a run scores higher than one of softmax with probability"
+    assert [text.partition(f"{likely} ")[2][:4] for text in told] == ["0.75", "1.00", "0.50", "0.88"]
+    assert told[-1].startswith("catnat over Breakout, Asterix, each game counting alike: a run")

@@ -186,7 +186,9 @@ def minatar() -> str:
     """Every head that has its final seeds, beside softmax."""
     scores = final_scores("minatar-gymnax")
     pairs = {(game, head): (values, scores[game, "softmax"]) for (game, head), values in scores.items()}
-    against = compare_all({place: pair for place, pair in pairs.items() if place[1] != "softmax"})
+    games = dict.fromkeys(game for game, _ in pairs)
+    rivals = [{(g, h): pair for (g, h), pair in pairs.items() if g == game and h != "softmax"} for game in games]
+    against = {place: found for some in rivals for place, found in compare_all(some).items()}  # Holm within a game
     body = []
     for place, (values, _) in pairs.items():
         row = [*place, f"{fmean(values):.1f} ± {stdev(values):.1f}"]
@@ -195,7 +197,7 @@ def minatar() -> str:
             row += [f"{found.difference:+.1f} [{found.low:.1f}, {found.high:.1f}]", f"{found.p:.2g}"]
             row.append("{:.2f} [{:.2f}, {:.2f}]".format(*improvement([pairs[place]])))
         body.append(row + [""] * (7 - len(row)))
-    names = ["game", "head", "mean", "interquartile mean", "minus softmax", "p, Holm", "a run beats softmax's"]
+    names = ["game", "head", "mean", "interquartile mean", "minus softmax", "p, Holm", "beats a run of softmax"]
     return grid(names, body)
 
 

@@ -176,11 +176,14 @@ def improvement(
 ) -> tuple[float, float, float]:
     """How probably a run of the first scores higher than one of the second, the mean over pairs; and its interval.
 
-    A tie counts half. The interval is that of a stratified bootstrap: every sample is drawn again by itself.
+    A tie counts half. The interval is the percentiles of a stratified bootstrap: every sample is drawn again by itself.
+    Below about ten runs it is too narrow, and it has no width where all runs of one beat all of the other.
     """
+    if not pairs:
+        raise StatsError("there is no pair to compare")
     random, point, drawn = np.random.default_rng(0), 0.0, np.zeros(draws)
     for a, b in pairs:
-        first, second = _finite(a, 2), _finite(b, 2)
+        first, second = _finite(a, 2, "first"), _finite(b, 2, "second")
         wins = (1 + np.sign(first[:, None] - second)) / 2
         point += wins.mean() / len(pairs)
         # how often each run is drawn

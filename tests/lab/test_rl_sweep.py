@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from pathlib import Path
 
@@ -139,6 +140,8 @@ def test_the_report_says_how_probably_a_run_beats_softmax_in_each_game_and_over_
     heads = ["softmax", "catnat", "catnat-sigmoid"]
     results = report.Results({"heads": heads, "games": ["Breakout", "Asterix"], "seeds": 2}, trials, {}, "minatar")
     told = list(report._by_ranks(results))
-    likely = "a run scores higher than one of softmax with probability"
-    assert [text.partition(f"{likely} ")[2][:4] for text in told] == ["0.75", "1.00", "0.50", "0.88"]
-    assert told[-1].startswith("catnat over Breakout, Asterix, each game counting alike: a run")
+    likely = "a run scores higher than one of softmax with probability "
+    assert [text.partition(likely)[2] for text in told] == ["0.75.", "1.00.", "0.50.", "0.88."]  # too few for intervals
+    assert told[-1].startswith(f"catnat over Breakout, Asterix, each game counting alike: {likely}")
+    ten = [float(i) for i in range(10)]
+    assert re.fullmatch(likely + r"0.50 \[0.2\d, 0.7\d\]", report._improvement([(ten, ten)]))

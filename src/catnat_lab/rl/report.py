@@ -24,6 +24,7 @@ from catnat_lab.studies import Study
 PAPER_SEEDS, PAPER_TRIALS = 10, 160
 GRID = 100  # points of a drawn curve
 FEW = 5  # seeds, below which a test says little
+ENOUGH = 10  # seeds for a bootstrapped probability: with fewer its interval is too narrow
 SCORES = {
     "rl": "A score is the mean over the last 100 episodes of a run, which favours short ones.",
     "minatar": (
@@ -212,7 +213,8 @@ def _by_ranks(results: Results) -> Iterator[str]:
 
 def _improvement(pairs: list[tuple[list[float], list[float]]]) -> str:
     point, low, high = improvement(pairs)
-    return f"a run scores higher than one of softmax with probability {point:.2f} [{low:.2f}, {high:.2f}]"
+    told = f"a run scores higher than one of softmax with probability {point:.2f}"
+    return told if min(len(some) for pair in pairs for some in pair) < ENOUGH else f"{told} [{low:.2f}, {high:.2f}]"
 
 
 def _chosen(results: Results) -> Iterator[str]:

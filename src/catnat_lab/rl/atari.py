@@ -62,13 +62,13 @@ class Atari:
         over, lives = ended | cut, about["lives"]
         lost = over | (lives < self.lives)
         last = {int(i): about["final_obs"][i].copy() for i in np.flatnonzero(cut & ~ended)}
+        old = np.zeros(self.count, bool)
         for i in np.flatnonzero(over):
             self.episodes[i] += 1
             self.played[i] = []
-        old = over & (np.array(self.episodes) > RESEEDED)
-        if old.any():  # a new seed, lest a way back from a checkpoint be too long
-            for i in np.flatnonzero(old):
-                self.seeds[i], self.episodes[i] = (self.seeds[i] * 48_271 + 11) % 2**30, 1
+            if self.episodes[i] > RESEEDED:  # a new seed, lest a way back from a checkpoint be too long
+                self.seeds[i], self.episodes[i], old[i] = (self.seeds[i] * 48_271 + 11) % 2**30, 1, True
+        if old.any():
             observation, about = self.env.reset(seed=np.array(self.seeds)[old], options={"reset_mask": old})
         self.lives, self.waiting = about["lives"].copy(), lost & ~over
         return Step(observation, reward.astype(np.float32), lost, over, last)

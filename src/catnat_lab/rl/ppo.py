@@ -274,7 +274,7 @@ class ActorCritic(nn.Module):
                 nn.Flatten(),
                 orthogonal(nn.Linear(64 * 7 * 7, FEATURES)),
                 nn.ReLU(),
-            )
+            ).to(memory_format=torch.channels_last)  # as a GPU's convolutions want them: else they convert every layer
             self.policy = orthogonal(nn.Linear(FEATURES, scores), 0.01)
             self.value = orthogonal(nn.Linear(FEATURES, 1), 1.0)
         else:
@@ -283,7 +283,9 @@ class ActorCritic(nn.Module):
 
     def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
         """Scores [B, S] and values [B]."""
-        x = self.trunk(observation.to(torch.float32).div(255.0) if self.pixels else observation)
+        if self.pixels:
+            observation = observation.to(torch.float32, memory_format=torch.channels_last).div(255.0)
+        x = self.trunk(observation)
         return self.policy(x), self.value(x).squeeze(-1)
 
 

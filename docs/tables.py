@@ -9,6 +9,7 @@ import csv
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import fmean, geometric_mean, stdev
 
@@ -182,6 +183,22 @@ def atari() -> str:
     return grid(["", *games], [*body, ["natural against softmax, ours", *(f"p = {p:.2g}" for p in tests)]])
 
 
+def breakout() -> str:
+    """Scores on the way to 8 million steps, means over half a million around each; published runs beside."""
+    marks = [million * 1_000_000 for million in range(1, 7)]
+    ours = rows_of(RESULTS / "rl" / "atari-unfinished" / "curves.csv")
+    around: dict[tuple[str, int], list[float]] = {}
+    for row, mark in product(ours, marks):
+        if mark - 250_000 < int(row["step"]) <= mark + 250_000:
+            around.setdefault((f"{row['head']}, run {row['run']}", mark), []).append(float(row["score"]))
+    found = {place: fmean(scores) for place, scores in around.items()}
+    for row in rows_of(RESULTS / "rl" / "published.csv"):
+        found[row["implementation"], int(row["step"])] = float(row["score"])
+    names = dict.fromkeys(name for name, _ in found)
+    body = [[name, *(f"{found[name, mark]:.0f}" if (name, mark) in found else "" for mark in marks)] for name in names]
+    return grid(["millions of steps", *(f"{mark // 1_000_000}" for mark in marks)], body)
+
+
 def minatar() -> str:
     """Every head that has its final seeds, beside softmax."""
     scores = final_scores("minatar-gymnax")
@@ -304,6 +321,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "autoencoders-binary": lambda: autoencoders("binary"),
     "collapse": collapse,
     "atari": atari,
+    "breakout": breakout,
     "minatar": minatar,
     "clip": clip,
     "family": family,

@@ -520,6 +520,11 @@ def _natural(tail: float) -> catnat.Parameterization | None:
     return catnat.Parameterization(CLASSES, catnat.Natural(tail=tail))
 
 
+def _steeper(gain: float) -> catnat.Parameterization | None:
+    """The default with its scores times the gain."""
+    return catnat.Parameterization(CLASSES, catnat.Natural(2 * math.pi / gain))
+
+
 def main() -> None:
     """Train, print and, with --output, record."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.swap", description=__doc__.splitlines()[0])
@@ -529,6 +534,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="at least 2: one run has no standard error")
     parser.add_argument("--first-seed", type=int, default=0, help="later ones are fresh: no choice was made on them")
     parser.add_argument("--tails", type=float, nargs="+", default=[], help="more heads: natural with these tails")
+    parser.add_argument("--gains", type=float, nargs="+", default=[], help="more heads: the default, so much steeper")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--output", type=Path, help="folder for swap.csv, swap.md and swap.json")
     arguments = parser.parse_args()
@@ -542,6 +548,7 @@ def main() -> None:
     device = torch.device(arguments.device)
     backends = ("torch", "jax") if arguments.backend == "both" else (arguments.backend,)
     heads = HEADS | {f"tail {tail:g}": _natural(tail) for tail in arguments.tails}
+    heads |= {f"gain {gain:g}": _steeper(gain) for gain in arguments.gains}
     # where a user keeps MNIST is nobody's business
     words = ["FOLDER" if arguments.digits and Path(word) == arguments.digits else word for word in sys.argv[1:]]
     facts = provenance(" ".join(["python -m benchmarks.swap", *words]), device)

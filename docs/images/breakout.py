@@ -2,6 +2,7 @@
 
 import csv
 from pathlib import Path
+from statistics import fmean
 
 import matplotlib
 
@@ -9,29 +10,36 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 RESULTS = Path(__file__).parents[2] / "results" / "rl"
-COLORS = {"softmax": "#1b6ca8", "catnat": "#c8553d", "openai/baselines": "black", "CleanRL": "#7a7a7a"}
-TOGETHER = 5  # points of a curve that are averaged: 400,000 steps
+OURS = {"softmax": ("#7fb2d6", "#1b6ca8"), "catnat": ("#e3a598", "#c8553d")}  # by run
+DASHES = ((4, 2), (1, 1), (6, 2, 1, 2), (2, 2))  # of those that are not ours
+WINDOW, PART = 500_000, 80_000  # steps that a point is the mean over; of one line of our curves
 
 
 def main() -> None:
-    """Scores over steps, a line per run."""
-    lines: dict[str, list[tuple[int, float]]] = {}
-    for path, name in (("atari-unfinished/curves.csv", "{head}, run {run}"), ("published.csv", "{implementation}")):
-        with (RESULTS / path).open(encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                lines.setdefault(name.format(**row), []).append((int(row["step"]), float(row["score"])))
+    """Scores over steps, a line per run. What is left of a run after its last whole window is a point of its own."""
+    points: dict[str, dict[int, list[tuple[float, float]]]] = {}
+    for row in read("atari-unfinished/curves.csv"):
+        middle = int(row["step"]) - PART / 2
+        windows = points.setdefault(f"{row['head']}, run {row['run']}", {})
+        windows.setdefault(int(middle // WINDOW), []).append((middle, float(row["score"])))
+    for row in read("published.csv"):
+        middle = int(row["step"]) - WINDOW / 2
+        points.setdefault(row["implementation"], {})[int(middle)] = [(middle, float(row["score"]))]
     figure, axes = plt.subplots(figsize=(9, 3.6), layout="constrained")
-    for name, points in lines.items():
-        ours = ", run" in name
-        size = TOGETHER if ours else 1
-        parts = [points[i : i + size] for i in range(0, len(points) - size + 1, size)]
-        x = [sum(step for step, _ in part) / size / 1e6 for part in parts]
-        y = [sum(score for _, score in part) / size for part in parts]
-        color = COLORS[name.split(",")[0]]
-        axes.plot(x, y, "-" if ours else ".--", color=color, alpha=0.6 if name.endswith("1") else 1, label=name)
-    axes.set(xlabel="millions of steps", ylabel="score", xlim=(0, 10.1), ylim=(0, None))
+    dashes = iter(DASHES)
+    for name, windows in points.items():
+        x, y = ([fmean(pair[i] for pair in some) for some in windows.values()] for i in (0, 1))
+        head, _, run = name.partition(", run ")
+        look = {"color": OURS[head][int(run) - 1]} if run else {"color": "#555555", "dashes": next(dashes)}
+        axes.plot([step / 1e6 for step in x], y, label=name, **look)
+    axes.set(xlabel="millions of steps", ylabel="score", xlim=(0, 10), ylim=(0, None))
     axes.legend(frameon=False, fontsize=8)
     figure.savefig(Path(__file__).with_name("breakout.png"), dpi=110)
+
+
+def read(path: str) -> list[dict[str, str]]:
+    with (RESULTS / path).open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 if __name__ == "__main__":

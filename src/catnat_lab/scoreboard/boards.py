@@ -7,7 +7,7 @@ import csv
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -41,6 +41,7 @@ class Board:
     falls: dict[Key, float]  # of the mean of minus the bound in the last tenth of training
     paper_length: int = 0  # 0: the paper does not say
     unit: str = "steps"
+    left_out: str = ""  # runs that are published and do not count here, and why, as provenance.json says it
 
     @cached_property
     def judgement(self) -> Judgement:
@@ -98,7 +99,9 @@ def read(results: Path) -> dict[str, Board]:
     boards = {}
     for name, (folder, of) in BOARDS.items():
         try:
-            boards[name] = of(results / folder, name)
+            about = results / folder / "provenance.json"
+            said = json.loads(about.read_text(encoding="utf-8")) if about.exists() else {}
+            boards[name] = replace(of(results / folder, name), left_out=said.get("left out", ""))
         except (OSError, ValueError, KeyError, csv.Error) as problem:
             raise UserError(f"{results / folder} does not hold what an experiment writes: {problem!r}") from None
     if not any(cell.values for board in boards.values() for cell in board.table.cells.values()):

@@ -56,6 +56,10 @@ def _records(board: Board) -> Iterator[dict[str, object]]:
         yield {name: "" if value is None else value for name, value in found.items()}
 
 
+def _left(board: Board) -> str:
+    return f" Left out: {board.left_out}." if board.left_out else ""
+
+
 def markdown(boards: Mapping[str, Board]) -> str:
     claims, counts, against = [["claim", "where", "mark", "statistic"]], [["table", "head", *MARKS]], []
     for claim, where, judge in CLAIMS:
@@ -78,7 +82,9 @@ def markdown(boards: Mapping[str, Board]) -> str:
         RULE,
         grid(claims, names=1, words=3),
         "## Cells",
-        "\n".join(f"- {name}: {board.table.title}. Ours: {board.told}." for name, board in boards.items()),
+        "\n".join(
+            f"- {name}: {board.table.title}. Ours: {board.told}.{_left(board)}" for name, board in boards.items()
+        ),
         grid(counts, names=2),
         "Cells that disagree, as differences from softmax:",
         "\n".join(f"- {escaped(text)}" for text in against) or "None.",

@@ -274,7 +274,9 @@ class ActorCritic(nn.Module):
                 nn.Flatten(),
                 orthogonal(nn.Linear(64 * 7 * 7, FEATURES)),
                 nn.ReLU(),
-            ).to(memory_format=torch.channels_last)  # as a GPU's convolutions want them: else they convert every layer
+            )
+            # as a GPU's convolutions want it: else they convert every layer
+            nn.utils.convert_conv2d_weight_memory_format(self.trunk, torch.channels_last)
             self.policy = orthogonal(nn.Linear(FEATURES, scores), 0.01)
             self.value = orthogonal(nn.Linear(FEATURES, 1), 1.0)
         else:

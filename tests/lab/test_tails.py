@@ -59,7 +59,7 @@ class Valley(Task):
         return found
 
 
-def conducted(tasks: Sequence[Task], folder: Path, minutes: float = 1.0) -> tuple[bool, Results]:
+def conducted(tasks: Sequence[Task], folder: Path, minutes: float = 60.0) -> tuple[bool, Results]:
     experiment, ends = study.Tails(tasks), study.time.monotonic() + 60 * minutes
     with Study(folder / "study.db", conduct=True) as held:
         begin(experiment, held)
@@ -70,7 +70,7 @@ def conducted(tasks: Sequence[Task], folder: Path, minutes: float = 1.0) -> tupl
         return True, report.load(held)
 
 
-def trained(task: Task, folder: Path, minutes: float = 1.0) -> tuple[bool, Results]:
+def trained(task: Task, folder: Path, minutes: float = 60.0) -> tuple[bool, Results]:
     return conducted([task], folder, minutes)
 
 

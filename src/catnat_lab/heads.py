@@ -4,6 +4,7 @@ A head knows how many scores K classes take, their log-probabilities, and the wa
 that experiments start every parameterization from the same distribution.
 """
 
+import json
 import math
 import re
 from bisect import bisect_left, bisect_right
@@ -36,6 +37,8 @@ _ACTIVATIONS: dict[str, catnat.Activation] = {
 _MEMBER = re.compile(
     r"catnat-(?:tail(?P<tail>[0-9.e-]+)(?:-gain(?P<gain>[0-9.]+))?|(?P<saturation>clip|revive)(?P<floor>[0-9.e-]+))"
 )
+# Either may end in a tree, as `Tree.from_nested` takes it: `catnat[[1,3],[0,[2,4]]]`; else it is the balanced one.
+_TREE = re.compile(r"(?P<activation>[^\[]*)(?P<tree>\[.*)?")
 FORBIDDEN = 1e4  # how far below the others a forbidden class's score is put: e to the minus that is 0
 HEAD_NAMES = ("softmax", "sparsemax", *_ACTIVATIONS)
 Train = TypeVar("Train", bound=Callable[..., list[Any]])
@@ -124,10 +127,10 @@ DEFAULT = tail_head(catnat.Natural().tail)
 
 @cache
 def head(name: str, num_classes: int) -> Head:
-    activation = activation_of(name)
-    if activation is None:
+    pi = parameterization_of(name, num_classes)
+    if pi is None:
         return (_Sparsemax if name == "sparsemax" else Head)(name, num_classes, num_classes)
-    return _Catnat(name, num_classes, num_classes - 1, catnat.Parameterization(num_classes, activation))
+    return _Catnat(name, num_classes, num_classes - 1, pi)
 
 
 def by_head(names: Sequence[str], num_classes: int) -> list[tuple[slice, Head]]:
@@ -150,13 +153,41 @@ def sorted_by_head(train: Train) -> Train:
     return cast(Train, trained)
 
 
+def parameterization_of(name: str, num_classes: int) -> catnat.Parameterization | None:
+    """A catnat head's, with its tree; None of softmax and sparsemax."""
+    activation, tree = activation_of(name), tree_of(name)
+    if activation is None:
+        return None
+    if tree is not None and tree.num_classes != num_classes:
+        raise UserError(f"head {name!r} has a tree of {tree.num_classes} classes; here there are {num_classes}")
+    return catnat.Parameterization(num_classes, activation, tree)
+
+
+def tree_of(name: str) -> catnat.Tree | None:
+    """The tree that a head's name ends in; None where it says none."""
+    _, nested = _parts(name)
+    if nested is None:
+        return None
+    try:
+        return catnat.Tree.from_nested(json.loads(nested))
+    except ValueError as problem:
+        raise UserError(f"head {name!r} must end in a tree such as [[0,1],2]: {problem}") from None
+
+
+def _parts(name: str) -> tuple[str, str | None]:
+    """The activation's name, and what is written of a tree."""
+    found = _TREE.fullmatch(name)
+    return (found["activation"], found["tree"]) if found else (name, None)
+
+
 def activation_of(name: str) -> catnat.Activation | None:
     """A catnat head's; None of softmax and sparsemax, and an error of any other name."""
-    if (found := _MEMBER.fullmatch(name)) is None:
-        if name not in HEAD_NAMES:
-            forms = "catnat-tailT[-gainG], catnat-clipFLOOR or catnat-reviveFLOOR"
+    base, nested = _parts(name)
+    if (found := _MEMBER.fullmatch(base)) is None:
+        if base not in HEAD_NAMES or (nested and base not in _ACTIVATIONS):
+            forms = "catnat-tailT[-gainG], catnat-clipFLOOR or catnat-reviveFLOOR, a catnat with or without a tree"
             raise UserError(f"head must be one of {', '.join(HEAD_NAMES)}, {forms}; got {name!r}")
-        return _ACTIVATIONS.get(name)
+        return _ACTIVATIONS.get(base)
     try:
         if found["saturation"]:
             return catnat.Natural(tail=0.0, saturation=found["saturation"], floor=float(found["floor"]))

@@ -7,7 +7,7 @@ import torch
 
 import catnat
 from catnat_lab.errors import UserError
-from catnat_lab.heads import HEAD_NAMES, PAPER_HEADS, activation_of, head, is_natural, natural_reach
+from catnat_lab.heads import HEAD_NAMES, PAPER_HEADS, activation_of, head, is_natural, natural_reach, tree_of
 
 
 @pytest.mark.parametrize("classes", [2, 3, 7])
@@ -99,3 +99,31 @@ def test_names_of_any_member():
     for wrong in ("catnat-tail2", "catnat-clip0.9", "catnat-clip1e"):
         with pytest.raises(UserError, match=f"head '{wrong}' is no member of the family: "):
             activation_of(wrong)
+
+
+@pytest.mark.parametrize("name", ["catnat", "catnat-sigmoid", "catnat-tail0.02", "catnat-natural"])
+def test_a_name_may_end_in_a_tree(name: str):
+    """Scores of 0 draw every class alike; the first score moves the two halves of the tree apart, and only them."""
+    named = f"{name}[[1,3],[0,[2,4]]]"
+    assert tree_of(named) == catnat.Tree.from_nested([[1, 3], [0, [2, 4]]]) and tree_of(name) is None
+    assert activation_of(named) == activation_of(name)
+    one = head(named, 5)
+    assert torch.allclose(one.log_probs(torch.zeros(4)).exp(), torch.full((5,), 0.2))
+    probs = one.log_probs(torch.tensor([1.0, 0.0, 0.0, 0.0])).exp()
+    assert torch.allclose(probs[1], probs[3]) and torch.allclose(probs[[0, 0]], probs[[2, 4]])
+    assert abs(probs[1] - probs[0]) > 0.05
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("catnat[[1,3],[0,2]]", "has a tree of 4 classes; here there are 5"),
+        ("catnat[[1,3],[0,[2,5]]]", r"must end in a tree such as \[\[0,1\],2\]: .*4 is missing"),
+        ("catnat[[1,3]", r"must end in a tree such as \[\[0,1\],2\]: "),
+        ("catnat[[1,3],[0,[2,4]]", r"must end in a tree such as \[\[0,1\],2\]: "),
+        ("softmax[[1,3],[0,[2,4]]]", "a catnat with or without a tree; got 'softmax"),
+    ],
+)
+def test_a_tree_that_does_not_fit_is_refused(name: str, told: str):
+    with pytest.raises(UserError, match=told):
+        head(name, 5)

@@ -33,6 +33,7 @@ from catnat_lab.rl import minatar, minatar_study, report
 from catnat_lab.rl.minatar import Game, Outcome, Steps, StickyGame, head_of, program
 from catnat_lab.rl.minatar_study import MinAtar, Plan, best_rate
 from catnat_lab.rl.ppo import estimate
+from catnat_lab.rl.settings import MINATAR
 from catnat_lab.rl.settings import MinAtarSettings as Settings
 from catnat_lab.studies import Study
 from tests.thinned import thinned
@@ -70,6 +71,7 @@ def test_games_have_minatars_channels_and_actions(name: str, shape: tuple[int, i
     game = StickyGame(name)
     begun = game.begin(jax.random.key(0))
     assert (begun.seen.shape, game.actions) == ((10, 10, shape[0]), shape[1]) and begun.seen.dtype == bool
+    assert MINATAR[name] == game.actions
 
 
 def test_a_point_is_a_brick_and_a_lost_ball_ends_breakout() -> None:
@@ -367,7 +369,7 @@ def test_ctrl_c_saves_what_there_is(tmp_path: Path, at: int) -> None:
 
 
 def test_time_that_is_up_saves_what_there_is_and_games_come_one_by_one(tmp_path: Path) -> None:
-    plan, told = replace(PLAN, games=("Breakout", "Asterix"), rates=(0.001,)), []
+    plan, told = replace(PLAN, games=("Breakout", "Asterix")), []
 
     def trained(minutes: float) -> list[str]:
         with Study(tmp_path / "study.db", conduct=True) as study:
@@ -392,6 +394,16 @@ def test_the_best_rate_has_the_best_mean_and_is_no_diverged_one() -> None:
     assert best_rate(Finished(1.0, {}, found, {"stage": "rates"})) == 0.01
 
 
+def test_a_single_rate_is_not_searched_for_and_a_head_may_have_a_tree(tmp_path: Path) -> None:
+    plan = replace(PLAN, heads=("catnat", "catnat[[0,2],1]"), rates=(0.001,), steps=2_048)
+    with Study(tmp_path / "study.db", conduct=True) as study:
+        conducted(study, plan, Place(tmp_path))
+        runs = {cell: study.finished(cell) for cell in study.cells()}
+    assert [[run.config for run in done] for done in runs.values()] == [[{"stage": "final", "rate": 0.001}]] * 2
+    scores = [done[0].record["scores"] for done in runs.values()]
+    assert len(scores[0]) == plan.seeds and scores[0] != scores[1]  # the same seeds, another tree
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "study")
     small = ["--steps", "2048", "--heads", "softmax", "catnat-natural"]
@@ -409,6 +421,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (["--heads", "sparsemax"], "head must be softmax or a catnat here"),
         (["--rates", "-1"], "rates must be positive"),
         (["--seeds", "1"], "seeds must be at least 2"),
+        (["--heads", "catnat[[0,2],[1,3]]"], "has a tree of 4 classes; here there are 3"),
     ):
         assert main(["rl-minatar", *given, "--output", str(tmp_path / "other")]) == 2
         assert message in capsys.readouterr().err

@@ -143,7 +143,7 @@ class RlMinatar:
     minutes: float | None = None  # Stop after so many, with checkpoints.
     # Of Breakout, Asterix, Freeway, Seaquest and SpaceInvaders; by default the preset's, as all that follows.
     games: Texts = None
-    heads: Texts = None  # The policies': softmax and the catnats.
+    heads: Texts = None  # Softmax and the catnats, also with a tree of the game's actions: 'catnat[[1,3],[0,[2,4]]]'.
     steps: Whole = None  # Of every final run.
     rates: Numbers = None  # Learning rates that are tried.
     search_steps: Whole = None  # Of every run of the search.

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -109,8 +110,8 @@ def say(text: str) -> None:
 
 
 def command_line() -> str:
-    """As it was typed, but for passwords."""
-    return " ".join(["catnat", *map(without_secrets, sys.argv[1:])])
+    """As it was typed, but for passwords; a shell takes it as it stands."""
+    return shlex.join(["catnat", *map(without_secrets, sys.argv[1:])])
 
 
 def run_study(

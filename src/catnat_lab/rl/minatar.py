@@ -17,9 +17,8 @@ import numpy as np
 import optax
 from jax import Array
 
-import catnat
 import catnat.jax as cj
-from catnat_lab.heads import activation_of, natural_reach
+from catnat_lab.heads import natural_reach, parameterization_of
 from catnat_lab.rl.settings import MinAtarSettings as Settings
 
 STICKY = 0.1  # the probability that the action before is repeated, as in MinAtar
@@ -63,10 +62,10 @@ class Head(NamedTuple):
 
 
 def head_of(name: str, actions: int) -> Head:
-    activation = activation_of(name)
-    if activation is None:
+    pi = parameterization_of(name, actions)
+    if pi is None:
         return Head(actions, _softmax_draw, lambda scores: jnp.zeros((), scores.dtype))
-    pi, reach = catnat.Parameterization(actions, activation), natural_reach(activation)
+    reach = natural_reach(pi.activation)
     far = math.inf if reach is None else reach
 
     def draw(key: Array | None, scores: Array, index: Array | None = None) -> cj.Draw:

@@ -72,17 +72,22 @@ class MinAtar(GamesAndHeads):
         return {**super().settings, "library": "gymnax"}
 
     def left(self, done: Done) -> Sequence[Job]:
-        """Game by game, so that a study that is stopped has whole ones: all rates, then all seeds at the best one."""
+        """Game by game, so that a study that is stopped has whole ones: all rates, then all seeds at the best one.
+
+        A single rate is not searched for.
+        """
         for game in self.plan.games:
             names = [name for name, (played, _) in self.cells.items() if played == game]
-            rates = missing(done, [Job(name, {"stage": "rates"}) for name in names])
+            rates = missing(done, [Job(name, {"stage": "rates"}) for name in names if len(self.plan.rates) > 1])
             if jobs := rates or missing(done, [job for name in names for job in self._final(done, name)]):
                 return jobs
         return ()
 
     def _final(self, done: Done, name: str) -> list[Job]:
-        """None where the search was given up, or no rate has led to a finished episode."""
-        found = [best_rate(searched) for searched in done.finished(name, stage="rates")]
+        """At the only rate, or the best; at none where the search was given up or no rate led to a finished episode."""
+        found: Sequence[float | None] = self.plan.rates
+        if len(found) > 1:
+            found = [best_rate(searched) for searched in done.finished(name, stage="rates")]
         return [Job(name, {"stage": "final", "rate": rate}) for rate in found if rate is not None]
 
     def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:

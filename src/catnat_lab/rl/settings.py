@@ -6,10 +6,10 @@ from typing import Any
 
 from catnat_lab.errors import UserError, check, check_known, check_least, pick
 from catnat_lab.experiment import Plan
-from catnat_lab.heads import activation_of
+from catnat_lab.heads import activation_of, parameterization_of
 
 PAPER_STEPS = 8_000_000
-MINATAR = ("Breakout", "Asterix", "Freeway", "Seaquest", "SpaceInvaders")
+MINATAR = {"Breakout": 3, "Asterix": 5, "Freeway": 3, "Seaquest": 6, "SpaceInvaders": 4}  # and their actions
 
 
 def is_positive(value: float) -> bool:
@@ -89,6 +89,7 @@ class MinAtarSettings(Ppo):
         super().__post_init__()
         check_known("game", [self.game], MINATAR)
         check("head", [self.head], lambda head: head != "sparsemax", "be softmax or a catnat here")
+        parameterization_of(self.head, MINATAR[self.game])  # for its check of the tree
         if self.batch % self.minibatches:
             raise UserError(f"minibatches must divide the {self.batch} steps of a rollout; got {self.minibatches}")
 

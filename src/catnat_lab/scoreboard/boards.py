@@ -150,7 +150,7 @@ def _games(folder: Path, name: str) -> Board:
 
     rows = paper_rows("rl.csv") if name == "atari" else []
     paper = {(row["game"], row["head"], "score"): printed(row) for row in rows}
-    games = tuple(dict.fromkeys(row["game"] for row in rows)) or MINATAR
+    games = tuple(dict.fromkeys(row["game"] for row in rows)) or tuple(MINATAR)
     title, digits = ("PPO on Atari: score", 0) if rows else ("PPO on MinAtar, not in the paper: score", 1)
     values, curves = (_read(folder / file, entries) for file in ("values.csv", "curves.csv"))
     columns = (Column("score", "score", digits, lower_is_better=False),)

@@ -18,7 +18,7 @@ import optax
 from jax import Array
 
 import catnat.jax as cj
-from catnat_lab.heads import natural_reach, parameterization_of
+from catnat_lab.heads import activation_of, natural_reach, parameterization_of
 from catnat_lab.rl.settings import MinAtarSettings as Settings
 
 STICKY = 0.1  # the probability that the action before is repeated, as in MinAtar
@@ -65,7 +65,7 @@ def head_of(name: str, actions: int) -> Head:
     pi = parameterization_of(name, actions)
     if pi is None:
         return Head(actions, _softmax_draw, lambda scores: jnp.zeros((), scores.dtype))
-    reach = natural_reach(pi.activation)
+    reach = natural_reach(activation_of(name))
     far = math.inf if reach is None else reach
 
     def draw(key: Array | None, scores: Array, index: Array | None = None) -> cj.Draw:

@@ -185,12 +185,12 @@ def atari() -> str:
 
 def breakout() -> str:
     """Scores on the way to 8 million steps, means over the half million before each; published runs beside."""
-    marks = [million * 1_000_000 for million in range(1, 7)]
-    ours = rows_of(RESULTS / "rl" / "atari-unfinished" / "curves.csv")
+    marks = [million * 1_000_000 for million in range(1, 9)]
     around: dict[tuple[str, int], list[float]] = {}
-    for row, mark in product(ours, marks):
-        if mark - 500_000 < int(row["step"]) <= mark:
-            around.setdefault((f"{row['head']}, run {row['run']}", mark), []).append(float(row["score"]))
+    for run, folder in enumerate(("atari-unfinished", "atari-long"), 1):
+        for row, mark in product(rows_of(RESULTS / "rl" / folder / "curves.csv"), marks):
+            if mark - 500_000 < round(int(row["step"]), -4) <= mark:  # a window's end is rounded up to a whole rollout
+                around.setdefault((f"{row['head']}, run {run}", mark), []).append(float(row["score"]))
     found = {place: fmean(scores) for place, scores in around.items()}
     for row in rows_of(RESULTS / "rl" / "published.csv"):
         found[row["implementation"], int(row["step"])] = float(row["score"])
@@ -199,9 +199,42 @@ def breakout() -> str:
     return grid(["millions of steps", *(f"{mark // 1_000_000}" for mark in marks)], body)
 
 
+ACTIONS = {"Asterix": "nlurd", "Breakout": "nlr", "SpaceInvaders": "nlrf"}  # nothing, left, up, right, down, fire
+
+
+def with_letters(game: str, head: str) -> str:
+    """A head's name with its actions as letters where it ends in a tree."""
+    name, bracket, tree = head.partition("[")
+    return name + bracket + re.sub(r"\d", lambda found: ACTIONS[game][int(found[0])], tree)
+
+
+def policy_trees() -> str:
+    """Two activations on some trees of each game's actions: means, and what they are ahead of the balanced tree."""
+    balanced = {"Asterix": "[[0,[3,4]],[1,2]]", "Breakout": "[0,[1,2]]", "SpaceInvaders": "[[0,1],[2,3]]"}
+    body = []
+    for game, folder in {"Asterix": "asterix", "Breakout": "breakout", "SpaceInvaders": "invaders"}.items():
+        scores = {head: values for (_, head), values in final_scores(f"trees/{folder}").items()}
+        body.append([game, "softmax", f"{fmean(scores['softmax']):.1f} ± {stdev(scores['softmax']):.1f}", "", "", ""])
+        gains = {}
+        for name in ("catnat-sigmoid", "catnat"):
+            others = {h: (v, scores[name]) for h, v in scores.items() if h.startswith(f"{name}[")}
+            gains |= compare_all(others)  # Holm over an activation's trees
+        for tree in ("", *(head.removeprefix("catnat") for head in scores if head.startswith("catnat["))):
+            row = [game, with_letters(game, tree or balanced[game]) + ("" if tree else ", balanced")]
+            for name in ("catnat-sigmoid", "catnat"):
+                values, gain = scores[name + tree], gains.get(name + tree)
+                row.append(f"{fmean(values):.1f} ± {stdev(values):.1f}")
+                told = f"{gain.difference:+.1f} [{gain.low:.1f}, {gain.high:.1f}], p = {gain.p:.2g}" if gain else ""
+                row.append(told)
+            body.append(row)
+    return grid(["game", "tree", "sigmoid", "minus balanced", "default", "minus balanced"], body)
+
+
 def minatar() -> str:
     """Every head that has its final seeds, beside softmax."""
     scores = final_scores("minatar-gymnax")
+    for (game, head), values in final_scores("trees/asterix-long").items():
+        scores[game, with_letters(game, head)] = values
     pairs = {(game, head): (values, scores[game, "softmax"]) for (game, head), values in scores.items()}
     games = dict.fromkeys(game for game, _ in pairs)
     rivals = [{(g, h): pair for (g, h), pair in pairs.items() if g == game and h != "softmax"} for game in games]
@@ -323,6 +356,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "atari": atari,
     "breakout": breakout,
     "minatar": minatar,
+    "policy-trees": policy_trees,
     "clip": clip,
     "family": family,
     "tails": tails,

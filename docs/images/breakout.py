@@ -18,9 +18,11 @@ WINDOW = 500_000  # steps that a point is the mean over; it stands at their end
 def main() -> None:
     """Scores over steps, a line per run. What is left of a run after its last whole window is a point of its own."""
     points: dict[str, dict[int, list[tuple[int, float]]]] = {}
-    for row in read("atari-unfinished/curves.csv"):
-        step, windows = int(row["step"]), points.setdefault(f"{row['head']}, run {row['run']}", {})
-        windows.setdefault((step - 1) // WINDOW, []).append((step, float(row["score"])))
+    for run, folder in enumerate(("atari-unfinished", "atari-long"), 1):
+        for row in read(f"{folder}/curves.csv"):
+            step = round(int(row["step"]), -4)  # a window's end is rounded up to a whole rollout
+            windows = points.setdefault(f"{row['head']}, run {run}", {})
+            windows.setdefault((step - 1) // WINDOW, []).append((step, float(row["score"])))
     for row in read("published.csv"):
         step = int(row["step"])
         points.setdefault(row["implementation"], {})[step] = [(step, float(row["score"]))]

@@ -399,6 +399,8 @@ def test_a_single_rate_is_not_searched_for_and_a_head_may_have_a_tree(tmp_path: 
     with Study(tmp_path / "study.db", conduct=True) as study:
         conducted(study, plan, Place(tmp_path))
         runs = {cell: study.finished(cell) for cell in study.cells()}
+        results = report.load(study)
+    assert "All heads have the rate 0.001." in list(report.remarks_of(results, report.table_of(results)))
     assert [[run.config for run in done] for done in runs.values()] == [[{"stage": "final", "rate": 0.001}]] * 2
     scores = [done[0].record["scores"] for done in runs.values()]
     assert len(scores[0]) == plan.seeds and scores[0] != scores[1]  # the same seeds, another tree

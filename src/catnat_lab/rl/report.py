@@ -29,7 +29,7 @@ SCORES = {
     "rl": "A score is the mean over the last 100 episodes of a run, which favours short ones.",
     "minatar": (
         "A score is the mean over the episodes that end in the last tenth of training, which favours short ones. "
-        "Actions are sticky: with probability 0.1 the one before is repeated. Of the settings only the rate was tuned."
+        "Actions are sticky: with probability 0.1 the one before is repeated."
     ),
 }
 SEAQUEST = (
@@ -164,6 +164,8 @@ def remarks_of(results: Results, table: Table) -> Iterator[str]:
         yield f"With {settings['seeds']} seeds a test can tell next to nothing apart; bold says little."
     if settings.get("trials") == 0:
         yield "No search was made: all heads have the default settings."
+    if rates := settings.get("rates"):
+        yield "Of the settings only the rate was tuned." if len(rates) > 1 else f"All heads have the rate {rates[0]:g}."
     yield SCORES[results.kind]
     if table.has_paper:
         yield "The paper's final returns are taken as means over 10 seeds. What a final return is, it does not say."

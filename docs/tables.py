@@ -6,6 +6,7 @@ A table stands between `<!-- table NAME -->` and `<!-- /table -->`.
 from __future__ import annotations
 
 import csv
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +16,7 @@ from statistics import fmean, geometric_mean, stdev
 
 import numpy as np
 
-from catnat import Natural
+from catnat import Natural, Tree
 from catnat_lab.stats import bootstrap, compare_all, improvement, interquartile_mean, welch
 
 DOCS = Path(__file__).parent
@@ -203,31 +204,45 @@ ACTIONS = {"Asterix": "nlurd", "Breakout": "nlr", "SpaceInvaders": "nlrf"}  # no
 
 
 def with_letters(game: str, head: str) -> str:
-    """A head's name with its actions as letters where it ends in a tree."""
+    """A head's name, and its tree with actions as letters and the larger part of a pair first."""
     name, bracket, tree = head.partition("[")
-    return name + bracket + re.sub(r"\d", lambda found: ACTIONS[game][int(found[0])], tree)
+    return name + (written(json.loads(bracket + tree), ACTIONS[game])[1] if bracket else "")
+
+
+def written(nested: object, letters: str) -> tuple[int, str]:
+    """How many leaves a part of a tree has, and the part in letters."""
+    if not isinstance(nested, list):
+        return 1, letters[int(str(nested))]
+    first, second = sorted((written(part, letters) for part in nested), key=lambda part: -part[0])
+    return first[0] + second[0], f"[{first[1]},{second[1]}]"
 
 
 def policy_trees() -> str:
-    """Two activations on some trees of each game's actions: means, and what they are ahead of the balanced tree."""
-    balanced = {"Asterix": "[[0,[3,4]],[1,2]]", "Breakout": "[0,[1,2]]", "SpaceInvaders": "[[0,1],[2,3]]"}
+    """Two activations on some trees of each game's actions: means, and what they are ahead of others."""
     body = []
     for game, folder in {"Asterix": "asterix", "Breakout": "breakout", "SpaceInvaders": "invaders"}.items():
         scores = {head: values for (_, head), values in final_scores(f"trees/{folder}").items()}
-        body.append([game, "softmax", f"{fmean(scores['softmax']):.1f} ± {stdev(scores['softmax']):.1f}", "", "", ""])
-        gains = {}
+        body.append(
+            [game, "softmax", f"{fmean(scores['softmax']):.1f} ± {stdev(scores['softmax']):.1f}", "", "", "", ""]
+        )
+        gains = {}  # each family corrected by Holm over an activation's trees
         for name in ("catnat-sigmoid", "catnat"):
-            others = {h: (v, scores[name]) for h, v in scores.items() if h.startswith(f"{name}[")}
-            gains |= compare_all(others)  # Holm over an activation's trees
+            own = {head: values for head, values in scores.items() if head.split("[")[0] == name}
+            gains |= compare_all({(head, name): (own[head], own[name]) for head in own if head != name})
+            gains |= compare_all({(head, "softmax"): (own[head], scores["softmax"]) for head in own})
+        told = {
+            place: f"{gain.difference:+.1f} [{gain.low:.1f}, {gain.high:.1f}], p = {gain.p:.2g}"
+            for place, gain in gains.items()
+        }
         for tree in ("", *(head.removeprefix("catnat") for head in scores if head.startswith("catnat["))):
-            row = [game, with_letters(game, tree or balanced[game]) + ("" if tree else ", balanced")]
+            shown = tree or str(Tree.balanced(len(ACTIONS[game])).nested)
+            row = [game, with_letters(game, shown) + ("" if tree else ", balanced")]
             for name in ("catnat-sigmoid", "catnat"):
-                values, gain = scores[name + tree], gains.get(name + tree)
-                row.append(f"{fmean(values):.1f} ± {stdev(values):.1f}")
-                told = f"{gain.difference:+.1f} [{gain.low:.1f}, {gain.high:.1f}], p = {gain.p:.2g}" if gain else ""
-                row.append(told)
-            body.append(row)
-    return grid(["game", "tree", "sigmoid", "minus balanced", "default", "minus balanced"], body)
+                values = scores[name + tree]
+                row += [f"{fmean(values):.1f} ± {stdev(values):.1f}", told.get((name + tree, name), "")]
+            body.append([*row, told["catnat" + tree, "softmax"]])
+    names = ["game", "tree", "sigmoid", "minus balanced", "default", "minus balanced", "default minus softmax"]
+    return grid(names, body)
 
 
 def minatar() -> str:

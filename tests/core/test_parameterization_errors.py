@@ -29,6 +29,11 @@ from tests.core.arsinh import Arsinh
             r"activation must be one of 'natural', 'sigmoid', 'paper'; got 'softmax'",
         ),
         ({"activation": Natural}, TypeError, r"activation must be 'natural', .*, or a catnat\.Activation; got <class"),
+        (
+            {"activation": Tree.chain(4)},
+            TypeError,
+            r"activation must .*; got Tree\.chain\(4\): write Parameteriz.*tree=",
+        ),
         ({"activation": None}, TypeError, r"activation must be 'natural', .*, or a catnat\.Activation; got None"),
         ({"tree": "chain"}, TypeError, r"tree must be a catnat\.Tree or None; got 'chain'"),
         ({"tree": Tree.chain(4)}, ValueError, r"tree must have num_classes = 5 classes; it has 4"),

@@ -17,7 +17,16 @@ ACTIVATIONS = [
 ]
 
 
-@pytest.mark.parametrize("value", [*ACTIVATIONS, *(Tree.balanced(k) for k in (1, 2, 9)), Tree.chain(2), Tree.chain(6)])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *ACTIVATIONS,
+        *(Tree.balanced(k) for k in (1, 2, 9)),
+        Tree.chain(2),
+        Tree.chain(6),
+        Tree.from_nested([[[1, 3], 0], [2, 4]]),
+    ],
+)
 def test_what_is_printed_makes_the_same_value(value: object) -> None:
     assert eval(repr(value), vars(catnat) | {"Tree": Tree}) == value
     assert len(repr(value)) < 60
@@ -28,8 +37,15 @@ def test_defaults_are_left_out() -> None:
     assert repr(Natural(tail=0.0)) == "Natural(tail=0.0)"
 
 
-def test_a_tree_of_ones_own_says_its_size() -> None:
-    assert repr(Tree.from_nested([0, [[1, 2], 3]])) == "<Tree of 4 classes, depth 3>"
+def test_a_tree_of_ones_own_is_printed_where_it_is_small() -> None:
+    assert repr(Tree.from_nested([0, [[1, 2], 3]])) == "Tree.from_nested([0, [[1, 2], 3]])"
+    assert repr(Tree.huffman(range(17))) == "<Tree of 17 classes, depth 8>"
+
+
+def test_a_file_says_a_tree_by_its_size_and_a_digest() -> None:
+    """In these words since the first version: a head that was saved then must load."""
+    pi = Parameterization(4, tree=Tree.from_nested([0, [[1, 2], 3]]))
+    assert pi.describe() == "activation=Natural(tail=0.1), tree=<Tree of 4 classes, depth 3>, digest=52820ad35352"
 
 
 @pytest.mark.parametrize(
@@ -39,7 +55,7 @@ def test_a_tree_of_ones_own_says_its_size() -> None:
         ({"activation": "sigmoid", "tree": Tree.chain(4)}, "activation=Sigmoid(), tree=chain"),
         (
             {"activation": "paper", "tree": Tree.from_nested([0, [[1, 2], 3]]), "center": 0.5},
-            "activation=Natural(tail=0.0, floor=0.0), tree=<Tree of 4 classes, depth 3>, center=0.5",
+            "activation=Natural(tail=0.0, floor=0.0), tree=Tree.from_nested([0, [[1, 2], 3]]), center=0.5",
         ),
         ({"center": [1, 2, 3]}, "activation=Natural(tail=0.1), tree=balanced, center=(1.0, 2.0, 3.0)"),
     ],

@@ -153,6 +153,7 @@ def test_from_nested_is_the_tree_that_was_written(written: object) -> None:
         for _, bit in tree.path(k):
             item = item[bit]  # type: ignore[index]
         assert item == k
+    assert tree.nested == written
 
 
 def test_from_nested_takes_tuples_lists_and_numpy_integers() -> None:

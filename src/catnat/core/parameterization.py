@@ -216,7 +216,8 @@ class Parameterization:
             check_choice("activation", self.activation, tuple(ACTIVATIONS))
             set_field(self, "activation", ACTIVATIONS[self.activation])
         elif not isinstance(self.activation, Activation):
-            raise TypeError(f"activation must be {_NAMES}, or a catnat.Activation; got {self.activation!r}")
+            got = _shown(self.activation, self.num_classes)
+            raise TypeError(f"activation must be {_NAMES}, or a catnat.Activation; got {got}")
         if self.tree is None:
             set_field(self, "tree", Tree.balanced(self.num_classes))
         elif not isinstance(self.tree, Tree):
@@ -252,6 +253,8 @@ class Parameterization:
             assert self.tree is not None
             everything = self.tree.class_places.tobytes() + repr(self.center).encode()
             parts["digest"] = sha256(everything).hexdigest()[:12]
+        if isinstance(tree := parts["tree"], Tree):  # which tree the digest says; files have had these words for long
+            parts["tree"] = f"<Tree of {tree.num_classes} classes, depth {tree.depth}>"
         return ", ".join(f"{name}={value}" for name, value in parts.items())
 
     @property
@@ -330,5 +333,11 @@ def resolve(parameterization: Parameterization | Activation | str, num_classes: 
         check_choice("parameterization", parameterization, tuple(ACTIVATIONS))
         return Parameterization(num_classes, parameterization)
     raise TypeError(
-        f"parameterization must be {_NAMES}, a catnat.Activation or a catnat.Parameterization; got {parameterization!r}"
+        f"parameterization must be {_NAMES}, a catnat.Activation or a catnat.Parameterization; "
+        f"got {_shown(parameterization, num_classes)}"
     )
+
+
+def _shown(given: object, num_classes: int) -> str:
+    """What came in an activation's place; of a tree, where it goes."""
+    return f"{given!r}: write Parameterization({num_classes}, tree=...)" if isinstance(given, Tree) else repr(given)

@@ -28,6 +28,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Nested = int | Sequence["Nested"]
 Array = TypeVar("Array", bound=npt.NDArray[np.integer])
+SHOWN = 16  # classes of the largest tree that is printed in full
 
 
 class Tree:
@@ -218,6 +219,14 @@ class Tree:
             place = np.where(place > 1, self.node_places[node], 1)
         return _frozen(steps)
 
+    @property
+    def nested(self) -> Nested:
+        """The tree as :meth:`from_nested` takes it: ``[[[3, 4], 0], [1, 2]]`` is ``Tree.balanced(5)``."""
+        below: dict[int, Nested] = {int(place): k for k, place in enumerate(self.class_places)}  # by place
+        for node in range(self.num_nodes, 0, -1):  # a node's children come after it
+            below[int(self.node_places[node])] = [below.pop(2 * node), below.pop(2 * node + 1)]
+        return below[1]
+
     def kept_nodes(self, old: Tree) -> tuple[Ints, npt.NDArray[np.int8]]:
         """Which nodes of ``old``, a tree over the same classes, still stand in this one: to carry weights over.
 
@@ -272,6 +281,8 @@ class Tree:
         for build in (Tree.balanced, Tree.chain):
             if self == build(self.num_classes):
                 return f"Tree.{build.__name__}({self.num_classes})"
+        if self.num_classes <= SHOWN:
+            return f"Tree.from_nested({self.nested})"
         return f"<Tree of {self.num_classes} classes, depth {self.depth}>"
 
     def _check(self) -> None:

@@ -25,8 +25,8 @@ class Actions:
         self, nvec: Sequence[int], parameterization: ParameterizationLike | Sequence[ParameterizationLike] = "natural"
     ) -> None:
         self.nvec = tuple(map(int, nvec))
-        for_all = isinstance(parameterization, ParameterizationLike)
-        kinds: list[Any] = [parameterization] * len(self.nvec) if for_all else list(parameterization)  # type: ignore
+        each = isinstance(parameterization, Sequence) and not isinstance(parameterization, str)
+        kinds: list[Any] = list(parameterization) if each else [parameterization] * len(self.nvec)  # type: ignore
         if len(kinds) != len(self.nvec):
             raise ValueError(f"parameterization must name one a part: {len(self.nvec)}; got {len(kinds)}")
         # with K in it, so that scores of another width are refused

@@ -38,7 +38,7 @@ _MEMBER = re.compile(
     r"catnat-(?:tail(?P<tail>[0-9.e-]+)(?:-gain(?P<gain>[0-9.]+))?|(?P<saturation>clip|revive)(?P<floor>[0-9.e-]+))"
 )
 # Either may end in a tree, as `Tree.from_nested` takes it: `catnat[[1,3],[0,[2,4]]]`; else it is the balanced one.
-_TREE = re.compile(r"(?P<activation>[^\[]*)(?P<tree>\[.*)?")
+_TREE = re.compile(r"(?P<activation>[^\[\s]*)(?P<tree>\[\S*)?")
 FORBIDDEN = 1e4  # how far below the others a forbidden class's score is put: e to the minus that is 0
 HEAD_NAMES = ("softmax", "sparsemax", *_ACTIVATIONS)
 Train = TypeVar("Train", bound=Callable[..., list[Any]])
@@ -170,21 +170,26 @@ def tree_of(name: str) -> catnat.Tree | None:
         return None
     try:
         return catnat.Tree.from_nested(json.loads(nested))
-    except ValueError as problem:
-        raise UserError(f"head {name!r} must end in a tree such as [[0,1],2]: {problem}") from None
+    except json.JSONDecodeError:
+        problem: object = "these are no nested pairs of class ids"
+    except (ValueError, RecursionError) as found:
+        problem = found
+    raise UserError(f"head {name!r} must end in a tree such as [[0,1],2]: {problem}")
 
 
 def _parts(name: str) -> tuple[str, str | None]:
     """The activation's name, and what is written of a tree."""
     found = _TREE.fullmatch(name)
-    return (found["activation"], found["tree"]) if found else (name, None)
+    if found is None:
+        raise UserError(f"head must be a name without spaces; got {name!r}")
+    return found["activation"], found["tree"]
 
 
 def activation_of(name: str) -> catnat.Activation | None:
-    """A catnat head's; None of softmax and sparsemax, and an error of any other name."""
-    base, nested = _parts(name)
+    """A catnat head's; None of softmax and sparsemax, and an error of any other name, or of what is no tree."""
+    base, tree = _parts(name)[0], tree_of(name)
     if (found := _MEMBER.fullmatch(base)) is None:
-        if base not in HEAD_NAMES or (nested and base not in _ACTIVATIONS):
+        if base not in HEAD_NAMES or (tree and base not in _ACTIVATIONS):
             forms = "catnat-tailT[-gainG], catnat-clipFLOOR or catnat-reviveFLOOR, a catnat with or without a tree"
             raise UserError(f"head must be one of {', '.join(HEAD_NAMES)}, {forms}; got {name!r}")
         return _ACTIVATIONS.get(base)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from catnat_lab.cli import main
+from catnat_lab.commands.parts import command_line
 from catnat_lab.experiment import Job
 from catnat_lab.studies import Study
 
@@ -235,3 +238,20 @@ def test_the_status_of_a_study(study, tmp_path, capsys):
     assert f"running: process {os.getpid()} on" in told and "failed: gsl theta*=0.5 softmax 1" in told
     assert main(["status", str(tmp_path / "nothing")]) == 2
     assert "there is no such database" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["gsl", "vae", "rl-sweep"])
+@pytest.mark.parametrize(("tree", "told"), [("[", "must end in a tree"), ("[[0,1],[2,[3,[4,5]]]]", "has a tree of 6")])
+def test_a_tree_that_does_not_fit_begins_no_study(
+    command: str, tree: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would stand in the study for good, and could never be trained."""
+    out = tmp_path / "study"
+    assert main([command, "--preset", "smoke", "--heads", "softmax", f"catnat{tree}", "--output", str(out)]) == 2
+    assert told in capsys.readouterr().err and not out.exists()
+
+
+def test_the_command_of_a_study_can_be_given_to_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = ["catnat", "rl-minatar", "--heads", "softmax", "catnat[[0,1],2]", "--output", "a folder"]
+    monkeypatch.setattr("sys.argv", typed)
+    assert shlex.split(command_line()) == typed and "'catnat[[0,1],2]'" in command_line()

@@ -119,8 +119,12 @@ def test_a_name_may_end_in_a_tree(name: str):
     [
         ("catnat[[1,3],[0,2]]", "has a tree of 4 classes; here there are 5"),
         ("catnat[[1,3],[0,[2,5]]]", r"must end in a tree such as \[\[0,1\],2\]: .*4 is missing"),
-        ("catnat[[1,3]", r"must end in a tree such as \[\[0,1\],2\]: "),
-        ("catnat[[1,3],[0,[2,4]]", r"must end in a tree such as \[\[0,1\],2\]: "),
+        ("catnat[", "must end in a tree .*: these are no nested pairs of class ids"),
+        ("catnat[[1,3]", "must end in a tree .*: these are no nested pairs of class ids"),
+        ("catnat[[1,3],[0,[2,4]]]]", "must end in a tree .*: these are no nested pairs of class ids"),
+        ("catnat" + "[" * 100_000, "must end in a tree"),
+        ("catnat[[1,3], [0,[2,4]]]", "head must be a name without spaces"),
+        ("catnat-tail0.2[0,0.5]", "must end in a tree"),
         ("softmax[[1,3],[0,[2,4]]]", "a catnat with or without a tree; got 'softmax"),
     ],
 )

@@ -18,6 +18,8 @@ from catnat_lab.report.figures import (
     draw_pictures,
     serialize,
     strips_of,
+    strokes,
+    style,
 )
 from catnat_lab.report.table import Cell, judge
 from tests.lab.report_cases import LINES, cell, curve_panels, drawn, large, table
@@ -92,3 +94,9 @@ def test_nothing_is_drawn_outside_the_figure() -> None:
         extent, whole = figure.legends[0].get_window_extent(), figure.bbox
         assert extent.x0 >= whole.x0 and extent.x1 <= whole.x1
         assert all(axes.get_window_extent().y1 <= extent.y0 for axes in figure.axes)
+
+
+def test_heads_on_other_trees_have_their_activations_colour_and_another_stroke() -> None:
+    names = ("softmax", "catnat", "catnat[[0,1],2]", "catnat[[0,2],1]", "catnat-sigmoid[[0,1],2]")
+    assert strokes(names) == dict(zip(names, ("-", "-", "--", ":", "-"), strict=True))
+    assert style("catnat[[0,1],2]") == style("catnat") != style("catnat-sigmoid[[0,1],2]") == style("catnat-sigmoid")

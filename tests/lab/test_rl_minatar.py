@@ -279,6 +279,18 @@ def test_a_head_without_ends_has_nothing_outside(name: str) -> None:
     assert head.outside(jnp.full((2, head.width), 99.0)) == 0.0
 
 
+def test_a_tree_says_which_actions_share_a_score() -> None:
+    """The first score moves left and right against the others, the second left against right."""
+    head = head_of("catnat-sigmoid[[1,3],[0,[2,4]]]", 5)
+    for scores, alike in ([5.0, 0, 0, 0], [{1, 3}, {0}, {2, 4}]), ([0, 5.0, 0, 0], [{1}, {3}, {0}, {2, 4}]):
+        logs = [float(head.draw(None, jnp.array([scores]), jnp.array([k])).log_prob[0]) for k in range(5)]
+        theirs = torch_head("catnat-sigmoid[[1,3],[0,[2,4]]]", 5).log_probs(torch.tensor(scores))
+        np.testing.assert_allclose(logs, theirs, atol=1e-6)
+        for some in alike:
+            assert max(logs[k] for k in some) - min(logs[k] for k in some) < 1e-6
+    assert logs[1] < logs[0] - 1 and logs[3] > logs[0]  # of the second, which sends to the right
+
+
 def test_the_rate_falls_to_zero() -> None:
     training = program(SMALL)
     state = training.begin(jnp.array([3]))._replace(updates=jnp.array([8]))

@@ -145,7 +145,7 @@ class RlMinatar:
     games: Texts = None
     heads: Texts = None  # Softmax and the catnats, also with a tree of the game's actions: 'catnat[[1,3],[0,[2,4]]]'.
     steps: Whole = None  # Of every final run.
-    rates: Numbers = None  # Learning rates that are tried.
+    rates: Numbers = None  # Learning rates that are tried; a single one is taken without a search.
     search_steps: Whole = None  # Of every run of the search.
     search_seeds: Whole = None  # Of every rate; they are none of the final ones.
     seeds: Whole = None  # Final runs of every game and head.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from catnat_lab.errors import UserError, check, check_distinct, check_known, check_least, pick
 from catnat_lab.experiment import Plan
 from catnat_lab.gsl.energy import BASELINES
-from catnat_lab.heads import PAPER_HEADS, activation_of
+from catnat_lab.heads import PAPER_HEADS, parameterization_of
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Settings(Plan):
         _check_numbers("theta", self.thetas, lambda theta: 0 < theta < 1, "lie in (0, 1)")
         _check_numbers("rate", self.rates, lambda rate: 0 < rate <= 1e3, "be positive and at most 1000")
         for name in self.heads:
-            activation_of(name)  # for its check
+            parameterization_of(name, 2)  # for its check: an edge is there or not
         check_distinct(self, "heads")
         check_least(self, refined=0, widen=0, search_seeds=1, seeds=2, communities=1, pairs=20, epochs=1)
         check_least(self, batch=1, graphs=3, choice_graphs=3)

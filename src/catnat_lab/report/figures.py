@@ -49,13 +49,23 @@ STYLES = {
     "catnat-natural-reflect": Style("#E69F00", "v"),
     "catnat-natural-revive": Style("#56B4E9", "P"),
 }
+STROKES = ("-", "--", ":", "-.")
 SPARE = Style(FAINT, "X")  # for a line that has no style of its own
 
 LOOK = Path(__file__).with_name("look.mplstyle")
 
 
 def style(name: str) -> Style:
-    return STYLES.get(name, SPARE)
+    """A head's, whatever its tree."""
+    return STYLES.get(name.partition("[")[0], SPARE)
+
+
+def strokes(names: Iterable[str]) -> dict[str, Any]:
+    """How the line of each name is drawn: solid the first head of an activation, and those on other trees otherwise."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(name.partition("[")[0], []).append(name)
+    return {name: STROKES[i % len(STROKES)] for some in found.values() for i, name in enumerate(some)}
 
 
 # -- panels ----------------------------------------------------------------------------------------------------------
@@ -83,7 +93,10 @@ def label_left(every: Sequence[Axes], label: str) -> None:
 
 def legend(figure: Figure, names: Sequence[str], *others: Line2D) -> None:
     """One legend of parameterizations above all panels, and what else there is, in as many rows as its words need."""
-    entries = [Line2D([], [], color=style(n).colour, marker=style(n).marker, label=n) for n in dict.fromkeys(names)]
+    entries = [
+        Line2D([], [], color=style(name).colour, marker=style(name).marker, linestyle=stroke, label=name)
+        for name, stroke in strokes(dict.fromkeys(names)).items()
+    ]
     entries += others
     length = sum(len(str(entry.get_label())) + 6 for entry in entries)
     columns = -(-len(entries) // -(-length // LEGEND_LENGTH)) if entries else 1
@@ -134,13 +147,14 @@ class CurvePanel:
 def draw_curves(panels: Sequence[CurvePanel], label: str, *, focus: bool = True) -> Figure:
     """A measure against training steps; where asked, each panel fits the second half of training."""
     figure, every = in_panels(len(panels))
+    stroke = strokes(dict.fromkeys(name for panel in panels for name in panel.curves))
     for axes, panel in zip(every, panels, strict=True):
         for name, curve in panel.curves.items():
             look, steps = style(name), np.asarray(curve.steps, dtype=float)
             axes.fill_between(steps, curve.low, curve.high, color=look.colour, alpha=0.18, linewidth=0)
             often = max(1, len(steps) // 6)
             shown: dict[str, Any] = {"marker": look.marker, "markevery": often, "markersize": 3.5, "label": name}
-            axes.plot(steps, curve.mean, color=look.colour, **shown)
+            axes.plot(steps, curve.mean, color=look.colour, linestyle=stroke[name], **shown)
         if panel.optimal is not None:
             axes.axhline(panel.optimal, label="optimal", **DASHED)
         if focus:

@@ -210,7 +210,10 @@ class Judgement:
         entries = [(each.group, each.column, line in each.lines) for each in self.disagreements]
         marks = [number for number, entry in enumerate(entries, 1) if entry == (group, column.key, True)]
         paper, known = column.printed(cell.paper_mean, cell.paper_std), cell.paper_bold and cell.paper_mean is not None
-        return Shown(column.printed(ours.mean, ours.std) if ours else DASH, bold, marks, paper, known)
+        mean, std = (ours.mean, ours.std) if ours else (None, None)
+        if len(cell.values) == 1 and not cell.diverged:  # a single run is shown, and takes no part in any contest
+            [mean] = cell.values
+        return Shown(column.printed(mean, std), bold, marks, paper, known)
 
     def compared(self, group: str, line: str, column: Column) -> tuple[str, bool]:
         """A line against the baseline in words, and whether the difference is significant."""
@@ -386,7 +389,7 @@ def _span(values: Sequence[float]) -> str:
 def criteria(table: Table) -> str:
     order = "A disagreement is another bold set, or two lines significantly the other way round"
     if not table.compares_values:
-        return f"{order}. Means are not compared: ours are not trained for the paper's length."
+        return f"{order}. Means are not compared: ours are trained or tuned in another way."
     return f"{order}, or a mean significantly off the paper's by more than {TOLERANCE:.0%} and more than its rounding."
 
 

@@ -114,12 +114,13 @@ def table_of(results: Results) -> Table:
 def write_report(results: Results, folder: Path) -> tuple[Path, tuple[Table, ...]]:
     settings, table = results.settings, table_of(results)
     title = "PPO" if results.kind == "rl" else "PPO on MinAtar"
+    stages = {run.config["stage"] for runs in results.trials.values() for run in runs}
+    searched = ", those of the search among them" if stages - {"final"} else ""
     report = Report(
         title=f"{title}{' beside the paper' if table.has_paper else ''}",
         summary=(
             f"Policies of {', '.join(settings['heads'])} on {', '.join(settings['games'])}, {settings['seeds']} seeds "
-            f"of {settings['steps']:,} steps each. {results.finished()} runs are finished, those of the search among "
-            "them."
+            f"of {settings['steps']:,} steps each. {results.finished()} runs are finished{searched}."
         ),
         provenance=results.provenance,
         tables=(table,),

@@ -16,7 +16,8 @@ from optuna.distributions import BaseDistribution, FloatDistribution, IntDistrib
 from catnat_lab import experiment, rates
 from catnat_lab.errors import check_distinct, check_least, pick
 from catnat_lab.experiment import Done, Experiment, Job, Outcome, Place, TimeIsUp, missing
-from catnat_lab.rl.games import check_game
+from catnat_lab.heads import parameterization_of, tree_of
+from catnat_lab.rl.games import check_game, make_games
 from catnat_lab.rl.settings import PAPER_STEPS, Settings, preset
 from catnat_lab.rl.train import Result, train
 
@@ -52,6 +53,8 @@ class Plan(experiment.Plan):
             check_game(game)
             for head in self.heads:
                 replace(preset("paper", game), head=head)  # for its checks
+                if tree_of(head):
+                    parameterization_of(head, make_games(game, 1).actions)
 
 
 def plan_of(name: str) -> Plan:

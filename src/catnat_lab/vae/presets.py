@@ -2,11 +2,12 @@
 
 import re
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from catnat_lab import experiment
 from catnat_lab.errors import UserError, check, check_distinct, check_known, check_least, pick
-from catnat_lab.heads import PAPER_HEADS, activation_of
+from catnat_lab.heads import PAPER_HEADS, parameterization_of
 from catnat_lab.vae.data import VARIANTS
 from catnat_lab.vae.train import Plan
 
@@ -39,8 +40,8 @@ class Settings(experiment.Plan):
         check_distinct(self, "cells", "data", "heads", "rates")
         if not self.searched:
             raise UserError("searched must hold at least one cell; got none")
-        for name in self.heads:
-            activation_of(name)  # for its check
+        for name, cell in product(self.heads, (*self.cells, *self.searched)):
+            parameterization_of(name, sizes(cell)[1])  # for its check
         check("data", self.data, VARIANTS.__contains__, f"be of {', '.join(VARIANTS)}")
         check("rates", self.rates, lambda rate: 0 < rate <= 1e3, "be positive and at most 1000")
         check_least(self, refined=0, search_seeds=1, search_steps=1, seeds=2, steps=1, batch=2, samples=1)

@@ -113,7 +113,8 @@ def test_compiled_values_and_gradients_are_eager_ones_in_every_combination(fresh
 
 
 @pytest.mark.parametrize(
-    "case, names", thinned([("natural-18", ["log_catnat"]), ("chain-18", ["log_prob", "entropy"])])
+    "case, names",
+    thinned([("sigmoid-8", ["log_catnat"]), ("natural-18", ["log_catnat"]), ("chain-18", ["log_prob", "entropy"])]),
 )
 def test_inductor_agrees(fresh, case, names):
     check_compiled(case, names)

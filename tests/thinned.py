@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 
-def thinned(cases: Iterable[Any], turn: int = 0, every: int = 5) -> list[Any]:
+def thinned(cases: Iterable[Any], turn: int = 0, every: int = 3) -> list[Any]:
     """All cases; the quick run has one in ``every``, and in a product of axes each value of each axis at least once.
 
     With another ``turn`` it is other ones: give each test its own, so that each case is in some test.

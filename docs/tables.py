@@ -15,9 +15,10 @@ from pathlib import Path
 from statistics import fmean, geometric_mean, stdev
 
 import numpy as np
+from scipy.stats import f_oneway
 
 from catnat import Natural, Tree
-from catnat_lab.stats import bootstrap, compare_all, improvement, interquartile_mean, welch
+from catnat_lab.stats import bootstrap, compare, compare_all, improvement, interquartile_mean, welch
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "results"
@@ -245,6 +246,26 @@ def policy_trees() -> str:
     return grid(names, body)
 
 
+def tree_tests() -> str:
+    """What the text says of trees beyond the table: groups of them, and the long runs without the seeds that chose."""
+    asterix, breakout = final_scores("trees/asterix"), final_scores("trees/breakout")
+    sigmoids = [values for (_, head), values in asterix.items() if head.startswith("catnat-sigmoid")]
+    p = f_oneway(*sigmoids).pvalue
+    body = [[f"Asterix, sigmoid: {len(sigmoids)} trees, one-way analysis of variance", "", f"{p:.1g}"]]
+    for name in ("catnat-sigmoid", "catnat"):
+        apart = [score for tree in ("[[0,1],2]", "[[0,2],1]") for score in breakout["Breakout", name + tree]]
+        found = compare(apart, breakout["Breakout", name])
+        body.append(
+            [f"Breakout, {name}: both other trees minus the balanced one", f"{found.difference:+.1f}", f"{found.p:.2g}"]
+        )
+    tree = final_scores("trees/asterix-long")["Asterix", "catnat[[0,[1,3]],[2,4]]"]
+    softmax = final_scores("minatar-gymnax")["Asterix", "softmax"]
+    late = compare(tree[16:], softmax[16:])
+    means = f"{fmean(tree[16:]):.1f}, {fmean(softmax[16:]):.1f}"
+    what = f"Asterix at length, default on its tree minus softmax, seeds 17 to 64 ({means})"
+    return grid(["", "difference", "p"], [*body, [what, f"{late.difference:+.1f}", f"{late.p:.2g}"]])
+
+
 def minatar() -> str:
     """Every head that has its final seeds, beside softmax."""
     scores = final_scores("minatar-gymnax")
@@ -372,6 +393,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "breakout": breakout,
     "minatar": minatar,
     "policy-trees": policy_trees,
+    "tree-tests": tree_tests,
     "clip": clip,
     "family": family,
     "tails": tails,

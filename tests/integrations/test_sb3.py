@@ -255,6 +255,12 @@ def test_a_parameterization_that_does_not_fit_is_refused(parameterization, want:
         sb3.PPO(plain.CatnatPolicy, "CartPole-v1", policy_kwargs={"parameterization": parameterization}, device="cpu")
 
 
+def test_a_tree_alone_is_told_where_it_goes() -> None:
+    tree = {"parameterization": catnat.Tree.chain(2)}
+    with pytest.raises(TypeError, match=r"got Tree\..*: write Parameterization\(2, tree=\.\.\.\)"):
+        sb3.PPO(plain.CatnatPolicy, "CartPole-v1", policy_kwargs=tree, device="cpu")
+
+
 @pytest.mark.slow
 def test_ppo_learns_cartpole() -> None:
     # SB3's own settings; an untrained policy holds the pole for about 20 steps, a perfect one for 500

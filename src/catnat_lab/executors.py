@@ -15,6 +15,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -29,6 +30,7 @@ GRACE = 120.0  # seconds without a word after which a process is ended, once tim
 NOW = "now"  # the note that says what is being trained
 ENDS = (UserError, TimeIsUp, OSError)  # trying again is no use
 Trained = tuple[Job, Outcome | str]  # or why it failed
+Told = tuple[Job, Outcome] | str | Exception  # an outcome, why the rest has failed, or what ends the run
 
 
 class Executor(Protocol):
@@ -96,25 +98,39 @@ class _Batch:
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.left, self.tries = dict.fromkeys(jobs), 0
 
-    def take(self, job: Job, outcome: Outcome) -> Trained:
-        del self.left[job]
-        return job, outcome
-
-    def failed(self, reason: str, tries: int = 1) -> list[Trained]:
-        """Note that it has failed; what is left is given up when that was once too often."""
-        self.tries += tries
-        given_up: list[Trained] = [(job, reason) for job in self.left] if self.tries >= TRIES else []
+    def heard(self, told: Told, tell: Callable[[str], None] = silent) -> list[Trained]:
+        """What follows: an outcome; all that is left, given up, when it has failed once too often; or the run's end."""
+        if isinstance(told, Exception):
+            raise told
+        if not isinstance(told, str):
+            del self.left[told[0]]
+            return [told]
+        tell(f"a batch failed: {told.strip().splitlines()[-1]}")
+        self.tries += 1
+        given_up = list(self.left) if self.tries >= TRIES else []
         self.left = {} if given_up else self.left
-        return given_up
+        return [(job, told) for job in given_up]
 
 
-def _train(experiment: Experiment, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
+def _train(experiment: Experiment, jobs: Sequence[Job], place: Place) -> Iterator[Told]:
+    """Outcomes as they come; then, where some are missing, why."""
     left = set(jobs)
-    for job, outcome in experiment.train(list(jobs), place):
-        left.discard(job)
-        yield job, outcome
-    if left:
-        raise RuntimeError(f"train ended without an outcome for {len(left)} of {len(jobs)} jobs")
+    try:
+        for job, outcome in experiment.train(list(jobs), place):
+            left.discard(job)
+            yield job, outcome
+        if left:
+            raise RuntimeError(f"train ended without an outcome for {len(left)} of {len(jobs)} jobs")
+    except ENDS as problem:
+        yield problem
+    except Exception:
+        yield traceback.format_exc()
+
+
+def _sent(told: Told) -> Told:
+    """In a form that can be pickled: not every exception can."""
+    kinds = (kind for kind in ENDS if isinstance(told, kind))
+    return next((kind(str(told)) for kind in kinds), told)
 
 
 # -- in this process -------------------------------------------------------------------------------------------------
@@ -130,14 +146,8 @@ class Here:
     def run(self, experiment: Experiment, batches: Sequence[list[Job]]) -> Iterator[Trained]:
         for batch in map(_Batch, batches):
             while batch.left:
-                try:
-                    for job, outcome in _train(experiment, list(batch.left), self.place):
-                        yield batch.take(job, outcome)
-                except ENDS:
-                    raise
-                except Exception as problem:
-                    self.place.tell(f"a batch failed: {type(problem).__name__}: {problem}")
-                    yield from batch.failed(traceback.format_exc())
+                for told in _train(experiment, list(batch.left), self.place):
+                    yield from batch.heard(told, self.place.tell)
 
 
 # -- in processes of this machine ------------------------------------------------------------------------------------
@@ -166,31 +176,27 @@ class Processes:
                         started.pop(idle).join()
                         continue
                     busy[idle] = queue.popleft()
-                told_of = wait(list(busy), GRACE if late else None)
-                if not told_of:
+                ready = cast(list[Connection], wait(list(busy), GRACE if late else None))
+                if not ready:
                     break
-                for ready in told_of:
-                    pipe = cast(Connection, ready)
+                for pipe in ready:
                     batch = busy[pipe]
                     try:
-                        kind, *told = pipe.recv()
+                        told: Told | None = pipe.recv()
                     except (EOFError, OSError):  # it died
                         process = started.pop(pipe)
                         process.join()
-                        kind, told = "failed", [f"the process ended with code {process.exitcode}"]
-                    if kind == "outcome":
-                        yield batch.take(*told)
+                        told = f"the process ended with code {process.exitcode}"
+                    if isinstance(told, tuple):
+                        yield from batch.heard(told)
                         continue
                     del busy[pipe]
-                    if kind == "end" and isinstance(told[0], TimeIsUp):  # the others see to their own checkpoints
-                        late = told[0]
+                    if isinstance(told, TimeIsUp):  # the others see to their own checkpoints
+                        late = told
                         queue.clear()
-                    elif kind == "end":
-                        yield from _waiting(busy)
-                        raise told[0]
-                    if kind == "failed":
-                        self.place.tell(f"a batch failed: {str(told[0]).strip().splitlines()[-1]}")
-                        yield from batch.failed(told[0])
+                    elif told is not None:
+                        yield from _waiting(busy) if isinstance(told, Exception) else ()
+                        yield from batch.heard(told, self.place.tell)
                         queue += [batch] if batch.left and not late else []
             if late:
                 raise late
@@ -215,38 +221,25 @@ class Processes:
 def _waiting(busy: Mapping[Connection, _Batch]) -> Iterator[Trained]:
     """Outcomes that have come and were not read yet."""
     for pipe, batch in busy.items():
-        try:
+        with suppress(EOFError, OSError):  # its process has ended
             while pipe.poll():
-                kind, *told = pipe.recv()
-                if kind == "outcome":
-                    yield batch.take(*told)
-        except (EOFError, OSError):  # its process has ended
-            continue
+                if isinstance(told := pipe.recv(), tuple):
+                    yield from batch.heard(told)
 
 
 def _serve(pipe: Connection, experiment: Experiment, place: Place, threads: int) -> None:
-    """Train what comes through the pipe, until there is nobody at its other end."""
+    """Train what comes through the pipe, and tell of it; None when it is done. Until nobody is at the other end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes: who conducts ends the others
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if "torch" in sys.modules:  # else the experiment does without it
         sys.modules["torch"].set_num_threads(threads)
-    while True:
-        try:
-            jobs = pipe.recv()
-        except (EOFError, OSError):
-            return
-        try:
-            for job, outcome in _train(experiment, jobs, place):
-                pipe.send(("outcome", job, outcome))
-            pipe.send(("done",))
-        except BrokenPipeError:
-            return
-        except ENDS as problem:
-            pipe.send(("end", _plain(problem)))
-        except KeyboardInterrupt:
-            return
-        except Exception:
-            pipe.send(("failed", traceback.format_exc()))
+    with suppress(EOFError, OSError, KeyboardInterrupt):
+        while True:
+            told: Told | None = None
+            for told in _train(experiment, pipe.recv(), place):
+                pipe.send(_sent(told))
+            if isinstance(told, tuple):
+                pipe.send(None)
 
 
 def _end_with_parent() -> None:
@@ -255,11 +248,6 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
-
-
-def _plain(problem: Exception) -> Exception:
-    """What ends a run, in a form that can be pickled: not every exception can."""
-    return next(kind(str(problem)) for kind in ENDS if isinstance(problem, kind))
 
 
 # -- on a cluster ----------------------------------------------------------------------------------------------------
@@ -271,8 +259,7 @@ class OnRay:
 
     place: Place
     address: str | None  # None: the cluster of this machine, or a new one
-    gpus: float  # of a job; a part of one lets several share it
-    cpus: float = 1.0
+    gpus: float  # of a job, beside one core; a part of one lets several share it
 
     def __post_init__(self) -> None:
         try:
@@ -292,43 +279,28 @@ class OnRay:
     def workers(self) -> int:
         """As many as the cluster has room for now."""
         found = self.ray.cluster_resources()
-        rooms = [found.get(kind, 0.0) / need for kind, need in (("CPU", self.cpus), ("GPU", self.gpus)) if need]
-        return max(1, int(min(rooms)))
+        room = min(found.get("CPU", 0.0), found.get("GPU", 0.0) / self.gpus if self.gpus else math.inf)
+        return max(1, int(room))
 
     def run(self, experiment: Experiment, batches: Sequence[list[Job]]) -> Iterator[Trained]:
         """All batches. Ray itself tries those anew whose worker or machine was lost."""
         ray = self.ray
-        options = {"num_cpus": self.cpus, "num_gpus": self.gpus, "max_retries": TRIES - 1}
-        remote = ray.remote(**options)(_train_all)
+        remote = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=TRIES - 1)(_train_all)
         what, place = ray.put(experiment), replace(self.place, progress=silent, tell=silent)
         running = {remote.remote(what, list(batch.left), place): batch for batch in map(_Batch, batches)}
         while running:
             (ready,), _ = ray.wait(list(running), num_returns=1)
             batch = running.pop(ready)
             try:
-                outcomes, problem = ray.get(ready)
+                every = ray.get(ready)
             except ray.exceptions.RayError as lost:  # too often
-                yield from batch.failed(f"{type(lost).__name__}: {lost}", TRIES)
-                continue
-            for job, outcome in outcomes:
-                yield batch.take(job, outcome)
-            if isinstance(problem, Exception):
-                raise problem
-            yield from batch.failed(problem) if problem else ()
+                batch.tries = TRIES
+                every = [f"{type(lost).__name__}: {lost}"]
+            for told in every:
+                yield from batch.heard(told)
             if batch.left:
                 running[remote.remote(what, list(batch.left), place)] = batch
 
 
-def _train_all(
-    experiment: Experiment, jobs: Sequence[Job], place: Place
-) -> tuple[list[tuple[Job, Outcome]], str | Exception | None]:
-    """What is done, and why the rest is not: a text, or, where trying again is no use, what ends the run."""
-    outcomes: list[tuple[Job, Outcome]] = []
-    try:
-        for each in _train(experiment, jobs, place):
-            outcomes.append(each)
-    except ENDS as problem:
-        return outcomes, _plain(problem)
-    except Exception:
-        return outcomes, traceback.format_exc()
-    return outcomes, None
+def _train_all(experiment: Experiment, jobs: Sequence[Job], place: Place) -> list[Told]:
+    return [_sent(told) for told in _train(experiment, jobs, place)]

@@ -5,16 +5,15 @@ import sys
 from collections.abc import Sequence
 from functools import reduce
 from operator import or_
-from typing import Annotated, Any
+from typing import Any
 
 import tyro
 
 import catnat
-from catnat_lab.commands import options
+from catnat_lab.commands.options import COMMANDS
 from catnat_lab.errors import UserError, plain
 
 ABOUT = "The paper's experiments on catnat: run them, stop and go on, and see them beside the paper's numbers."
-COMMANDS = [Annotated[kind, tyro.conf.subcommand(name)] for name, (kind, _, _) in options.COMMANDS.items()]
 Command: Any = reduce(or_, COMMANDS)  # a union of them all
 
 
@@ -27,9 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: the command is catnat rl-{given[1]}", file=sys.stderr)
         return 2
     command = tyro.cli(Command, prog="catnat", description=ABOUT, args=given)
-    module, function = next((m, f) for kind, m, f in options.COMMANDS.values() if isinstance(command, kind))
     try:
-        getattr(importlib.import_module(f"catnat_lab.commands.{module}"), function)(command)
+        module = importlib.import_module(f"catnat_lab.commands.{COMMANDS[type(command)]}")
+        getattr(module, given[0].replace("-", "_"))(command)
     except UserError as error:
         print(f"error: {plain(error)}", file=sys.stderr)
         return 2

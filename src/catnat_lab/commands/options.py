@@ -241,20 +241,11 @@ class Playground:
     open: bool = True  # Open it in the browser; its path is printed either way.
 
 
-# By name: the options, and the function that does it, with its module.
-COMMANDS: dict[str, tuple[type, str, str]] = {
-    "demo": (Demo, "gsl", "demo"),
-    "gsl": (Gsl, "gsl", "gsl"),
-    "vae": (Vae, "vae", "vae"),
-    "rl": (Rl, "rl", "train"),
-    "rl-sweep": (RlSweep, "rl", "sweep"),
-    "rl-minatar": (RlMinatar, "rl", "minatar"),
-    "rl-watch": (RlWatch, "rl", "watch"),
-    "tails": (Tails, "tails", "tails"),
-    "words": (Words, "words", "words"),
-    "status": (Status, "show", "status"),
-    "report": (Report, "show", "report"),
-    "scoreboard": (Scoreboard, "show", "scoreboard"),
-    "figure": (Figure, "show", "figure"),
-    "playground": (Playground, "playground", "playground"),
+# The commands, and the modules whose functions, of the same names, do them.
+COMMANDS: dict[type, str] = {
+    **dict.fromkeys((Demo, Gsl, Vae), "studies"),
+    **dict.fromkeys((Rl, RlSweep, RlMinatar, RlWatch), "rl"),
+    **dict.fromkeys((Tails, Words), "studies"),
+    **dict.fromkeys((Status, Report, Scoreboard, Figure), "show"),
+    Playground: "playground",
 }

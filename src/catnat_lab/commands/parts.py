@@ -2,10 +2,12 @@
 
 import json
 import math
+import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from catnat_lab.errors import UserError, plain
 from catnat_lab.executors import begin, conduct, executor_of
@@ -26,7 +28,6 @@ from catnat_lab.studies import Study, without_secrets
 DATABASE = "study.db"
 # By the first word of the note with a study's settings, the package whose module `report` reads it back.
 REPORTERS = {"gsl": "gsl", "vae": "vae", "rl": "rl", "minatar": "rl", "tails": "tails", "words": "words"}
-DEVICES = ("cpu", "cuda")
 TOLD_EVERY = 60.0  # seconds between two lines of a log
 Settings = TypeVar("Settings")
 
@@ -35,29 +36,19 @@ def device_of(name: str) -> torch.device:
     """The device of that name; auto takes a GPU where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = None
-    if device is None or device.type not in DEVICES or (device.type == "cpu" and device.index):
+    found = re.fullmatch(r"cpu(?::0)?|cuda(?::(0|[1-9]\d*))?", name)
+    if found is None:
         raise UserError(f"device must be auto, cpu, cuda or cuda:N; got {name!r}")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        count = torch.cuda.device_count()
+    if name.startswith("cuda") and int(found[1] or 0) >= (count := torch.cuda.device_count()):
         here = f"there are {count} GPUs here" if count else "there is no GPU here: give cpu or auto"
         raise UserError(f"device must be one that is there, and {here}; got {name!r}")
-    return device
+    return torch.device(name)
 
 
 def chosen(preset: Settings, options: object) -> Settings:
     """The preset with what was given instead of it."""
     names = [each.name for each in fields(preset) if getattr(options, each.name, None) is not None]  # type: ignore[arg-type]
     return replace(preset, **{name: getattr(options, name) for name in names})  # type: ignore[type-var]
-
-
-def at_once(stacked: int | None, device: torch.device, default: dict[str, int]) -> int:
-    if stacked is not None and stacked < 1:
-        raise UserError(f"stacked must be at least 1; got {stacked}")
-    return default[device.type] if stacked is None else stacked
 
 
 @dataclass
@@ -78,30 +69,24 @@ class Log:
         self.tell(f"{self.finished:,} jobs are finished in this run")
 
 
-class Bars:
-    """A bar with the time left for every stack of runs."""
+@contextmanager
+def bars() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar with the time left for every stack of runs, from what is done, the steps done and the steps in all."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("steps,"))
+    left = (TimeRemainingColumn(compact=True), TextColumn("left"))
+    log = Log()
+    with Progress(*columns, *left, console=Console(stderr=True)) as shown:
 
-    def __init__(self) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("steps,"))
-        left = (TimeRemainingColumn(compact=True), TextColumn("left"))
-        self.bars, self.log = Progress(*columns, *left, console=Console(stderr=True)), Log()
-        self.task: TaskID | None = None
-        self.done = 0
+        def step(what: str, done: int, total: int) -> None:
+            nonlocal log
+            if not shown.tasks or done <= shown.tasks[-1].completed:  # another stack, perhaps one that goes on
+                shown.add_task(what, total=total)
+                log = Log()
+            if not shown.console.is_terminal:  # a log has no moving bars
+                log.tell(f"{what}: {done:,} of {total:,} steps")
+            shown.update(shown.tasks[-1].id, completed=done, description=what)
 
-    def __enter__(self) -> Callable[[str, int, int], None]:
-        self.bars.start()
-        return self.step
-
-    def __exit__(self, *_: object) -> None:
-        self.bars.stop()
-
-    def step(self, what: str, done: int, total: int) -> None:
-        if self.task is None or done <= self.done:  # another stack, perhaps one that goes on after its first step
-            self.task, self.log = self.bars.add_task(what, total=total), Log()
-        self.done = done
-        if not self.bars.console.is_terminal:  # a log has no moving bars
-            self.log.tell(f"{what}: {done:,} of {total:,} steps")
-        self.bars.update(self.task, completed=done, description=what)
+        yield step
 
 
 def say(text: str) -> None:
@@ -138,18 +123,15 @@ def run_study(
         now = provenance(command_line(), device) | (facts or {})
         study.set_note(note, continued(study.settle_note(note, now), now))
         started, ends = time.monotonic(), math.inf if minutes is None else time.monotonic() + 60 * minutes
-        with Bars() as progress:
+        with bars() as progress:
             place = Place(output.resolve(), str(device), ends, progress, say)
             executor = executor_of(on, place, getattr(options, "job_gpus", 1.0))
             try:
-                trained = (
-                    conduct(whole, study, executor, batch, Log(time.monotonic()).count if on != "here" else silent) > 0
-                )
-                stopped = False
+                told = silent if on == "here" else Log(time.monotonic()).count
+                trained = conduct(whole, study, executor, batch, told) > 0
             except TimeIsUp:
-                trained = stopped = True
-        if stopped:
-            say(f"stopped after {minutes:g} minutes; the same command goes on")
+                trained = True
+                say(f"stopped after {minutes:g} minutes; the same command goes on")
         if trained:
             known = study.note(note)
             spent = float(known.get("seconds", "0").split()[0]) + time.monotonic() - started
@@ -157,10 +139,10 @@ def run_study(
             if device.type == "cuda" and on == "here":  # of other processes it is not known
                 known["peak GPU memory"] = f"{torch.cuda.max_memory_allocated(device) / 1e9:.1f} GB"
             study.set_note(note, known)
-        failed = {cell: reasons for cell in study.cells() if (reasons := study.failed(cell))}
-        for cell, reasons in failed.items():
-            last = plain(next(reversed(reasons.values())).strip().splitlines()[-1])
-            say(f"{cell}: {len(reasons)} of its jobs failed, the last by {last}; the same command tries them again")
+        for cell in study.cells():
+            if reasons := list(study.failed(cell).values()):
+                last = plain(reasons[-1].strip().splitlines()[-1])
+                say(f"{cell}: {len(reasons)} of its jobs failed, the last by {last}; the same command tries them again")
         report_on(study, output)
 
 

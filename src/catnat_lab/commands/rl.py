@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from catnat_lab.commands.options import Rl, RlMinatar, RlSweep, RlWatch
-from catnat_lab.commands.parts import Bars, chosen, command_line, continued, device_of, run_study, say, show
+from catnat_lab.commands.parts import bars, chosen, command_line, continued, device_of, run_study, say, show
 from catnat_lab.errors import UserError
 from catnat_lab.experiment import Finished
 from catnat_lab.files import write
@@ -28,7 +28,7 @@ from catnat_lab.rl.watch import play, write_gif
 PROVENANCE = "provenance.json"
 
 
-def train(options: Rl) -> None:
+def rl(options: Rl) -> None:
     if options.threads < 0:
         raise UserError(f"threads must not be negative; got {options.threads}")
     settings = chosen(preset(options.preset, options.game), options)
@@ -36,7 +36,7 @@ def train(options: Rl) -> None:
     folder = options.output or Path(f"runs/rl/{settings.game.replace('/', '-')}-{settings.head}-{settings.seed}")
     facts = provenance(command_line(), device) | {"settings": settings.as_dict()}
     note = cache(lambda: note_run(folder, facts))  # once
-    with Bars() as step:
+    with bars() as step:
 
         def on_update(done: int, total: int, score: float) -> None:
             note()  # not before: a folder of another run is refused and stays as it is
@@ -56,12 +56,12 @@ def train(options: Rl) -> None:
     print(f"curves: {folder}")
 
 
-def sweep(options: RlSweep) -> None:
+def rl_sweep(options: RlSweep) -> None:
     experiment = studied.PolicySweep(chosen(studied.plan_of(options.preset), options), options.threads)
     run_study(experiment, options, options.output, device_of(options.device), 1)
 
 
-def minatar(options: RlMinatar) -> None:
+def rl_minatar(options: RlMinatar) -> None:
     try:
         import gymnax  # noqa: F401
         import jax
@@ -73,7 +73,7 @@ def minatar(options: RlMinatar) -> None:
     run_study(experiment, options, options.output, torch.device("cpu"), 1, facts=facts)
 
 
-def watch(options: RlWatch) -> None:
+def rl_watch(options: RlWatch) -> None:
     played = play(options.output, seed=options.seed, greedy=options.greedy, steps=options.steps)
     print(f"score {played.score:g} after {played.length} steps")
     if not played.pictures:

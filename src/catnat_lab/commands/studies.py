@@ -1,0 +1,77 @@
+"""`catnat gsl` and `demo`, `vae`, `tails` and `words`."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from catnat_lab.commands.options import Demo, Gsl, Tails, Vae, Words
+from catnat_lab.commands.parts import chosen, device_of, run_study, say
+from catnat_lab.errors import UserError
+from catnat_lab.gsl.presets import preset as gsl_preset
+from catnat_lab.gsl.search import GraphLearning
+from catnat_lab.studies import Study
+from catnat_lab.tails.presets import tasks_of
+from catnat_lab.tails.study import Tails as TailStudy
+from catnat_lab.vae.digits import load_digits
+from catnat_lab.vae.presets import preset as vae_preset
+from catnat_lab.vae.search import CHECKPOINTS, SOURCE, Autoencoders
+from catnat_lab.words import study as word_study
+from catnat_lab.words.corpus import Corpus
+
+ON_CPU = 8  # runs trained as one program: few, so that little is lost with a killed one
+
+
+def demo(options: Demo) -> None:
+    """As `catnat gsl`, with everything chosen."""
+    gsl(Gsl(preset="quick", output=options.output, device="cpu"))
+
+
+def gsl(options: Gsl) -> None:
+    experiment, device = GraphLearning(chosen(gsl_preset(options.preset), options)), device_of(options.device)
+    run_study(experiment, options, options.output, device, stacked(options, device, 256))
+
+
+def vae(options: Vae) -> None:
+    given = options if options.searched else replace(options, searched=options.cells)
+    settings, device = chosen(vae_preset(options.preset, options.table), given), device_of(options.device)
+    output, at_once = options.output or Path(f"runs/vae-{options.table}"), stacked(options, device, 64)
+    digits = load_digits(options.digits)
+
+    def same_digits(study: Study) -> None:
+        held = {"checksum": digits.checksum, "source": digits.source}
+        before = study.settle_note(SOURCE, held)
+        if before["checksum"] != held["checksum"]:
+            raise UserError(f"this study was begun with other digits: {before['source']}; now {held['source']}")
+
+    run_study(Autoencoders(settings, digits), options, output, device, at_once, check=same_digits)
+    for left in (output / CHECKPOINTS).glob("*"):  # of stacks that went on in other company
+        left.unlink(missing_ok=True)
+
+
+def stacked(options: Gsl | Vae, device: torch.device, on_gpu: int) -> int:
+    if options.stacked is not None and options.stacked < 1:
+        raise UserError(f"stacked must be at least 1; got {options.stacked}")
+    return options.stacked or (on_gpu if device.type == "cuda" else ON_CPU)
+
+
+def tails(options: Tails) -> None:
+    device = device_of(options.device)
+    tasks = tasks_of(options.tasks, options.preset, options.digits, options.corpus or options.output / "corpus.npz")
+    run_study(TailStudy(tasks), options, options.output, device, max(task.at_once for task in tasks))
+
+
+def words(options: Words) -> None:
+    plan, device = chosen(word_study.preset(options.preset, options.task), options), device_of(options.device)
+    corpus = Corpus.load(options.output / f"{plan.task}.npz", plan.task, plan.classes, plan.tokens)
+    experiment = word_study.Words(plan, corpus)
+
+    def timed(held: Study) -> None:
+        """Before anything else runs on the device."""
+        if set(held.note(word_study.CLOCK) or {}) < set(plan.heads):
+            held.set_note(word_study.CLOCK, word_study.clock(experiment, device))
+            torch.cuda.empty_cache()  # other processes may train on the same GPU
+        seconds = word_study.whole_time(plan, held.note(word_study.CLOCK))
+        say(f"one after the other, all runs take about {seconds / 60:.1f} minutes and their judging")
+
+    run_study(experiment, options, options.output / plan.task, device, 1, check=timed)

@@ -18,8 +18,9 @@ import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -67,12 +68,12 @@ class Study:
         hidden = without_secrets(self.url.render_as_string(hide_password=True))
         self.name = str(self.url.database) if self._is_file else hidden  # a file's path, or an address
         self._tell, self._conducts = tell, conduct
-        self._release: Callable[[], object] = lambda: None
+        self._held = ExitStack()  # the lock
         self._lock: sqlalchemy.Connection | None = None  # of a server: it is held as long as this lives
         if self._is_file:
             _check_file(Path(str(self.url.database)), conduct)
         if conduct:
-            self._release = self._hold_file() if self._is_file else self._hold_server()
+            self._held.enter_context(self._locked())
         try:
             self._storage = self._opened()
             self._known: dict[str, optuna.Study] = {}  # by name: to look one up anew costs as much as to write
@@ -82,7 +83,7 @@ class Study:
                 now = datetime.now(UTC).isoformat(timespec="seconds")
                 self.set_note(CONDUCTOR, {"host": socket.gethostname(), "process": os.getpid(), "since": now})
         except BaseException:
-            self._release()
+            self._held.close()
             raise
 
     def __enter__(self) -> Self:
@@ -93,17 +94,14 @@ class Study:
 
     def close(self) -> None:
         """Let another process conduct. Safe to call again."""
-        self._release()
-        self._release = lambda: None
+        self._held.close()
         self._storage.remove_session()
 
     def is_conducted(self) -> bool:
         """Whether a process is at work on it."""
-        try:
-            (self._hold_file() if self._is_file else self._hold_server())()
-        except StudyError:
-            return True
-        return False
+        with suppress(StudyError), self._locked():
+            return False
+        return True
 
     # -- what is finished ------------------------------------------------------------------------------------------
 
@@ -113,9 +111,7 @@ class Study:
 
     def finished(self, cell: str, **match: Any) -> list[Finished]:
         """The finished jobs of a cell whose configurations have these entries, each once, in their order."""
-        if cell not in self._cells:
-            self._cells[cell] = self._read(cell)
-        found = self._cells[cell].values()
+        found = self._done(cell).values()
         return [f for f in found if all(k in f.config and f.config[k] == v for k, v in match.items())]
 
     def add(self, job: Job, outcome: Outcome) -> None:
@@ -132,16 +128,16 @@ class Study:
             distributions=dict(axes),
             user_attrs=attributes | {f"metric.{name}": metric for name, metric in metrics.items()},
         )
-        if job.key not in {key_of(each.config) for each in self.finished(job.cell)}:
-            self._ask(lambda: self._cell(job.cell, create=True).add_trial(trial))
-            self._cells[job.cell][job.key] = one
+        if job.key not in self._done(job.cell):
+            self._ask(lambda: self._cell(job.cell).add_trial(trial))
+            self._done(job.cell)[job.key] = one
 
     def fail(self, job: Job, reason: str) -> None:
         """Keep why a job could not be finished. This run gives it up, a later one tries it again."""
         self._given_up.add(job)
         self._hold_on()
         trial = create_trial(state=TrialState.FAIL, user_attrs={"config": job.config, "reason": reason})
-        self._ask(lambda: self._cell(job.cell, create=True).add_trial(trial))
+        self._ask(lambda: self._cell(job.cell).add_trial(trial))
 
     def is_given_up(self, job: Job) -> bool:
         return job in self._given_up
@@ -150,18 +146,20 @@ class Study:
         """By their keys, the last reasons of jobs of this cell that failed and were not finished since."""
         held = [trial.user_attrs for trial in self._trials(cell, TrialState.FAIL) if "reason" in trial.user_attrs]
         reasons = {key_of(each["config"]): str(each["reason"]) for each in held}
-        done = {key_of(each.config) for each in self.finished(cell)}
-        return {key: reason for key, reason in reasons.items() if key not in done}
+        return {key: reason for key, reason in reasons.items() if key not in self._done(cell)}
 
-    def _read(self, cell: str) -> dict[str, Finished]:
-        found: dict[str, Finished] = {}
-        for trial in self._trials(cell, TrialState.COMPLETE):
-            held = trial.user_attrs
-            if trial.values is not None and len(trial.values) == 1:
-                metrics = {name[7:]: value for name, value in held.items() if name.startswith("metric.")}
-                one = Finished(trial.values[0], metrics, held.get("record", {}), held["config"])
-                found.setdefault(key_of(one.config), one)
-        return found
+    def _done(self, cell: str) -> dict[str, Finished]:
+        """By their keys, the finished jobs of a cell; read once."""
+        if cell not in self._cells:
+            found: dict[str, Finished] = {}
+            for trial in self._trials(cell, TrialState.COMPLETE):
+                held = trial.user_attrs
+                if trial.values is not None and len(trial.values) == 1:
+                    metrics = {name[7:]: value for name, value in held.items() if name.startswith("metric.")}
+                    one = Finished(trial.values[0], metrics, held.get("record", {}), held["config"])
+                    found.setdefault(key_of(one.config), one)
+            self._cells[cell] = found
+        return self._cells[cell]
 
     def _trials(self, cell: str, state: TrialState) -> list[FrozenTrial]:
         """Those whose attributes are a job's."""
@@ -170,13 +168,12 @@ class Study:
         trials = self._ask(lambda: self._cell(cell).get_trials(deepcopy=False, states=(state,)))
         return [trial for trial in trials if _is_config(trial.user_attrs.get("config"))]
 
-    def _cell(self, name: str, create: bool = False) -> optuna.Study:
+    def _cell(self, name: str) -> optuna.Study:
+        """Who conducts makes it if it is missing."""
         if name not in self._known:
+            opened = partial(optuna.create_study, load_if_exists=True) if self._conducts else optuna.load_study
             with quiet():
-                if create:
-                    self._known[name] = optuna.create_study(storage=self._storage, study_name=name, load_if_exists=True)
-                else:
-                    self._known[name] = optuna.load_study(storage=self._storage, study_name=name)
+                self._known[name] = opened(storage=self._storage, study_name=name)
         return self._known[name]
 
     # -- notes -----------------------------------------------------------------------------------------------------
@@ -188,7 +185,7 @@ class Study:
         return without_secrets(self._ask(lambda: self._cell(NOTES).user_attrs).get(key))
 
     def set_note(self, key: str, value: Any) -> None:
-        self._ask(lambda: self._cell(NOTES, create=True).set_user_attr(key, value))
+        self._ask(lambda: self._cell(NOTES).set_user_attr(key, value))
 
     def settle_note(self, key: str, value: Any) -> Any:
         """Keep a JSON value unless there is one already; the one that is kept."""
@@ -241,8 +238,8 @@ class Study:
             self._lock.execute(sqlalchemy.text("SELECT 1"))
             self._lock.commit()
         except sqlalchemy.exc.SQLAlchemyError:  # it went with its connection
-            self._release()
-            self._release = self._ask(self._hold_server)
+            self._held.close()
+            self._ask(lambda: self._held.enter_context(self._locked()))
             self._cells.clear()  # another process may have conducted meanwhile
 
     def _reason(self, error: BaseException) -> str:
@@ -254,45 +251,43 @@ class Study:
             line = line.replace(str(secret), "***") if secret else line
         return plain(without_secrets(line))
 
-    def _hold_file(self) -> Callable[[], object]:
-        lock = FileLock(f"{self.url.database}.lock", timeout=0)
+    def _locked(self) -> AbstractContextManager[object]:
+        """The lock, held as long as this lasts."""
+        if not self._is_file:
+            return self._locked_server()
         try:
-            lock.acquire()
+            return FileLock(f"{self.url.database}.lock", timeout=0).acquire()
         except Timeout:
             raise self._is_held() from None
         except OSError as problem:
             raise StudyError(f"{self.name}: cannot write beside it: {problem.strerror}") from None
-        return lock.release
 
-    def _hold_server(self) -> Callable[[], object]:
+    def _locked_server(self) -> AbstractContextManager[object]:
         """A lock that ends with the connection; MySQL's and PostgreSQL's, of which others have none."""
         mysql = "SELECT GET_LOCK('catnat study', 0)"
         queries = {"postgresql": f"SELECT pg_try_advisory_lock({LOCK})", "mysql": mysql, "mariadb": mysql}
+        held = ExitStack()
         try:
             engine = sqlalchemy.create_engine(self.url)
+            held.callback(engine.dispose)
             query = queries.get(engine.dialect.name)
             if query is None:
                 told = f"no lock is known for {engine.dialect.name}; see to it that one process conducts"
                 self._tell(f"{self.name}: {told}")
-                return engine.dispose
-            connection = engine.connect()
+                return held
+            held.enter_context(suppress(sqlalchemy.exc.SQLAlchemyError))  # it may be gone when it is closed
+            connection = held.enter_context(engine.connect())
             got = connection.execute(sqlalchemy.text(query)).scalar()
         except Exception as error:  # a driver that is missing, say
             if self._lock is not None and _is_gone(error):
                 raise  # it is waited for
             raise StudyError(f"{self.name}: the database cannot be opened: {self._reason(error)}") from None
         if not got:
-            connection.close()
+            held.close()
             raise self._is_held()
         connection.commit()
         self._lock = connection
-
-        def release() -> None:
-            with suppress(sqlalchemy.exc.SQLAlchemyError):
-                connection.close()
-            engine.dispose()
-
-        return release
+        return held
 
     def _is_held(self) -> StudyError:
         who = None

@@ -4,7 +4,7 @@ import datetime
 import os
 import platform
 import subprocess
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 
 import torch
@@ -29,7 +29,7 @@ def provenance(command: str, device: torch.device | None = None) -> dict[str, st
     }
     if device is not None and device.type == "cuda":
         facts["GPU"] = torch.cuda.get_device_name(device)
-    return facts | {name: found for name in PACKAGES if (found := _version(name))}
+    return facts | {name: found.version for name in PACKAGES for found in distributions(name=name)}
 
 
 def _commit() -> str:
@@ -49,10 +49,3 @@ def _printed(*command: str) -> str:
     except OSError:
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""

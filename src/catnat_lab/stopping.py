@@ -5,15 +5,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-@dataclass
 class Stop:
-    asked: bool = False
+    asked = False
 
 
 @contextmanager

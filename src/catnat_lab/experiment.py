@@ -94,8 +94,8 @@ class Place:
     tell: Callable[[str], None] = silent
 
     @property
-    def minutes(self) -> float | None:
-        return None if self.ends == math.inf else (self.ends - time.monotonic()) / 60
+    def is_late(self) -> bool:
+        return time.monotonic() >= self.ends
 
 
 class TimeIsUp(Exception):

@@ -38,7 +38,6 @@ _MEMBER = re.compile(
     r"catnat-(?:tail(?P<tail>[0-9.e-]+)(?:-gain(?P<gain>[0-9.]+))?|(?P<saturation>clip|revive)(?P<floor>[0-9.e-]+))"
 )
 # Either may end in a tree, as `Tree.from_nested` takes it: `catnat[[1,3],[0,[2,4]]]`; else it is the balanced one.
-_TREE = re.compile(r"(?P<activation>[^\[\s]*)(?P<tree>\[\S*)?")
 FORBIDDEN = 1e4  # how far below the others a forbidden class's score is put: e to the minus that is 0
 HEAD_NAMES = ("softmax", "sparsemax", *_ACTIVATIONS)
 Train = TypeVar("Train", bound=Callable[..., list[Any]])
@@ -155,7 +154,7 @@ def sorted_by_head(train: Train) -> Train:
 
 def parameterization_of(name: str, num_classes: int) -> catnat.Parameterization | None:
     """A catnat head's, with its tree; None of softmax and sparsemax."""
-    activation, tree = activation_of(name), tree_of(name)
+    activation, (_, tree) = activation_of(name), parts_of(name)
     if activation is None:
         return None
     if tree is not None and tree.num_classes != num_classes:
@@ -163,13 +162,13 @@ def parameterization_of(name: str, num_classes: int) -> catnat.Parameterization 
     return catnat.Parameterization(num_classes, activation, tree)
 
 
-def tree_of(name: str) -> catnat.Tree | None:
-    """The tree that a head's name ends in; None where it says none."""
-    _, nested = _parts(name)
-    if nested is None:
-        return None
+def parts_of(name: str) -> tuple[str, catnat.Tree | None]:
+    """The name of a head's activation, and the tree that its own ends in; None where it says none."""
+    if re.search(r"\s", name):
+        raise UserError(f"head must be a name without spaces; got {name!r}")
+    base, bracket, rest = name.partition("[")
     try:
-        return catnat.Tree.from_nested(json.loads(nested))
+        return base, catnat.Tree.from_nested(json.loads(bracket + rest)) if bracket else None
     except json.JSONDecodeError:
         problem: object = "these are no nested pairs of class ids"
     except (ValueError, RecursionError) as found:
@@ -177,17 +176,9 @@ def tree_of(name: str) -> catnat.Tree | None:
     raise UserError(f"head {name!r} must end in a tree such as [[0,1],2]: {problem}")
 
 
-def _parts(name: str) -> tuple[str, str | None]:
-    """The activation's name, and what is written of a tree."""
-    found = _TREE.fullmatch(name)
-    if found is None:
-        raise UserError(f"head must be a name without spaces; got {name!r}")
-    return found["activation"], found["tree"]
-
-
 def activation_of(name: str) -> catnat.Activation | None:
     """A catnat head's; None of softmax and sparsemax, and an error of any other name, or of what is no tree."""
-    base, tree = _parts(name)[0], tree_of(name)
+    base, tree = parts_of(name)
     if (found := _MEMBER.fullmatch(base)) is None:
         if base not in HEAD_NAMES or (tree and base not in _ACTIVATIONS):
             forms = "catnat-tailT[-gainG], catnat-clipFLOOR or catnat-reviveFLOOR, a catnat with or without a tree"

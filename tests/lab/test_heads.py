@@ -7,7 +7,7 @@ import torch
 
 import catnat
 from catnat_lab.errors import UserError
-from catnat_lab.heads import HEAD_NAMES, PAPER_HEADS, activation_of, head, is_natural, natural_reach, tree_of
+from catnat_lab.heads import HEAD_NAMES, PAPER_HEADS, activation_of, head, is_natural, natural_reach, parts_of
 
 
 @pytest.mark.parametrize("classes", [2, 3, 7])
@@ -105,7 +105,7 @@ def test_names_of_any_member():
 def test_a_name_may_end_in_a_tree(name: str):
     """Scores of 0 draw every class alike; the first score moves the two halves of the tree apart, and only them."""
     named = f"{name}[[1,3],[0,[2,4]]]"
-    assert tree_of(named) == catnat.Tree.from_nested([[1, 3], [0, [2, 4]]]) and tree_of(name) is None
+    assert parts_of(named) == (name, catnat.Tree.from_nested([[1, 3], [0, [2, 4]]])) and parts_of(name) == (name, None)
     assert activation_of(named) == activation_of(name)
     one = head(named, 5)
     assert torch.allclose(one.log_probs(torch.zeros(4)).exp(), torch.full((5,), 0.2))

@@ -45,6 +45,13 @@ def device_of(name: str) -> torch.device:
     return torch.device(name)
 
 
+def end_of(minutes: float | None) -> float:
+    """When so many are over, on the monotonic clock."""
+    if minutes is not None and not minutes >= 0:
+        raise UserError(f"minutes must be at least 0; got {minutes}")
+    return math.inf if minutes is None else time.monotonic() + 60 * minutes
+
+
 def chosen(preset: Settings, options: object) -> Settings:
     """The preset with what was given instead of it."""
     names = [each.name for each in fields(preset) if getattr(options, each.name, None) is not None]  # type: ignore[arg-type]
@@ -114,15 +121,14 @@ def run_study(
     ``check`` may refuse a study that was begun otherwise.
     """
     on, minutes = getattr(options, "on", "here"), getattr(options, "minutes", None)
-    if minutes is not None and not minutes >= 0:
-        raise UserError(f"minutes must be at least 0; got {minutes}")
+    end_of(minutes)  # for its check
     with Study(options.storage or output / DATABASE, conduct=True, tell=say) as study:
         whole = experiment.grown(begin(experiment, study))
         check(study)
         note = experiment.note.replace("settings", "provenance")
         now = provenance(command_line(), device) | (facts or {})
         study.set_note(note, continued(study.settle_note(note, now), now))
-        started, ends = time.monotonic(), math.inf if minutes is None else time.monotonic() + 60 * minutes
+        started, ends = time.monotonic(), end_of(minutes)
         with bars() as progress:
             place = Place(output.resolve(), str(device), ends, progress, say)
             executor = executor_of(on, place, getattr(options, "job_gpus", 1.0))

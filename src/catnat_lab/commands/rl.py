@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from catnat_lab.commands.options import Rl, RlMinatar, RlSweep, RlWatch
-from catnat_lab.commands.parts import bars, chosen, command_line, continued, device_of, run_study, say, show
+from catnat_lab.commands.parts import bars, chosen, command_line, continued, device_of, end_of, run_study, say, show
 from catnat_lab.errors import UserError
-from catnat_lab.experiment import Finished
+from catnat_lab.experiment import Finished, Place
 from catnat_lab.files import write
 from catnat_lab.provenance import provenance
 from catnat_lab.report.page import Report, write_pages
@@ -32,19 +32,17 @@ def rl(options: Rl) -> None:
     if options.threads < 0:
         raise UserError(f"threads must not be negative; got {options.threads}")
     settings = chosen(preset(options.preset, options.game), options)
-    device = device_of(options.device)
+    device, ends = device_of(options.device), end_of(options.minutes)
     folder = options.output or Path(f"runs/rl/{settings.game.replace('/', '-')}-{settings.head}-{settings.seed}")
     facts = provenance(command_line(), device) | {"settings": settings.as_dict()}
     note = cache(lambda: note_run(folder, facts))  # once
     with bars() as step:
 
-        def on_update(done: int, total: int, score: float) -> None:
+        def progress(what: str, done: int, total: int) -> None:
             note()  # not before: a folder of another run is refused and stays as it is
-            step(f"{settings.game}, score {score:.1f}", done, total)
+            step(what, done, total)
 
-        result = training.train(
-            settings, folder, device, threads=options.threads, minutes=options.minutes, on_update=on_update, tell=say
-        )
+        result = training.train(settings, Place(folder, str(device), ends, progress, say), options.threads)
     print(f"{settings.game} by {settings.head}, seed {settings.seed}: {result.steps:,} steps, ", end="")
     ended = f"score {result.score:.1f} (mean of the last 100)" if result.episodes else "none has ended"
     print(f"{len(result.episodes)} episodes, {ended}")

@@ -147,7 +147,7 @@ class MinAtar(GamesAndHeads):
                 state, told = training.update(state, jnp.array(rates), settings.updates)
                 scores.add(done, told)
                 done += 1
-                late = place.minutes is not None and place.minutes <= 0
+                late = place.is_late
                 last = late or stop.asked  # as it is now: what is asked for later is seen after the next update
                 if last or (time.monotonic() - at > SAVED_EVERY and done < settings.updates):
                     saved.save({"done": done}, tensors_of(jax.tree.leaves(state), scores))

@@ -7,16 +7,14 @@ import shutil
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar
 
-import torch
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 
 from catnat_lab import experiment, rates
 from catnat_lab.errors import check_distinct, check_least, pick
 from catnat_lab.experiment import Done, Experiment, Job, Outcome, Place, TimeIsUp, missing
-from catnat_lab.heads import parameterization_of, tree_of
+from catnat_lab.heads import parameterization_of, parts_of
 from catnat_lab.rl.games import check_game, make_games
 from catnat_lab.rl.settings import PAPER_STEPS, Settings, preset
 from catnat_lab.rl.train import Result, train
@@ -53,7 +51,7 @@ class Plan(experiment.Plan):
             check_game(game)
             for head in self.heads:
                 replace(preset("paper", game), head=head)  # for its checks
-                if tree_of(head):
+                if parts_of(head)[1]:
                     parameterization_of(head, make_games(game, 1).actions)
 
 
@@ -115,29 +113,17 @@ class PolicySweep(GamesAndHeads):
 
     def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
         for job in jobs:
-            if place.minutes is not None and place.minutes <= 0:
+            if place.is_late:
                 raise TimeIsUp
-            folder = place.folder / "runs" / run_name(job)
+            own = replace(place, folder=place.folder / "runs" / run_name(job))
             settings = settings_of(job.config, *self.cells[job.cell], self.plan.steps)
-            result = train(
-                settings,
-                folder,
-                torch.device(place.device),
-                threads=self.threads,
-                minutes=place.minutes,
-                tell=place.tell,
-                on_update=partial(_tell, place, f"{job.config['stage']}: {settings.game} {settings.head}"),
-            )
+            result = train(settings, own, self.threads, f"{job.config['stage']}: {settings.game} {settings.head}")
             if not result.finished:
                 raise TimeIsUp
             metrics = {"score": result.score, "episodes": float(len(result.episodes))}
             yield job, Outcome(-result.score, metrics, {"curve": curve_of(result)})
             if job.config["stage"] != "final" or job.config["rank"] > 0 or job.config["seed"] > 1:
-                shutil.rmtree(folder, ignore_errors=True)  # one of each is kept, to be watched
-
-
-def _tell(place: Place, what: str, done: int, total: int, score: float) -> None:
-    place.progress(f"{what}, score {score:.1f}", done, total)
+                shutil.rmtree(own.folder, ignore_errors=True)  # one of each is kept, to be watched
 
 
 def run_name(job: Job) -> str:

@@ -4,7 +4,7 @@ import csv
 import io
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 from catnat_lab.checkpoint import Checkpoint, read
 from catnat_lab.devices import on_device, one_thread, tensor_cores
 from catnat_lab.errors import UserError
+from catnat_lab.experiment import Place
 from catnat_lab.files import write
 from catnat_lab.rl.games import make_games
 from catnat_lab.rl.ppo import Episode, Learner
@@ -24,7 +25,6 @@ from catnat_lab.stopping import noted_stops
 SAVED_EVERY = 120.0  # seconds between checkpoints
 LAST = 100  # episodes that the final score is the mean of, as is usual for Atari
 CHECKPOINT, EPISODES = "checkpoint.safetensors", "episodes.csv"
-OnUpdate = Callable[[int, int, float], None]  # steps done, steps in all, the mean score of the last episodes
 
 
 @dataclass(frozen=True)
@@ -41,23 +41,12 @@ class Result:
         return sum(last) / len(last) if last and not self.diverged else math.nan
 
 
-def train(
-    settings: Settings,
-    folder: Path,
-    device: torch.device,
-    *,
-    threads: int = 0,
-    minutes: float | None = None,
-    on_update: OnUpdate = lambda done, total, score: None,
-    tell: Callable[[str], None] = lambda text: None,
-) -> Result:
-    """Train until the end or for so many minutes; the same call goes on, exactly as if it had not been stopped.
+def train(settings: Settings, place: Place, threads: int = 0, what: str | None = None) -> Result:
+    """Train until the end or until time is up; the same call goes on, exactly as if it had not been stopped.
 
     Ctrl-C ends it after the present update, with a checkpoint.
     """
-    if minutes is not None and not minutes > 0:
-        raise UserError(f"minutes must be positive; got {minutes}")
-    ends = math.inf if minutes is None else time.monotonic() + 60 * minutes
+    folder, device = place.folder, torch.device(place.device)
     games = make_games(settings.game, settings.envs, threads)
     kept = Checkpoint(folder / CHECKPOINT, {**settings.as_dict(), "device": device.type})
     with only_one(folder), noted_stops() as stop, on_device(device), tensor_cores(), one_thread(device):
@@ -65,7 +54,7 @@ def train(
         saved = kept.load(learner.tensors())
         if saved is not None:
             learner.resume(saved.tensors, saved.progress)
-            tell(f"going on from step {learner.steps:,}")
+            place.tell(f"going on from step {learner.steps:,}")
         curves = Curves(folder, learner.steps)
         last, asked, diverged, stops = time.monotonic(), False, False, learner.updates == settings.updates
         while not stops:
@@ -75,13 +64,14 @@ def train(
             curves.add(learner.steps, finished, {**measured, "steps a second": settings.batch / (now - begun)})
             diverged = not math.isfinite(measured["value loss"] + measured["gradient norm"])
             asked = stop.asked  # as it is now: what is asked for later finds its checkpoint after the next update
-            stops = asked or diverged or now > ends or learner.updates == settings.updates
+            stops = asked or diverged or place.is_late or learner.updates == settings.updates
             if stops or now - last > SAVED_EVERY:
                 curves.save()  # first: what the checkpoint counts as done must stand there
                 if not diverged:
                     kept.save(learner.progress(), learner.tensors())
                 last = now
-            on_update(learner.steps, settings.updates * settings.batch, curves.result(learner).score)
+            told = f"{what or settings.game}, score {curves.result(learner).score:.1f}"
+            place.progress(told, learner.steps, settings.updates * settings.batch)
         curves.board.close()
         if asked:
             raise KeyboardInterrupt

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol, cast
+from typing import Any, TypeAlias, cast
 
 from catnat_lab.errors import UserError
 from catnat_lab.experiment import Experiment, Job, Outcome, Place, TimeIsUp, missing, silent
@@ -30,16 +30,8 @@ GRACE = 120.0  # seconds without a word after which a process is ended, once tim
 NOW = "now"  # the note that says what is being trained
 ENDS = (UserError, TimeIsUp, OSError)  # trying again is no use
 Trained = tuple[Job, Outcome | str]  # or why it failed
+Executor: TypeAlias = "Here | Processes | OnRay"  # each runs all batches, so many at a time, and tells as they come
 Told = tuple[Job, Outcome] | str | Exception  # an outcome, why the rest has failed, or what ends the run
-
-
-class Executor(Protocol):
-    @property
-    def workers(self) -> int:
-        """At a time."""
-
-    def run(self, experiment: Experiment, batches: Sequence[list[Job]]) -> Iterator[Trained]:
-        """All of them; outcomes as they come."""
 
 
 def conduct(

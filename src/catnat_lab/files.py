@@ -20,8 +20,7 @@ def whole_file(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def write(path: Path | str, text: str) -> Path:
-    target = Path(path)
-    with whole_file(target) as partial:
+def write(path: Path, text: str) -> Path:
+    with whole_file(path) as partial:
         partial.write_text(text, encoding="utf-8")
-    return target
+    return path

@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import optuna
 import sqlalchemy
@@ -51,7 +51,7 @@ Found = TypeVar("Found")
 class StudyError(UserError): ...
 
 
-class Study:
+class Study(AbstractContextManager["Study"]):
     """All finished jobs of one database, and the notes that are kept with them.
 
     Args:
@@ -85,9 +85,6 @@ class Study:
         except BaseException:
             self._held.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -199,7 +196,7 @@ class Study:
     def _opened(self) -> RDBStorage:
         """A file is made under another name first, so that a half-made one is never seen."""
         path = Path(str(self.url.database))
-        if self._is_file and self._conducts and not (path.exists() and path.stat().st_size):
+        if self._is_file and self._conducts and not path.exists():
             fresh = path.with_name(f"{path.name}.new")
             fresh.unlink(missing_ok=True)
             self._open(self.url.set(database=str(fresh)), make_tables=True).remove_session()

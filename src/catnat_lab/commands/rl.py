@@ -72,13 +72,13 @@ def rl_minatar(options: RlMinatar) -> None:
 
 
 def rl_watch(options: RlWatch) -> None:
-    played = play(options.output, seed=options.seed, greedy=options.greedy, steps=options.steps)
-    print(f"score {played.score:g} after {played.length} steps")
-    if not played.pictures:
+    score, length, pictures = play(options.output, seed=options.seed, greedy=options.greedy, steps=options.steps)
+    print(f"score {score:g} after {length} steps")
+    if not pictures:
         print("no picture: gymnasium draws by pygame, which the extra watch has")
         return
     path = options.gif or options.output / "play.gif"
-    write_gif(played.pictures, path)
+    write_gif(pictures, path)
     print(f"picture: {path}")
 
 

@@ -62,16 +62,12 @@ def plan_of(name: str) -> Plan:
 
 
 class GamesAndHeads(Experiment):
-    """A study with a cell for every game and head of its plan; jobs are trained one by one."""
+    """A study with a cell for every game and head of its plan."""
 
     @property
     def cells(self) -> dict[str, tuple[str, str]]:
         kind = self.note.removesuffix(" settings")
         return {f"{kind} {game} {head}": (game, head) for game in self.plan.games for head in self.plan.heads}
-
-    def batches(self, jobs: Sequence[Job], size: int) -> list[list[Job]]:
-        """Every job by itself, with a checkpoint of its own."""
-        return [[job] for job in jobs]
 
 
 @dataclass

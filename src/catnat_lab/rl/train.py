@@ -1,7 +1,6 @@
 """One run from its start, or from where it was stopped, to its end: checkpoints, curves, and what it came to."""
 
 import csv
-import io
 import math
 import time
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from catnat_lab.checkpoint import Checkpoint, read
 from catnat_lab.devices import on_device, one_thread, tensor_cores
 from catnat_lab.errors import UserError
 from catnat_lab.experiment import Place
-from catnat_lab.files import write
+from catnat_lab.files import whole_file
 from catnat_lab.rl.games import make_games
 from catnat_lab.rl.ppo import Episode, Learner
 from catnat_lab.rl.settings import Settings
@@ -109,11 +108,10 @@ class Curves:
             self.board.add_scalar("episode length", episode.length, episode.step)
 
     def save(self) -> None:
-        text = io.StringIO()
-        rows = csv.writer(text, lineterminator="\n")
-        rows.writerow(("step", "score", "length"))
-        rows.writerows(map(astuple, self.episodes))
-        write(self.path, text.getvalue())
+        with whole_file(self.path) as partial, partial.open("w", newline="") as file:
+            rows = csv.writer(file, lineterminator="\n")
+            rows.writerow(("step", "score", "length"))
+            rows.writerows(map(astuple, self.episodes))
 
     def result(self, learner: Learner, *, diverged: bool = False) -> Result:
         finished = diverged or learner.updates == learner.settings.updates

@@ -1,6 +1,5 @@
 """Play with a trained policy, and show it as an animated picture."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -17,16 +16,12 @@ PACE = 70  # milliseconds a picture: 4 frames of 60 a second are 67, and GIFs kn
 MOST_PICTURES = 1500
 
 
-@dataclass(frozen=True)
-class Play:
-    score: float
-    length: int
-    pictures: list[Array]  # [height, width, 3] bytes, one a step; none where nothing can draw them
-
-
 @torch.no_grad()
-def play(folder: Path, *, seed: int = 12_345, greedy: bool = False, steps: int = 27_000) -> Play:
-    """One game of the folder's checkpoint, by drawn actions, or by the likeliest ones."""
+def play(folder: Path, *, seed: int, greedy: bool, steps: int) -> tuple[float, int, list[Array]]:
+    """One game of the folder's checkpoint, by drawn actions, or by the likeliest ones: its score, length and pictures.
+
+    Those are [height, width, 3] bytes, one a step; none where nothing can draw them.
+    """
     if steps < 1:
         raise UserError(f"steps must be at least 1; got {steps}")
     saved = checkpoint.read(checkpoint_in(folder))
@@ -51,7 +46,7 @@ def play(folder: Path, *, seed: int = 12_345, greedy: bool = False, steps: int =
         score, length = score + float(step.reward[0]), length + 1
         if not over and 0 < len(pictures) < MOST_PICTURES:  # at the end the screen has the next game's beginning
             pictures += [shown for shown in [games.picture()] if shown is not None]
-    return Play(score, length, pictures)
+    return score, length, pictures
 
 
 def write_gif(pictures: list[Array], path: Path) -> None:

@@ -65,9 +65,6 @@ class Checkpoint:
             raise UserError(f"{self.path} has other tensors than this run; delete it to begin again")
         return saved
 
-    def remove(self) -> None:
-        self.path.unlink(missing_ok=True)
-
 
 def read(path: Path) -> Saved:
     """All that a file holds; an error if it is broken, or no checkpoint."""

@@ -22,7 +22,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, TypeAlias, cast
 
 from catnat_lab.errors import UserError
-from catnat_lab.experiment import Experiment, Job, Outcome, Place, TimeIsUp, missing, silent
+from catnat_lab.experiment import Experiment, Job, Outcome, Place, TimeIsUp, silent
 from catnat_lab.studies import Study
 
 TRIES = 3
@@ -35,15 +35,11 @@ Told = tuple[Job, Outcome] | str | Exception  # an outcome, why the rest has fai
 
 
 def conduct(
-    experiment: Experiment,
-    study: Study,
-    executor: Executor,
-    batch: int,
-    on_finished: Callable[[Job], None] = lambda job: None,
+    experiment: Experiment, study: Study, executor: Executor, batch: int, on_finished: Callable[[Job], None] = silent
 ) -> int:
     """Train until nothing is left but what failed in this run, at most so many jobs a batch; how many were finished."""
     finished = 0
-    while jobs := missing(study, experiment.left(study)):
+    while jobs := experiment.left(study):
         workers = executor.workers
         size = min(batch, -(-len(jobs) // workers))
         known = sum(len(study.finished(cell)) for cell in study.cells())
@@ -162,12 +158,9 @@ class Processes:
                 while queue and len(busy) < self.workers:
                     free = [pipe for pipe in started if pipe not in busy]
                     idle = free[0] if free else self._start(experiment, started)
-                    try:
-                        idle.send(list(queue[0].left))
-                    except OSError:  # it died while it waited
-                        started.pop(idle).join()
-                        continue
                     busy[idle] = queue.popleft()
+                    with suppress(OSError):  # where it died while it waited, there is nothing to hear of it below
+                        idle.send(list(busy[idle].left))
                 ready = cast(list[Connection], wait(list(busy), GRACE if late else None))
                 if not ready:
                     break

@@ -125,8 +125,12 @@ class Experiment(ABC):
         return replace(self, plan=self.plan.grown(settings))  # type: ignore[type-var]
 
     @abstractmethod
-    def left(self, done: Done) -> Sequence[Job]:
+    def stages(self, done: Done) -> Iterator[list[Job]]:
+        """The jobs of one stage after the other; each is asked for when those before it are done."""
+
+    def left(self, done: Done) -> list[Job]:
         """What can be trained now; none when all is done. It is asked again when all of that is trained."""
+        return next((jobs for stage in self.stages(done) if (jobs := missing(done, stage))), [])
 
     @abstractmethod
     def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:

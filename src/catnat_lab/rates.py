@@ -1,8 +1,7 @@
 """How rates, and other hyperparameters, are searched: on seeds of their own, by the mean of what they come to."""
 
 import zlib
-from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -11,7 +10,7 @@ from optuna.distributions import BaseDistribution
 from optuna.trial import create_trial
 
 from catnat_lab.errors import UserError
-from catnat_lab.experiment import Done, Experiment, Finished, Job, missing
+from catnat_lab.experiment import Done, Experiment, Finished, Job
 from catnat_lab.studies import quiet
 
 FURTHER_SEEDS = 1001  # the first one is 0; the final seeds are 1, 2, ...
@@ -43,13 +42,6 @@ class RateSearch(Experiment):
     The plan has ``rates``, how many to refine by, the ``ratio`` between those, ``search_seeds`` and ``seeds``.
     """
 
-    @abstractmethod
-    def stages(self, done: Done) -> Iterator[list[Job]]:
-        """The jobs of one stage after the other; each is asked for when those before it are done."""
-
-    def left(self, done: Done) -> Sequence[Job]:
-        return next((jobs for stage in self.stages(done) if (jobs := missing(done, stage))), [])
-
     def best(self, done: Done, cell: str, *stages: str) -> float:
         return best_rate(trial for stage in stages for trial in done.finished(cell, stage=stage))
 
@@ -77,12 +69,8 @@ class RateSearch(Experiment):
 
 
 def proposed(
-    cell: str,
-    space: Mapping[str, BaseDistribution],
-    fixed: Mapping[str, Any],
-    tried: Sequence[Finished],
-    count: int,
-) -> list[Job]:
+    cell: str, space: Mapping[str, BaseDistribution], fixed: Mapping[str, Any], tried: Sequence[Finished]
+) -> Job:
     """What TPE would try next in a cell, given what came of what was tried: the same again for the same results."""
     seed = zlib.crc32(f"{cell} {len(tried)}".encode())
     with quiet():
@@ -90,4 +78,4 @@ def proposed(
         for trial in tried:
             params = {name: trial.config[name] for name in space}
             study.add_trial(create_trial(value=trial.value, params=params, distributions=dict(space)))
-        return [Job(cell, {**fixed, **study.ask(dict(space)).params}) for _ in range(count)]
+        return Job(cell, {**fixed, **study.ask(dict(space)).params})

@@ -32,7 +32,7 @@ from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from catnat_lab.errors import UserError, plain
-from catnat_lab.experiment import Finished, Job, Outcome, key_of
+from catnat_lab.experiment import Finished, Job, Outcome, key_of, silent
 
 LOCK = zlib.crc32(b"catnat")  # PostgreSQL's advisory locks are numbers, of one database each
 NOTES = "catnat-lab notes"  # the reserved study that keeps the notes
@@ -60,9 +60,7 @@ class Study(AbstractContextManager["Study"]):
         tell: Called with a line for whoever watches.
     """
 
-    def __init__(
-        self, where: str | Path, *, conduct: bool = False, tell: Callable[[str], None] = lambda text: None
-    ) -> None:
+    def __init__(self, where: str | Path, *, conduct: bool = False, tell: Callable[[str], None] = silent) -> None:
         self.url = _url(where)
         self._is_file = self.url.drivername.startswith("sqlite")
         hidden = without_secrets(self.url.render_as_string(hide_password=True))

@@ -49,7 +49,7 @@ def _bits(x: Tensor) -> Tensor:
 def test_nothing_saved_is_nothing(tmp_path: Path) -> None:
     assert checkpoint(tmp_path / "none").load(TENSORS) is None
     checkpoint(tmp_path).save({}, TENSORS)
-    checkpoint(tmp_path).remove()
+    checkpoint(tmp_path).path.unlink()
     assert checkpoint(tmp_path).load(TENSORS) is None
 
 

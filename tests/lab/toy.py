@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from catnat_lab import rates
 from catnat_lab.executors import begin, conduct, executor_of
-from catnat_lab.experiment import Done, Experiment, Job, Outcome, Place, missing
+from catnat_lab.experiment import Done, Experiment, Job, Outcome, Place
 from catnat_lab.studies import Study
 
 CELLS = ("one", "two")
@@ -38,13 +38,12 @@ class Toy(Experiment):
     def settings(self) -> dict[str, Any]:
         return {"rates": [0.01, 0.1, 1.0]}
 
-    def left(self, done: Done) -> Sequence[Job]:
+    def stages(self, done: Done) -> Iterator[list[Job]]:
         tried = [(cell, rate, seed) for cell in CELLS for rate in (0.01, 0.1, 1.0) for seed in rates.search_seeds(2)]
-        if search := missing(done, [Job(c, {"stage": "search", "rate": r, "seed": s}) for c, r, s in tried]):
-            return search
+        yield [Job(c, {"stage": "search", "rate": r, "seed": s}) for c, r, s in tried]
         best = {cell: rates.best_rate(done.finished(cell, stage="search")) for cell in CELLS}
         final = [(cell, seed) for cell in CELLS for seed in range(1, self.seeds + 1)]
-        return missing(done, [Job(c, {"stage": "final", "rate": best[c], "seed": s}) for c, s in final])
+        yield [Job(c, {"stage": "final", "rate": best[c], "seed": s}) for c, s in final]
 
     def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
         for job in jobs:

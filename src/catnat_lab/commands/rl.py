@@ -21,8 +21,6 @@ from catnat_lab.rl import report as rl_report
 from catnat_lab.rl import sweep as studied
 from catnat_lab.rl import train as training
 from catnat_lab.rl.settings import preset
-from catnat_lab.rl.sweep import curve_of
-from catnat_lab.rl.train import result_in
 from catnat_lab.rl.watch import play, write_gif
 
 PROVENANCE = "provenance.json"
@@ -84,8 +82,8 @@ def rl_watch(options: RlWatch) -> None:
 
 def report_run(folder: Path, output: Path) -> None:
     """What one run has come to so far: its score, its curve, and a page."""
-    settings, result = result_in(folder)
-    curve = curve_of(result)
+    settings, result = training.result_in(folder)
+    curve = studied.curve_of(result)
     run = Finished(-result.score, {"score": result.score}, {"curve": curve}, {"stage": "final", "seed": settings.seed})
     plan = {"games": [settings.game], "heads": [settings.head], "steps": result.steps, "trials": 0, "seeds": 1}
     known = noted_in(folder)

@@ -14,7 +14,7 @@ import torch
 from catnat_lab import experiment
 from catnat_lab.checkpoint import Checkpoint
 from catnat_lab.errors import check, check_distinct, check_least, pick
-from catnat_lab.experiment import Done, Finished, Job, Outcome, Place, TimeIsUp, missing
+from catnat_lab.experiment import Done, Finished, Job, Outcome, Place, TimeIsUp
 from catnat_lab.rl.settings import MinAtarSettings as Settings
 from catnat_lab.rl.sweep import GamesAndHeads
 from catnat_lab.stopping import noted_stops
@@ -71,17 +71,15 @@ class MinAtar(GamesAndHeads):
         """The plan, and whose games they are: no study mixes two."""
         return {**super().settings, "library": "gymnax"}
 
-    def left(self, done: Done) -> Sequence[Job]:
+    def stages(self, done: Done) -> Iterator[list[Job]]:
         """Game by game, so that a study that is stopped has whole ones: all rates, then all seeds at the best one.
 
         A single rate is not searched for.
         """
         for game in self.plan.games:
             names = [name for name, (played, _) in self.cells.items() if played == game]
-            rates = missing(done, [Job(name, {"stage": "rates"}) for name in names if len(self.plan.rates) > 1])
-            if jobs := rates or missing(done, [job for name in names for job in self._final(done, name)]):
-                return jobs
-        return ()
+            yield [Job(name, {"stage": "rates"}) for name in names if len(self.plan.rates) > 1]
+            yield [job for name in names for job in self._final(done, name)]
 
     def _final(self, done: Done, name: str) -> list[Job]:
         """At the only rate, or the best; at none where the search was given up or no rate led to a finished episode."""
@@ -155,7 +153,7 @@ class MinAtar(GamesAndHeads):
                 place.progress(doing, done * settings.batch, settings.updates * settings.batch)
                 if last:
                     raise TimeIsUp if late else KeyboardInterrupt
-        saved.remove()
+        saved.path.unlink(missing_ok=True)
         return scores
 
 

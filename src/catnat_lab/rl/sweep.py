@@ -13,7 +13,7 @@ from optuna.distributions import BaseDistribution, FloatDistribution, IntDistrib
 
 from catnat_lab import experiment, rates
 from catnat_lab.errors import check_distinct, check_least, pick
-from catnat_lab.experiment import Done, Experiment, Job, Outcome, Place, TimeIsUp, missing
+from catnat_lab.experiment import Done, Experiment, Job, Outcome, Place, TimeIsUp
 from catnat_lab.heads import parameterization_of, parts_of
 from catnat_lab.rl.games import check_game, make_games
 from catnat_lab.rl.settings import PAPER_STEPS, Settings, preset
@@ -79,21 +79,13 @@ class PolicySweep(GamesAndHeads):
     note: ClassVar[str] = NOTE
     growing: ClassVar[tuple[str, ...]] = ("games", "heads", "seeds")  # more trials of the search would choose others
 
-    def left(self, done: Done) -> Sequence[Job]:
+    def stages(self, done: Done) -> Iterator[list[Job]]:
         """The next trial of every cell's search; when all searches are done, the final seeds."""
-        return missing(done, self._search(done)) or missing(done, self._final(done))
-
-    def _search(self, done: Done) -> list[Job]:
-        fixed = {"stage": "tpe", "seed": rates.search_seeds(1)[0]}
-        jobs = []
-        for name in self.cells:
-            tried = done.finished(name, stage="tpe")
-            jobs += rates.proposed(name, SPACE, fixed, tried, min(1, self.plan.trials - len(tried)))
-        return jobs
-
-    def _final(self, done: Done) -> list[Job]:
-        seeds = range(1, self.plan.seeds + 1)
-        return [
+        fixed, seeds = {"stage": "tpe", "seed": rates.search_seeds(1)[0]}, range(1, self.plan.seeds + 1)
+        tried = {name: done.finished(name, stage="tpe") for name in self.cells}
+        searching = {name: trials for name, trials in tried.items() if len(trials) < self.plan.trials}
+        yield [rates.proposed(name, SPACE, fixed, trials) for name, trials in searching.items()]
+        yield [
             Job(name, {"stage": "final", "rank": rank, "seed": seed, **chosen})
             for name in self.cells
             for rank, chosen in enumerate(self._chosen(done, name))

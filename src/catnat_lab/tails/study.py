@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import torch
 
 from catnat_lab import rates
-from catnat_lab.experiment import Done, Experiment, Job, Outcome, Place, TimeIsUp, missing, settled
+from catnat_lab.experiment import Done, Experiment, Job, Outcome, Place, TimeIsUp, settled
 from catnat_lab.tails.tasks import Outline, Run, Task
 
 NOTE = "tails settings"
@@ -57,12 +57,11 @@ class Tails(Experiment):
     def grown(self, settings: dict[str, Any]) -> Self:
         return self
 
-    def left(self, done: Done) -> Sequence[Job]:
-        """Of the first task that is not done the search, and when that is done the final seeds."""
+    def stages(self, done: Done) -> Iterator[list[Job]]:
+        """Task by task the search, and when that is done the final seeds."""
         for task in self.plan:
-            if jobs := missing(done, search_jobs(task)) or missing(done, final_jobs(task, done)):
-                return jobs
-        return []
+            yield search_jobs(task)
+            yield final_jobs(task, done)
 
     def batches(self, jobs: Sequence[Job], size: int) -> list[list[Job]]:
         return super().batches(jobs, min(size, self._task(jobs[0]).at_once))

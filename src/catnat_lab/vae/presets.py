@@ -11,7 +11,11 @@ from catnat_lab.heads import PAPER_HEADS, parameterization_of
 from catnat_lab.vae.data import VARIANTS
 from catnat_lab.vae.train import Plan
 
-TABLES = ("adam", "sgd", "mlp")
+TABLES = {  # the network, the optimizer and the gradient's estimator
+    "adam": ("convolutional", "adam", "straight-through"),
+    "sgd": ("convolutional", "sgd", "straight-through"),
+    "mlp": ("dense", "adam", "score-function"),
+}
 PAPER_CELLS = ("10x8", "10x16", "10x32", "20x8", "20x16", "20x32", "30x8", "30x16", "30x32")
 
 
@@ -54,11 +58,7 @@ class Settings(experiment.Plan):
 
     def plan(self, cell: str, steps: int) -> Plan:
         variables, classes = sizes(cell)
-        network, optimizer, estimator = {
-            "adam": ("convolutional", "adam", "straight-through"),
-            "sgd": ("convolutional", "sgd", "straight-through"),
-            "mlp": ("dense", "adam", "score-function"),
-        }[self.table]
+        network, optimizer, estimator = TABLES[self.table]
         return Plan(network, variables, classes, optimizer, estimator, steps, self.batch, self.samples)
 
 

@@ -96,7 +96,7 @@ class Autoencoders(rates.RateSearch):
             if final and job.config["seed"] == 1:
                 self._keep(place.folder, job.cell, run, found)
             yield job, Outcome(found.value, found.metrics, found.record)
-        saved.remove()
+        saved.path.unlink(missing_ok=True)
 
     def _keep(self, folder: Path, name: str, run: Run, outcome: Trained) -> None:
         """The first final model of every cell, with some test images, for pictures and for use elsewhere."""

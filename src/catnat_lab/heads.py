@@ -7,7 +7,6 @@ that experiments start every parameterization from the same distribution.
 import json
 import math
 import re
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, wraps
@@ -48,7 +47,6 @@ class Head:
     """A way from scores [..., width] to K log-probabilities, and back: softmax, and what others do otherwise."""
 
     name: str
-    num_classes: int
     width: int
 
     def log_probs(self, scores: Tensor) -> Tensor:
@@ -128,16 +126,16 @@ DEFAULT = tail_head(catnat.Natural().tail)
 def head(name: str, num_classes: int) -> Head:
     pi = parameterization_of(name, num_classes)
     if pi is None:
-        return (_Sparsemax if name == "sparsemax" else Head)(name, num_classes, num_classes)
-    return _Catnat(name, num_classes, num_classes - 1, pi)
+        return (_Sparsemax if name == "sparsemax" else Head)(name, num_classes)
+    return _Catnat(name, num_classes - 1, pi)
 
 
 def by_head(names: Sequence[str], num_classes: int) -> list[tuple[slice, Head]]:
     """The heads of runs that are trained side by side, sorted by head, and the slice of them that each has."""
     if list(names) != sorted(names):
         raise ValueError("runs must be sorted by head")
-    ends = {name: (bisect_left(names, name), bisect_right(names, name)) for name in dict.fromkeys(names)}
-    return [(slice(*both), head(name, num_classes)) for name, both in ends.items()]
+    firsts = {name: names.index(name) for name in dict.fromkeys(names)}
+    return [(slice(i, i + names.count(name)), head(name, num_classes)) for name, i in firsts.items()]
 
 
 def sorted_by_head(train: Train) -> Train:

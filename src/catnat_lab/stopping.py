@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
 
 class Stop:
     asked = False
@@ -29,7 +27,7 @@ def noted_stops() -> Iterator[Stop]:
         stop.asked = True
         print("\nstopping after this update, with a checkpoint; once more stops at once", file=sys.stderr, flush=True)
 
-    before = {number: signal.signal(number, note) for number in SIGNALS}
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:

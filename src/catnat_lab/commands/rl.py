@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,12 @@ def rl(options: Rl) -> None:
     device, ends = device_of(options.device), end_of(options.minutes)
     folder = options.output or Path(f"runs/rl/{settings.game.replace('/', '-')}-{settings.head}-{settings.seed}")
     facts = provenance(command_line(), device) | {"settings": settings.as_dict()}
-    note = cache(lambda: note_run(folder, facts))  # once
+
+    @cache  # once
+    def note() -> None:
+        """Of a run that goes on, where it was begun and what is different now."""
+        write(folder / PROVENANCE, json.dumps(continued(noted_in(folder) or facts, facts), indent=2) + "\n")
+
     with bars() as step:
 
         def progress(what: str, done: int, total: int) -> None:
@@ -45,10 +49,9 @@ def rl(options: Rl) -> None:
     ended = f"score {result.score:.1f} (mean of the last 100)" if result.episodes else "none has ended"
     print(f"{len(result.episodes)} episodes, {ended}")
     if result.diverged:
-        note()
         say("it has diverged: its losses are no numbers any more; try a lower --rate")
     elif not result.finished:
-        print(f"stopped after {options.minutes:g} minutes; the same command goes on", file=sys.stderr)
+        say(f"stopped after {options.minutes:g} minutes; the same command goes on")
     print(f"curves: {folder}")
 
 
@@ -96,11 +99,6 @@ def report_run(folder: Path, output: Path) -> None:
     numbers = {"curves.csv": rl_report.curves_of(results)}
     show(lambda: write_pages(page, output, numbers), known, output)
     print(f"{words}\nOver training (steps): {points or 'no episode has ended'}")
-
-
-def note_run(folder: Path, facts: dict[str, Any]) -> None:
-    """Write where a run comes from; of one that goes on, where it was begun and what is different now."""
-    write(folder / PROVENANCE, json.dumps(continued(noted_in(folder) or facts, facts), indent=2) + "\n")
 
 
 def noted_in(folder: Path) -> dict[str, Any]:

@@ -35,18 +35,16 @@ class Atari:
         self.actions = len(known)
         self.fire = list(known).index(ale_py.Action.FIRE) if ale_py.Action.FIRE in known else None
         self.observation: tuple[int, ...] = tuple(self.env.single_observation_space.shape or ())
-        self.seeds, self.episodes, self.played = [0] * count, [1] * count, [list[int]() for _ in range(count)]
-        self.lives: Array = np.zeros(count, np.int32)
-        self.waiting: Array = np.zeros(count, bool)  # a life was lost, and the next one has not been begun
 
     def reset(self, seed: int) -> tuple[Array, None]:
         first = seed * SEEDS_APART % 2**30
         self.seeds, self.episodes = [first + i for i in range(self.count)], [1] * self.count
-        self.played = [[] for _ in range(self.count)]
+        self.played = [list[int]() for _ in range(self.count)]
         observation, about = self.env.reset(seed=first)
         if self.screen is not None:
             self.shown, _ = self.screen.reset(seed=first)
-        self.lives, self.waiting = about["lives"].copy(), np.zeros(self.count, bool)
+        self.lives = about["lives"].copy()
+        self.waiting: Array = np.zeros(self.count, bool)  # a life was lost, and the next one has not been begun
         return observation, None
 
     def step(self, actions: Array) -> Step:

@@ -3,15 +3,14 @@
 import csv
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import torch
 from filelock import FileLock, Timeout
 
-from catnat_lab.checkpoint import Checkpoint, read
+from catnat_lab.checkpoint import Checkpoint, Saved, read
 from catnat_lab.devices import on_device, one_thread, tensor_cores
 from catnat_lab.errors import UserError
 from catnat_lab.experiment import Place
@@ -45,7 +44,7 @@ def train(settings: Settings, place: Place, threads: int = 0, what: str | None =
 
     Ctrl-C ends it after the present update, with a checkpoint.
     """
-    folder, device = place.folder, torch.device(place.device)
+    folder, device, what = place.folder, torch.device(place.device), what or settings.game
     games = make_games(settings.game, settings.envs, threads)
     kept = Checkpoint(folder / CHECKPOINT, {**settings.as_dict(), "device": device.type})
     with only_one(folder), noted_stops() as stop, on_device(device), tensor_cores(), one_thread(device):
@@ -55,7 +54,8 @@ def train(settings: Settings, place: Place, threads: int = 0, what: str | None =
             learner.resume(saved.tensors, saved.progress)
             place.tell(f"going on from step {learner.steps:,}")
         curves = Curves(folder, learner.steps)
-        last, asked, diverged, stops = time.monotonic(), False, False, learner.updates == settings.updates
+        result = Result(curves.episodes, learner.steps, learner.updates == settings.updates)
+        last, asked, stops = time.monotonic(), False, result.finished
         while not stops:
             begun = time.monotonic()
             finished, measured = learner.update()
@@ -63,27 +63,26 @@ def train(settings: Settings, place: Place, threads: int = 0, what: str | None =
             curves.add(learner.steps, finished, {**measured, "steps a second": settings.batch / (now - begun)})
             diverged = not math.isfinite(measured["value loss"] + measured["gradient norm"])
             asked = stop.asked  # as it is now: what is asked for later finds its checkpoint after the next update
-            stops = asked or diverged or place.is_late or learner.updates == settings.updates
+            ended = diverged or learner.updates == settings.updates
+            result = Result(curves.episodes, learner.steps, ended, diverged)
+            stops = asked or ended or place.is_late
             if stops or now - last > SAVED_EVERY:
                 curves.save()  # first: what the checkpoint counts as done must stand there
                 if not diverged:
                     kept.save(learner.progress(), learner.tensors())
                 last = now
-            told = f"{what or settings.game}, score {curves.result(learner).score:.1f}"
-            place.progress(told, learner.steps, settings.updates * settings.batch)
+            place.progress(f"{what}, score {result.score:.1f}", learner.steps, settings.updates * settings.batch)
         curves.board.close()
         if asked:
             raise KeyboardInterrupt
-        return curves.result(learner, diverged=diverged)
+        return result
 
 
-@contextmanager
-def only_one(folder: Path) -> Iterator[None]:
+def only_one(folder: Path) -> AbstractContextManager[object]:
     """Two processes would write one run's files."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with FileLock(folder / ".lock", timeout=0):
-            yield
+        return FileLock(folder / ".lock", timeout=0).acquire()
     except Timeout:
         raise UserError(f"another process trains the run in {folder}; give another --output") from None
 
@@ -113,22 +112,18 @@ class Curves:
             rows.writerow(("step", "score", "length"))
             rows.writerows(map(astuple, self.episodes))
 
-    def result(self, learner: Learner, *, diverged: bool = False) -> Result:
-        finished = diverged or learner.updates == learner.settings.updates
-        return Result(self.episodes, learner.steps, finished, diverged)
-
 
 def result_in(folder: Path) -> tuple[Settings, Result]:
-    saved = read(checkpoint_in(folder))
+    saved = saved_in(folder)
     settings = Settings(**{name: value for name, value in saved.run.items() if name != "device"})
     steps = saved.progress["updates"] * settings.batch
     return settings, Result(read_episodes(folder / EPISODES, steps), steps, steps >= settings.steps)
 
 
-def checkpoint_in(folder: Path) -> Path:
+def saved_in(folder: Path) -> Saved:
     if not (folder / CHECKPOINT).exists():
         raise UserError(f"there is no checkpoint in {folder}; `catnat rl` makes one")
-    return folder / CHECKPOINT
+    return read(folder / CHECKPOINT)
 
 
 def read_episodes(path: Path, steps: int) -> list[Episode]:

@@ -4,13 +4,12 @@ from pathlib import Path
 
 import torch
 
-from catnat_lab import checkpoint
 from catnat_lab.errors import UserError
 from catnat_lab.files import whole_file
 from catnat_lab.heads import head
 from catnat_lab.rl.games import Array, make_games
 from catnat_lab.rl.ppo import ActorCritic
-from catnat_lab.rl.train import checkpoint_in
+from catnat_lab.rl.train import saved_in
 
 PACE = 70  # milliseconds a picture: 4 frames of 60 a second are 67, and GIFs know hundredths of a second
 MOST_PICTURES = 1500
@@ -24,7 +23,7 @@ def play(folder: Path, *, seed: int, greedy: bool, steps: int) -> tuple[float, i
     """
     if steps < 1:
         raise UserError(f"steps must be at least 1; got {steps}")
-    saved = checkpoint.read(checkpoint_in(folder))
+    saved = saved_in(folder)
     torch.manual_seed(seed)
     games = make_games(saved.run["game"], 1, pictures=True)
     one = head(saved.run["head"], games.actions)

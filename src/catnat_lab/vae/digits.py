@@ -27,7 +27,6 @@ MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.go
 MIRROR_SECONDS = 5  # without a network nobody should have to wait long
 SIDE = 28
 PIXELS = SIDE * SIDE
-MAGIC = {1: 0x801, 3: 0x803}  # of an IDX file of bytes, by its dimensions
 
 
 @dataclass(frozen=True)
@@ -87,12 +86,12 @@ def _read(path: Path) -> bytes:
 
 def _idx(content: bytes, where: Path, dimensions: int) -> Tensor:
     """The bytes of an IDX file: images [n, 28, 28] or labels [n]."""
-    header = struct.Struct(f">{1 + dimensions}I")
+    header, known = struct.Struct(f">{1 + dimensions}I"), 0x800 + dimensions  # 8: of bytes
     if len(content) < header.size:
         raise UserError(f"{where}: expected an IDX file; it ends inside the header")
     magic, *shape = header.unpack_from(content)
-    if magic != MAGIC[dimensions]:
-        raise UserError(f"{where}: expected IDX, magic number {MAGIC[dimensions]:#010x}; it begins with {magic:#010x}")
+    if magic != known:
+        raise UserError(f"{where}: expected IDX, magic number {known:#010x}; it begins with {magic:#010x}")
     if dimensions == 3 and shape[1:] != [SIDE, SIDE]:
         raise UserError(f"{where}: expected images of {SIDE}x{SIDE} pixels; these are {shape[1]}x{shape[2]}")
     expected, found = int(np.prod(shape)), len(content) - header.size

@@ -67,10 +67,9 @@ class Autoencoders(rates.RateSearch):
 
     def nearest(self, cell: str) -> str:
         """The searched cell whose rates a cell takes."""
-        n, k = sizes(cell)
 
         def far(other: str) -> float:
-            return abs(math.log(sizes(other)[0] / n)) + abs(math.log(sizes(other)[1] / k))
+            return sum(abs(math.log(its / ours)) for its, ours in zip(sizes(other), sizes(cell), strict=True))
 
         return min(self.plan.searched, key=far)
 
@@ -89,8 +88,7 @@ class Autoencoders(rates.RateSearch):
             _, _, data, _, head = job.cell.split(" ")
             runs.append(Run(data, head, job.config["rate"], job.config["seed"]))
         saved = checkpoint_of(place.folder / CHECKPOINTS, runs, plan, place.device)
-        what = f"{cell} {'final seeds' if final else 'rates'} ({len(runs)} side by side)"
-        told = partial(place.progress, what)
+        told = partial(place.progress, f"{cell} {'final seeds' if final else 'rates'} ({len(runs)} side by side)")
         outcomes = train(runs, plan, self.images, self.plan.data, place.device, saved=saved, on_step=told)
         for job, run, found in zip(jobs, runs, outcomes, strict=True):
             if final and job.config["seed"] == 1:

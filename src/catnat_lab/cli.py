@@ -14,7 +14,6 @@ from catnat_lab.commands.options import COMMANDS
 from catnat_lab.errors import UserError, plain
 
 ABOUT = "The paper's experiments on catnat: run them, stop and go on, and see them beside the paper's numbers."
-Command: Any = reduce(or_, COMMANDS)  # a union of them all
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[:1] == ["rl"] and given[1:2] and given[1] in ("sweep", "minatar", "watch"):
         print(f"error: the command is catnat rl-{given[1]}", file=sys.stderr)
         return 2
-    command = tyro.cli(Command, prog="catnat", description=ABOUT, args=given)
+    command: Any = tyro.cli(reduce(or_, COMMANDS), prog="catnat", description=ABOUT, args=given)  # a union of them all
     try:
         module = importlib.import_module(f"catnat_lab.commands.{COMMANDS[type(command)]}")
         getattr(module, given[0].replace("-", "_"))(command)

@@ -75,11 +75,10 @@ class Finished(Outcome):
 
 
 class Done(Protocol):
+    given_up: set[Job]  # they have failed so often that this run does without them
+
     def finished(self, cell: str, **match: Any) -> list[Finished]:
         """The jobs of a cell whose configurations have these entries."""
-
-    def is_given_up(self, job: Job) -> bool:
-        """Whether it has failed so often that this run does without it."""
 
 
 def silent(*_: object) -> None: ...
@@ -172,7 +171,7 @@ def missing(done: Done, jobs: Iterable[Job]) -> list[Job]:
     """Those that are neither finished nor given up, each once."""
     wanted = dict.fromkeys(jobs)
     finished = {Job(cell, trial.config) for cell in {job.cell for job in wanted} for trial in done.finished(cell)}
-    return [job for job in wanted if job not in finished and not done.is_given_up(job)]
+    return [job for job in wanted if job not in finished and job not in done.given_up]
 
 
 def settled(

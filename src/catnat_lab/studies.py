@@ -76,7 +76,7 @@ class Study(AbstractContextManager["Study"]):
             self._storage = self._opened()
             self._known: dict[str, optuna.Study] = {}  # by name: to look one up anew costs as much as to write
             self._cells: dict[str, dict[str, Finished]] = {}
-            self._given_up: set[Job] = set()
+            self.given_up: set[Job] = set()
             if conduct:
                 now = datetime.now(UTC).isoformat(timespec="seconds")
                 self.set_note(CONDUCTOR, {"host": socket.gethostname(), "process": os.getpid(), "since": now})
@@ -129,13 +129,10 @@ class Study(AbstractContextManager["Study"]):
 
     def fail(self, job: Job, reason: str) -> None:
         """Keep why a job could not be finished. This run gives it up, a later one tries it again."""
-        self._given_up.add(job)
+        self.given_up.add(job)
         self._hold_on()
         trial = create_trial(state=TrialState.FAIL, user_attrs={"config": job.config, "reason": reason})
         self._ask(lambda: self._cell(job.cell).add_trial(trial))
-
-    def is_given_up(self, job: Job) -> bool:
-        return job in self._given_up
 
     def failed(self, cell: str) -> dict[str, str]:
         """By their keys, the last reasons of jobs of this cell that failed and were not finished since."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -140,11 +141,10 @@ def test_who_conducts_takes_no_worker_with_it(path: Path) -> None:
 
 
 class _Nothing:
+    given_up: ClassVar[set[Job]] = set()
+
     def finished(self, cell: str, **match: object) -> list[object]:
         return []
-
-    def is_given_up(self, job: object) -> bool:
-        return False
 
 
 def test_where_is_checked(tmp_path: Path) -> None:

@@ -20,8 +20,6 @@ class Atari:
     Where each copy is follows from its seed, the episodes begun since that was set, and the present one's actions.
     """
 
-    pixels = True
-
     def __init__(self, rom: str, count: int, threads: int = 0, pictures: bool = False) -> None:
         import ale_py
 

@@ -32,10 +32,8 @@ class Step:
 
 
 class Games(Protocol):
-    count: int
     actions: int
-    observation: tuple[int, ...]  # the shape of one
-    pixels: bool  # uint8 images, else float32 vectors
+    observation: tuple[int, ...]  # the shape of one; three sizes are a uint8 image's, one is a float32 vector's
 
     def reset(self, seed: int) -> tuple[Array, Array | None]:
         """Begin anew: the first observations, and the actions that are allowed."""
@@ -83,8 +81,6 @@ class Classic:
 
     Environments that put an ``action_mask`` into their info, as Taxi-v4 does, have it as the allowed actions.
     """
-
-    pixels = False
 
     def __init__(self, name: str, count: int, pictures: bool = False) -> None:
         drawn: dict[str, Any] = {"render_mode": "rgb_array"} if pictures else {}  # not every game knows of pictures

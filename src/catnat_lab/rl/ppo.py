@@ -48,7 +48,7 @@ class Learner:
 
         steps, copies = settings.rollout, settings.envs
         seen, allowed = games.reset(settings.seed)
-        dtype = torch.uint8 if games.pixels else torch.float32
+        dtype = torch.uint8 if seen.dtype == np.uint8 else torch.float32
         # the rollout, [T, N, ...]
         self.observations = torch.zeros((steps, *seen.shape), dtype=dtype, device=device)
         self.actions = torch.zeros((steps, copies), dtype=torch.int64, device=device)

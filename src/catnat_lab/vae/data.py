@@ -21,9 +21,6 @@ class Images(NamedTuple):
     test: Tensor
     drawn: Tensor
 
-    def to(self, device: torch.device) -> "Images":
-        return Images(*(tensor.to(device) for tensor in self))
-
 
 def images_of(digits: Digits, variants: Sequence[str], split_test: bool) -> Images:
     """The variants' images. The last part of the training images is for validation, or half the test images."""

@@ -19,12 +19,11 @@ from safetensors.torch import save_file
 from catnat_lab import rates
 from catnat_lab.experiment import Done, Job, Outcome, Place
 from catnat_lab.files import whole_file
+from catnat_lab.vae import train as training
 from catnat_lab.vae.data import Images, images_of
 from catnat_lab.vae.digits import Digits
 from catnat_lab.vae.presets import Settings, sizes
 from catnat_lab.vae.stack import Run
-from catnat_lab.vae.train import Outcome as Trained
-from catnat_lab.vae.train import checkpoint_of, train
 
 NOTE = "vae settings"
 SOURCE = "vae digits"
@@ -87,16 +86,16 @@ class Autoencoders(rates.RateSearch):
         for job in jobs:
             _, _, data, _, head = job.cell.split(" ")
             runs.append(Run(data, head, job.config["rate"], job.config["seed"]))
-        saved = checkpoint_of(place.folder / CHECKPOINTS, runs, plan, place.device)
+        saved = training.checkpoint_of(place.folder / CHECKPOINTS, runs, plan, place.device)
         told = partial(place.progress, f"{cell} {'final seeds' if final else 'rates'} ({len(runs)} side by side)")
-        outcomes = train(runs, plan, self.images, self.plan.data, place.device, saved=saved, on_step=told)
+        outcomes = training.train(runs, plan, self.images, self.plan.data, place.device, saved=saved, on_step=told)
         for job, run, found in zip(jobs, runs, outcomes, strict=True):
             if final and job.config["seed"] == 1:
                 self._keep(place.folder, job.cell, run, found)
             yield job, Outcome(found.value, found.metrics, found.record)
         saved.path.unlink(missing_ok=True)
 
-    def _keep(self, folder: Path, name: str, run: Run, outcome: Trained) -> None:
+    def _keep(self, folder: Path, name: str, run: Run, outcome: training.Outcome) -> None:
         """The first final model of every cell, with some test images, for pictures and for use elsewhere."""
         place = self.plan.data.index(run.data)
         test = self.images.test[place]

@@ -6,12 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from catnat_lab.errors import check_known
 from catnat_lab.heads import by_head, natural_reach
 from catnat_lab.vae.kernels import adam_step
 from catnat_lab.vae.networks import Autoencoder
-
-OPTIMIZERS = ("adam", "sgd")
 
 
 @dataclass(frozen=True)
@@ -28,7 +25,6 @@ class Stack:
     """The runs' parameters, buffers and moments. Runs are sorted by head, so that each head sees a slice."""
 
     def __init__(self, runs: Sequence[Run], model: Autoencoder, optimizer: str, device: torch.device) -> None:
-        check_known("optimizer", [optimizer], OPTIMIZERS)
         self.runs, self.model, self.optimizer = list(runs), model, optimizer
         self.heads = by_head([run.head for run in runs], model.classes)
         self.parted = len(model.encoder.parameters), len(model.encoder.buffers)  # where the decoder's begin

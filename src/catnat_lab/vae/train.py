@@ -58,7 +58,7 @@ class Trainer:
         self, runs: Sequence[Run], plan: Plan, images: Images, variants: Sequence[str], device: torch.device
     ) -> None:
         self.plan, self.device = plan, device
-        self.images = images.to(device)
+        self.images = Images(*(tensor.to(device) for tensor in images))
         self.which = torch.tensor([list(variants).index(run.data) for run in runs], device=device)
         self.drawn = self.images.drawn[self.which]
         self.any_drawn = bool(self.drawn.any())
@@ -155,9 +155,8 @@ def _add_point(curve: Curve, trainer: Trainer, step: int) -> None:
     outside = trainer.outside()
     curve["step"].append([float(step)] * runs)
     curve["train"].append([round(value, 4) for value in (trainer.loss / since).tolist()])
-    curve["validation"].append(
-        [round(-value, 4) for value in trainer.judged(trainer.images.validation)["elbo"].tolist()]
-    )
+    bounds = trainer.judged(trainer.images.validation)["elbo"]
+    curve["validation"].append([round(-value, 4) for value in bounds.tolist()])
     # stored as "dead" since all that is outside was; heads without a range have none
     curve["dead"].append([round(outside.get(row, 0.0), 5) for row in range(runs)])
     trainer.loss.zero_()

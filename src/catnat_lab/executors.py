@@ -159,7 +159,7 @@ class Processes:
                     free = [pipe for pipe in started if pipe not in busy]
                     idle = free[0] if free else self._start(experiment, started)
                     busy[idle] = queue.popleft()
-                    with suppress(OSError):  # where it died while it waited, there is nothing to hear of it below
+                    with suppress(OSError):  # it died while it waited: that is heard below
                         idle.send(list(busy[idle].left))
                 ready = cast(list[Connection], wait(list(busy), GRACE if late else None))
                 if not ready:

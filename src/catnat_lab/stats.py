@@ -5,7 +5,7 @@ averaged: count such runs and leave them out before, or rank the method as faile
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, stdev
 from typing import Any, TypeVar
@@ -16,11 +16,9 @@ from scipy import stats
 
 from catnat_lab.errors import UserError
 
+ALPHA = 0.05  # the level of all tests
+ENDS = (0.025, 0.975)  # the quantiles of all intervals
 Name = TypeVar("Name")
-
-
-class StatsError(UserError):
-    """The values cannot be summarized or compared."""
 
 
 @dataclass(frozen=True)
@@ -62,24 +60,13 @@ def welch_from_summaries(a: Summary, b: Summary) -> float:
     """The same test from means, deviations and counts, which are all that a paper prints."""
     for summary in (a, b):
         if summary.count < 2:
-            raise StatsError(f"Welch's test needs at least 2 values a side; got {summary}")
+            raise UserError(f"Welch's test needs at least 2 values a side; got {summary}")
         if not (math.isfinite(summary.mean) and math.isfinite(summary.std) and summary.std >= 0):
-            raise StatsError(f"Welch's test needs a finite mean and a finite deviation of at least 0; got {summary}")
+            raise UserError(f"Welch's test needs a finite mean and a finite deviation of at least 0; got {summary}")
     if a.std == b.std == 0:
         return 1.0 if a.mean == b.mean else 0.0
     test = stats.ttest_ind_from_stats(a.mean, a.std, a.count, b.mean, b.std, b.count, equal_var=False)
     return float(test.pvalue)
-
-
-def welch_interval(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> tuple[float, float]:
-    """The interval of Welch's test for the mean of ``a`` less that of ``b``; one point without any spread."""
-    first, second = summarize(a, least=2), summarize(b, least=2)
-    difference, parts = first.mean - second.mean, [x.std**2 / x.count for x in (first, second)]
-    if not sum(parts):
-        return difference, difference
-    freedom = sum(parts) ** 2 / (parts[0] ** 2 / (first.count - 1) + parts[1] ** 2 / (second.count - 1))
-    reach = float(stats.t.ppf((1 + level) / 2, freedom)) * math.sqrt(sum(parts))
-    return difference - reach, difference + reach
 
 
 def by_ranks(a: Sequence[float], b: Sequence[float]) -> float:
@@ -91,42 +78,47 @@ def paired(a: Sequence[float], b: Sequence[float]) -> float:
     """The two-sided p-value of a paired t-test: for runs that share all but what is compared, seed by seed."""
     first, second = _finite(a, 2), _finite(b, 2)
     if len(first) != len(second):
-        raise StatsError(f"a paired test needs as many values on both sides; got {len(first)} and {len(second)}")
+        raise UserError(f"a paired test needs as many values on both sides; got {len(first)} and {len(second)}")
     if not np.ptp(first - second):
         return 1.0 if first[0] == second[0] else 0.0
     return float(stats.ttest_rel(first, second).pvalue)
 
 
-def bold(groups: Mapping[str, Sequence[float]], lower_is_better: bool = True, alpha: float = 0.05) -> set[str]:
-    """The best-performing groups: the best mean, and all that Welch's test at ``alpha`` cannot tell from it."""
-    best = _best(groups, lower_is_better, alpha)
-    return {name for name in groups if name == best or welch(groups[name], groups[best]) >= alpha}
+def bold(groups: Mapping[str, Sequence[float]], lower_is_better: bool = True) -> set[str]:
+    """The best-performing groups: the best mean, and all that Welch's test cannot tell from it."""
+    best = _best(groups, lower_is_better)
+    return {name for name in groups if name == best or welch(groups[name], groups[best]) >= ALPHA}
 
 
-def best_in_pairs(
-    groups: Mapping[str, Sequence[float]], lower_is_better: bool = True, alpha: float = 0.05
-) -> str | None:
+def best_in_pairs(groups: Mapping[str, Sequence[float]], lower_is_better: bool = True) -> str | None:
     """The group with the best mean if paired tests tell every other from it, corrected by Holm; else None."""
-    best = _best(groups, lower_is_better, alpha)
+    best = _best(groups, lower_is_better)
     pvalues = holm([paired(values, groups[best]) for name, values in groups.items() if name != best])
-    return best if all(p < alpha for p in pvalues) else None
+    return best if all(p < ALPHA for p in pvalues) else None
 
 
-def _best(groups: Mapping[str, Sequence[float]], lower_is_better: bool, alpha: float) -> str:
+def _best(groups: Mapping[str, Sequence[float]], lower_is_better: bool) -> str:
     if not groups:
-        raise StatsError("there is no group to choose the best from")
-    if not 0 < alpha < 1:
-        raise StatsError(f"alpha must lie between 0 and 1; got {alpha}")
+        raise UserError("there is no group to choose the best from")
     means = {name: summarize(values, least=2, name=name).mean for name, values in groups.items()}
     return (min if lower_is_better else max)(means, key=means.__getitem__)
 
 
 def compare(a: Sequence[float], b: Sequence[float]) -> Comparison:
-    """The mean of ``a`` less that of ``b``, at least two values each. The effect is infinite without any spread."""
+    """The mean of ``a`` less that of ``b``, at least two values each.
+
+    Without any spread the interval is one point and the effect infinite.
+    """
     first, second = summarize(a, least=2), summarize(b, least=2)
-    difference, spread = first.mean - second.mean, math.sqrt((first.std**2 + second.std**2) / 2)
-    effect = difference / spread if spread else math.copysign(math.inf, difference) if difference else 0.0
-    return Comparison(difference, *welch_interval(a, b), effect, welch_from_summaries(first, second))
+    difference, p = first.mean - second.mean, welch_from_summaries(first, second)
+    parts = [x.std**2 / x.count for x in (first, second)]
+    if not sum(parts):
+        effect = math.copysign(math.inf, difference) if difference else 0.0
+        return Comparison(difference, difference, difference, effect, p)
+    freedom = sum(parts) ** 2 / (parts[0] ** 2 / (first.count - 1) + parts[1] ** 2 / (second.count - 1))
+    reach = float(stats.t.ppf(ENDS[1], freedom)) * math.sqrt(sum(parts))
+    effect = difference / math.sqrt((first.std**2 + second.std**2) / 2)
+    return Comparison(difference, difference - reach, difference + reach, effect, p)
 
 
 def compare_all(pairs: Mapping[Name, tuple[Sequence[float], Sequence[float]]]) -> dict[Name, Comparison]:
@@ -140,7 +132,7 @@ def holm(pvalues: Sequence[float]) -> list[float]:
     """P-values adjusted by Holm's method, in the order given: compare each with alpha as it is."""
     numbers = _finite(pvalues, 0)
     if not ((numbers >= 0) & (numbers <= 1)).all():
-        raise StatsError(f"p-values must lie in [0, 1]; got {numbers.tolist()}")
+        raise UserError(f"p-values must lie in [0, 1]; got {numbers.tolist()}")
     order, adjusted = numbers.argsort(), np.zeros_like(numbers)
     scaled = np.minimum(1.0, np.arange(len(numbers), 0, -1) * numbers[order])
     adjusted[order] = np.maximum.accumulate(scaled)  # a larger p-value never comes to less than a smaller one
@@ -152,35 +144,26 @@ def interquartile_mean(values: ArrayLike) -> Any:
     return stats.trim_mean(_finite(values, 1), 0.25, axis=-1)
 
 
-def bootstrap(
-    values: ArrayLike,
-    measure: Callable[[NDArray[Any]], Any] = interquartile_mean,
-    *,
-    less: ArrayLike | None = None,
-    level: float = 0.95,
-    draws: int = 2000,
-) -> tuple[Any, Any]:
-    """The percentile interval of a measure, over the last axis, of samples drawn again, always the same ones.
+def bootstrap(values: ArrayLike, *, less: ArrayLike | None = None, draws: int = 2000) -> tuple[Any, Any]:
+    """The percentile interval of the interquartile mean of samples that are drawn again, always the same ones.
 
-    With ``less``, of the measure of ``values`` less that of these, each drawn again by itself.
+    With ``less``, of that of ``values`` less that of these, each drawn again by itself.
     """
     random = np.random.default_rng(0)
     samples = [_finite(sample, 2) for sample in (values, less) if sample is not None]
-    found = [measure(random.choice(sample, (draws, sample.shape[-1]), axis=-1)) for sample in samples]
-    low, high = np.quantile(found[0] - sum(found[1:]), [(1 - level) / 2, (1 + level) / 2], axis=-1)
+    found = [interquartile_mean(random.choice(sample, (draws, sample.shape[-1]), axis=-1)) for sample in samples]
+    low, high = np.quantile(found[0] - sum(found[1:]), ENDS, axis=-1)
     return low, high
 
 
-def improvement(
-    pairs: Sequence[tuple[ArrayLike, ArrayLike]], *, level: float = 0.95, draws: int = 2000
-) -> tuple[float, float, float]:
+def improvement(pairs: Sequence[tuple[ArrayLike, ArrayLike]], *, draws: int = 2000) -> tuple[float, float, float]:
     """How probably a run of the first scores higher than one of the second, the mean over pairs; and its interval.
 
     A tie counts half. The interval is the percentiles of a stratified bootstrap: every sample is drawn again by itself.
     Below about ten runs it is too narrow, and it has no width where all runs of one beat all of the other.
     """
     if not pairs:
-        raise StatsError("there is no pair to compare")
+        raise UserError("there is no pair to compare")
     random, point, drawn = np.random.default_rng(0), 0.0, np.zeros(draws)
     for a, b in pairs:
         first, second = _finite(a, 2, "first"), _finite(b, 2, "second")
@@ -189,7 +172,7 @@ def improvement(
         # how often each run is drawn
         times = [random.multinomial(n, np.full(n, 1 / n), draws) / n for n in wins.shape]
         drawn += ((times[0] @ wins) * times[1]).sum(-1) / len(pairs)
-    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(drawn, ENDS)
     return float(point), float(low), float(high)
 
 
@@ -197,7 +180,7 @@ def _finite(values: ArrayLike, least: int, name: str = "values") -> NDArray[np.f
     numbers = np.asarray(values, np.float64)
     for place in np.argwhere(~np.isfinite(numbers)):
         told = f"{name}[{', '.join(map(str, place))}] is {numbers[tuple(place)]} (a run that diverged?)"
-        raise StatsError(f"{name} must be finite; {told}")
+        raise UserError(f"{name} must be finite; {told}")
     if numbers.shape[-1] < least:
-        raise StatsError(f"{name} must hold at least {least} numbers; got {numbers.shape[-1]}")
+        raise UserError(f"{name} must hold at least {least} numbers; got {numbers.shape[-1]}")
     return numbers

@@ -34,11 +34,10 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from catnat_lab.stats import Comparison, Summary, bold, compare_all, summarize, welch_from_summaries
+from catnat_lab.stats import ALPHA, Comparison, Summary, bold, compare_all, summarize, welch_from_summaries
 
 BASELINE = "softmax"
 LINE = "parameterization"  # what the lines of every table are
-ALPHA = 0.05
 TOLERANCE = 0.02  # of the paper's mean: a smaller offset is a matter of data and hardware, not of the claim
 DASH = "–"
 RULE = (
@@ -258,7 +257,7 @@ def _contest(table: Table, group: str, column: Column) -> Contest:
 
 def _bold(cells: dict[str, Cell], column: Column) -> frozenset[str]:
     values = {line: cell.values for line, cell in cells.items() if cell.summary is not None}
-    return frozenset(bold(values, lower_is_better=column.lower_is_better, alpha=ALPHA)) if values else frozenset()
+    return frozenset(bold(values, column.lower_is_better)) if values else frozenset()
 
 
 def _place(table: Table, group: str, column: Column) -> str:

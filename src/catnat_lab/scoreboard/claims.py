@@ -12,9 +12,8 @@ from torch import Tensor
 import catnat
 import catnat.torch as ct
 from catnat_lab import figure
-from catnat_lab.report.table import ALPHA
 from catnat_lab.scoreboard.boards import Board
-from catnat_lab.stats import compare_all, paired
+from catnat_lab.stats import ALPHA, compare_all, paired
 
 CONFIRMED, OPEN, CONTRADICTED, UNTESTED = "confirmed", "not confirmed", "contradicted", "not tested yet"
 RULE = (

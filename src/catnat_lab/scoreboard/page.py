@@ -7,9 +7,10 @@ from pathlib import Path
 
 from catnat_lab.files import write
 from catnat_lab.report.page import as_csv
-from catnat_lab.report.table import ALPHA, BASELINE, Key, escaped, grid
+from catnat_lab.report.table import BASELINE, Key, escaped, grid
 from catnat_lab.scoreboard.boards import Board, read
 from catnat_lab.scoreboard.claims import CLAIMS, RULE
+from catnat_lab.stats import ALPHA
 
 # A mark's sign and colour: tints of Okabe and Ito's palette, and a sign for those who do not see them.
 MARKS = {

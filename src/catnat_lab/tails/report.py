@@ -11,8 +11,8 @@ from catnat_lab.files import write
 from catnat_lab.heads import DEFAULT
 from catnat_lab.report.figures import Strip, draw_differences
 from catnat_lab.report.page import as_csv
-from catnat_lab.report.table import ALPHA, Table, grid
-from catnat_lab.stats import Comparison, compare_all, summarize
+from catnat_lab.report.table import Table, grid
+from catnat_lab.stats import ALPHA, Comparison, compare_all, summarize
 from catnat_lab.studies import Study
 from catnat_lab.tails.study import NOTE, study_name
 from catnat_lab.tails.tasks import PAPER, SIGMOID, SOFTMAX, Outline, outline_of

@@ -15,8 +15,8 @@ from catnat_lab.experiment import Finished, Results
 from catnat_lab.files import write
 from catnat_lab.report.figures import LOOK, Curve, curve_of, in_panels, label_left
 from catnat_lab.report.page import as_csv
-from catnat_lab.report.table import ALPHA, DASH, Table, grid
-from catnat_lab.stats import Comparison, compare_all, summarize, welch_interval
+from catnat_lab.report.table import DASH, Table, grid
+from catnat_lab.stats import ALPHA, Comparison, compare, compare_all, summarize
 from catnat_lab.studies import Study
 from catnat_lab.words.heads import RIVALS, SOFTMAX
 from catnat_lab.words.study import CLOCK, NOTE, study_name
@@ -110,11 +110,11 @@ def markdown(lines: list[Line], results: Results) -> Iterator[str]:
     columns = ["head", f"{MEASURE}, test [95%]", "minus softmax [95%]", "p (Welch, Holm)", "best rate", "ms per step"]
     rows = [[*columns, f"seconds to {level:.2f} in validation", "peak MiB"]]
     for line in lines:
-        low, high = welch_interval(line.values, (0.0, 0.0))  # beside a constant it is Student's
+        own = compare(line.values, (0.0, 0.0))  # beside a constant its interval is Student's
         gap = line.against
         against = [f"{gap.difference:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]", f"{gap.p:.2g}"] if gap else ["", ""]
         costs = [_number(line.ms, 1), _number(line.seconds_to(level), 1), _number(line.peak, 0)]
-        rows.append([line.head, f"{line.mean:.3f} [{low:.3f}, {high:.3f}]", *against, line.rate, *costs])
+        rows.append([line.head, f"{line.mean:.3f} [{own.low:.3f}, {own.high:.3f}]", *against, line.rate, *costs])
     if lines:
         yield grid(rows, names=1)
     if absent:

@@ -17,7 +17,8 @@ from pathlib import Path
 import torch
 
 from catnat_lab.gsl.data import make_dataset
-from catnat_lab.gsl.train import Budget, Run, train
+from catnat_lab.gsl.presets import Settings
+from catnat_lab.gsl.train import Run, train
 from catnat_lab.heads import PAPER_HEADS
 from catnat_lab.provenance import provenance
 
@@ -33,12 +34,12 @@ def main() -> None:
     dataset = make_dataset(0.5, communities=4, pairs=80 * arguments.steps)  # one epoch of that many batches of 64
     runs = [Run(dataset, head, rate, 0) for head in PAPER_HEADS for rate in (0.005, 0.01, 0.02, 0.05, 0.1)]
     _check(runs, device)
-    budget = Budget(epochs=1, batch=64, graphs=32, choice_graphs=32)
+    plan = Settings(epochs=1, choice_graphs=32)
     times: dict[str, list[float]] = {"stacked": [], "one by one": []}
-    train(runs[:1], budget, device)  # warm-up
+    train(runs[:1], plan, device)  # warm-up
     for _ in range(arguments.rounds):
-        times["stacked"].append(_seconds(lambda: train(runs, budget, device), device))
-        times["one by one"].append(_seconds(lambda: [train([run], budget, device) for run in runs], device))
+        times["stacked"].append(_seconds(lambda: train(runs, plan, device), device))
+        times["one by one"].append(_seconds(lambda: [train([run], plan, device) for run in runs], device))
     ratios = [slow / fast for fast, slow in zip(times["stacked"], times["one by one"], strict=True)]
     found = {
         "runs": len(runs),
@@ -57,9 +58,9 @@ def main() -> None:
 def _check(runs: list[Run], device: torch.device) -> None:
     few = make_dataset(0.5, communities=4, pairs=400)
     runs = [Run(few, run.head, run.rate, run.seed) for run in runs]
-    budget = Budget(epochs=5, batch=64, graphs=32, choice_graphs=32)
-    for run, stacked in zip(runs, train(runs, budget, device, dtype=torch.float64), strict=True):
-        (alone,) = train([run], budget, device, dtype=torch.float64)
+    plan = Settings(epochs=5, choice_graphs=32)
+    for run, stacked in zip(runs, train(runs, plan, device, dtype=torch.float64), strict=True):
+        (alone,) = train([run], plan, device, dtype=torch.float64)
         for key, value in alone.metrics.items():
             if abs(value - stacked.metrics[key]) > 1e-6 * abs(value):
                 raise SystemExit(f"benchmarks: {run.head}, {key}: {stacked.metrics[key]} stacked, {value} alone")

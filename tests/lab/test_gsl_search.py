@@ -28,7 +28,7 @@ class Landscape:
     def __init__(self, best: dict[str, float]) -> None:
         self.best, self.seen = best, []
 
-    def __call__(self, runs: list[Run], budget: object, device: object, on_step: object) -> list[Outcome]:
+    def __call__(self, runs: list[Run], plan: object, device: object, on_step: object) -> list[Outcome]:
         self.seen += [(run.dataset.theta_star, run.head, run.rate, run.seed) for run in runs]
         scores = [abs(math.log(run.rate / self.best[run.head])) + 1 for run in runs]
         return [Outcome(score, METRICS | {"validation_es": score}, RECORD) for score in scores]

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from catnat_lab.gsl.data import COMMUNITY_NODES, make_dataset, true_edges
-from catnat_lab.gsl.train import ADAM, Budget, Run, Stack, optimal, train
+from catnat_lab.gsl.presets import Settings
+from catnat_lab.gsl.train import ADAM, Run, Stack, optimal, train
 from catnat_lab.heads import HEAD_NAMES, PAPER_HEADS
 
-BUDGET = Budget(epochs=2, batch=16, graphs=6, choice_graphs=8)
+PLAN = Settings(epochs=2, batch=16, graphs=6, choice_graphs=8)
 
 
 def dataset(theta: float = 0.5, pairs: int = 200):
@@ -47,10 +48,10 @@ def test_stacked_training_is_training_one_by_one(baseline):
         for theta, rate, seed in ((0.3, 0.02, 1), (0.7, 0.05, 2))
         for name in HEAD_NAMES
     ]
-    budget = Budget(1, 16, 6, 8, baseline)
-    together = train(runs, budget, dtype=torch.float64)
+    plan = Settings(epochs=1, batch=16, graphs=6, choice_graphs=8, baseline=baseline)
+    together = train(runs, plan, dtype=torch.float64)
     for run, outcome in zip(runs, together, strict=True):
-        (alone,) = train([run], budget, dtype=torch.float64)
+        (alone,) = train([run], plan, dtype=torch.float64)
         assert outcome.metrics == pytest.approx(alone.metrics, rel=1e-9), run.head
         assert outcome.record["theta"] == pytest.approx(alone.record["theta"], rel=1e-9, abs=1e-12), run.head
         for key, values in outcome.record["curve"].items():
@@ -60,7 +61,7 @@ def test_stacked_training_is_training_one_by_one(baseline):
 def test_runs_of_different_seeds_rates_and_data_differ():
     data = dataset()
     runs = [Run(data, "softmax", 0.02, 1), Run(data, "softmax", 0.02, 2), Run(data, "softmax", 0.05, 1)]
-    outcomes = train([*runs, Run(dataset(0.3), "softmax", 0.02, 1)], BUDGET)
+    outcomes = train([*runs, Run(dataset(0.3), "softmax", 0.02, 1)], PLAN)
     assert len({outcome.metrics["validation_es"] for outcome in outcomes}) == 4
 
 
@@ -102,7 +103,7 @@ def test_every_head_starts_from_the_same_graph(name):
 @pytest.mark.parametrize("name", ["softmax", "catnat-sigmoid", "catnat-natural"])
 def test_training_finds_the_graph(name):
     data = dataset(0.5, pairs=2000)
-    (outcome,) = train([Run(data, name, 0.05, 1)], Budget(6, 32, 16, 32))
+    (outcome,) = train([Run(data, name, 0.05, 1)], Settings(epochs=6, batch=32, graphs=16, choice_graphs=32))
     best = optimal(data, 1, 16)
     start = 0.5 * float(true_edges(1).float().mean())  # the error of an empty graph
     assert outcome.metrics["theta_mae"] < start / 3
@@ -125,14 +126,14 @@ def test_optimal_values_are_those_of_the_true_model():
 def test_a_run_that_diverges_is_infinitely_bad_and_spoils_no_other():
     data = dataset()
     good = Run(data, "softmax", 0.02, 1)
-    *wild, calm = train([Run(data, "softmax", 1e39, 1), Run(data, "sparsemax", 1e39, 1), good], BUDGET)
-    (alone,) = train([good], BUDGET)
+    *wild, calm = train([Run(data, "softmax", 1e39, 1), Run(data, "sparsemax", 1e39, 1), good], PLAN)
+    (alone,) = train([good], PLAN)
     assert all(outcome.value == math.inf for outcome in wild) and math.isfinite(calm.value)
     assert calm.metrics == pytest.approx(alone.metrics, rel=1e-4)
 
 
 def test_no_edge_of_sparsemax_is_lost_for_good():
-    (outcome,) = train([Run(dataset(), "sparsemax", 0.2, 1)], BUDGET)
+    (outcome,) = train([Run(dataset(), "sparsemax", 0.2, 1)], PLAN)
     assert 0.9e-3 <= min(outcome.record["theta"]) < 2e-3 and max(outcome.record["theta"]) <= 1 - 0.9e-3
 
 

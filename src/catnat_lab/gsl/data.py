@@ -38,7 +38,7 @@ def true_edges(communities: int) -> Tensor:
     return edges
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Dataset:
     """One theta*: the truth, and pairs (x, y) split 80/10/10."""
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 BASELINES = ("none", "moving-average", "leave-one-out")
+DECAY = 0.99  # of the moving average
 
 
 def predict(graphs: Tensor, x: Tensor, weight: Tensor) -> Tensor:
@@ -75,24 +76,21 @@ class Baseline:
     pairs of others. `moving-average` takes the mean of former steps.
     """
 
-    def __init__(self, kind: str, decay: float = 0.99) -> None:
-        if kind not in BASELINES:
-            raise ValueError(f"baseline must be one of {', '.join(BASELINES)}; got {kind!r}")
-        self.kind, self.decay = kind, decay
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
         self.average: Tensor | None = None  # [R, 2]
 
     def __call__(self, misses: Tensor, spreads: Tensor) -> tuple[Tensor, Tensor]:
         """Baselines of the first term and of the second, each [R, M] or 0."""
         count = misses.shape[-1]
         rows, total = spreads.sum(-1), spreads.sum((-1, -2)).unsqueeze(-1)
-        if self.kind == "none":
-            return torch.zeros_like(misses), torch.zeros_like(misses)
         if self.kind == "leave-one-out":
             pairs = (count - 1) * (count - 2)
             return (misses.sum(-1, keepdim=True) - misses) / (count - 1), (total - 2 * rows) / pairs
         now = torch.cat((misses.mean(-1, keepdim=True), total / (count * (count - 1))), -1)
         before = torch.zeros_like(now) if self.average is None else self.average
-        self.average = now if self.average is None else self.decay * before + (1 - self.decay) * now
+        if self.kind == "moving-average":
+            self.average = now if self.average is None else DECAY * before + (1 - DECAY) * now
         return before[:, :1].expand_as(misses), before[:, 1:].expand_as(misses)
 
 

@@ -18,7 +18,7 @@ from catnat_lab.experiment import Done, Job, Outcome, Place
 from catnat_lab.gsl import train as training
 from catnat_lab.gsl.data import Dataset, make_dataset
 from catnat_lab.gsl.presets import Settings
-from catnat_lab.gsl.train import Budget, Run
+from catnat_lab.gsl.train import Run
 
 NOTE = "gsl settings"
 OPTIMAL = "optimal"
@@ -74,9 +74,8 @@ class GraphLearning(rates.RateSearch):
                 runs[job] = Run(self.datasets[theta], head, job.config["rate"], job.config["seed"])
         if not runs:
             return
-        budget = Budget(plan.epochs, plan.batch, plan.graphs, plan.choice_graphs, plan.baseline)
         what = f"{_told(jobs)} ({len(runs)} side by side)"
-        outcomes = training.train(list(runs.values()), budget, device, on_step=partial(place.progress, what))
+        outcomes = training.train(list(runs.values()), plan, device, on_step=partial(place.progress, what))
         for job, outcome in zip(runs, outcomes, strict=True):
             yield job, replace(outcome, record=_record(job, outcome))
 

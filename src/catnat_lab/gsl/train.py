@@ -5,7 +5,7 @@ training is training one by one, in a fraction of the time.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from catnat_lab.experiment import Outcome, silent
 from catnat_lab.gsl.data import Dataset, glorot
 from catnat_lab.gsl.energy import Baseline, energy, predict, weighted_log_prob, weights
+from catnat_lab.gsl.presets import Settings
 from catnat_lab.heads import by_head, sorted_by_head
 
 START = 0.1  # every theta starts uniform in (0, START)
@@ -30,15 +31,6 @@ class Run:
     head: str
     rate: float
     seed: int
-
-
-@dataclass(frozen=True)
-class Budget:
-    epochs: int
-    batch: int
-    graphs: int  # drawn a step, and to judge a trained model: the point predictions depend on how many
-    choice_graphs: int  # drawn to compare rates on validation data: the more the less noise
-    baseline: str = "leave-one-out"
 
 
 class Stack:
@@ -65,6 +57,11 @@ class Stack:
     def log_probs(self) -> Tensor:
         """log(1 - theta) and log(theta) of every run [R, E, 2]."""
         return torch.cat([one.log_probs(scores) for one, scores in zip(self.heads, self.scores, strict=True)])
+
+    @torch.no_grad()
+    def theta(self) -> Tensor:
+        """The learned probability of every edge [R, E]."""
+        return self.log_probs()[..., 1].exp()
 
     @torch.no_grad()
     def descend(self, loss: Tensor) -> None:
@@ -106,7 +103,7 @@ class Streams:
 @sorted_by_head
 def train(
     runs: Sequence[Run],
-    budget: Budget,
+    plan: Settings,
     device: torch.device | str = "cpu",
     *,
     dtype: torch.dtype = torch.float32,
@@ -120,34 +117,34 @@ def train(
     device = torch.device(device)
     data = _Data(runs, device, dtype)
     stack, streams = Stack(runs, device, dtype), Streams(runs, device, dtype)
-    baseline = Baseline(budget.baseline)
-    batches = data.train[0].shape[1] // budget.batch
-    total = budget.epochs * batches
+    baseline = Baseline(plan.baseline)
+    batches = data.train[0].shape[1] // plan.batch
+    total = plan.epochs * batches
     curve: dict[str, list[Tensor]] = {"step": [], "train_es": [], "validation_es": [], "theta_mae": []}
-    uniforms, used, losses = torch.empty(0), CHUNK, torch.zeros(len(runs), device=device, dtype=dtype)
+    losses = torch.zeros(len(runs), device=device, dtype=dtype)
     for step in range(total):
         if step % batches == 0:
             rows = streams.order(data.train[0].shape[1])
-        if used == CHUNK:
-            uniforms, used = streams.uniforms(CHUNK, budget.graphs, stack.nodes**2), 0
+        if step % CHUNK == 0:
+            uniforms = streams.uniforms(CHUNK, plan.graphs, stack.nodes**2)
         log_probs = stack.log_probs()
-        graphs = (uniforms[:, used] < log_probs.detach()[..., 1].exp().unsqueeze(1)).to(dtype)  # [R, M, E]
-        used += 1
-        start = step % batches * budget.batch
-        x, y = data.batch(rows[:, start : start + budget.batch])
+        graphs = (uniforms[:, step % CHUNK] < log_probs.detach()[..., 1].exp().unsqueeze(1)).to(dtype)  # [R, M, E]
+        start = step % batches * plan.batch
+        x, y = data.batch(rows[:, start : start + plan.batch])
         found = energy(predict(graphs.unflatten(-1, (stack.nodes, stack.nodes)), x, stack.weight), y)
         score = found.score()
         stack.descend((score + weighted_log_prob(weights(found, baseline), graphs, log_probs)).sum())
         losses += score.detach()
         if (step + 1) % batches == 0:
-            judged = judge(stack, streams, data, data.validation, budget.graphs)
+            judged = judge(stack.theta(), stack.weight, streams, data, data.validation, plan.graphs)
             for key, value in zip(curve, (step + 1, losses / batches, judged["es"], judged["theta_mae"]), strict=True):
                 curve[key].append(torch.as_tensor(value, dtype=dtype).cpu().expand(len(runs)))
             losses.zero_()
         on_step(step + 1, total)
-    test = judge(stack, streams, data, data.test, budget.graphs)
-    test["validation_es"] = judge(stack, streams, data, data.validation, budget.choice_graphs)["es"]
-    theta = stack.log_probs().detach()[..., 1].exp().cpu()
+    theta = stack.theta()
+    test = judge(theta, stack.weight, streams, data, data.test, plan.graphs)
+    chosen_by = judge(theta, stack.weight, streams, data, data.validation, plan.choice_graphs)
+    test["validation_es"] = chosen_by["es"]
     curves = {key: torch.stack(values, -1) for key, values in curve.items() if values}  # [R, epochs]
     outcomes = []
     for row in range(len(runs)):
@@ -163,17 +160,16 @@ class _Data:
     """The data sets of R runs: each distinct one is kept once, and a run knows which is its own."""
 
     def __init__(self, runs: Sequence[Run], device: torch.device, dtype: torch.dtype) -> None:
-        distinct = list({id(run.dataset): run.dataset for run in runs}.values())
-        places = {id(dataset): place for place, dataset in enumerate(distinct)}
-        self.which = torch.tensor([places[id(run.dataset)] for run in runs], device=device)
+        distinct = list(dict.fromkeys(run.dataset for run in runs))
+        self.which = torch.tensor([distinct.index(run.dataset) for run in runs], device=device)
 
-        def stacked(pairs: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-            x, y = zip(*pairs, strict=True)
-            return torch.stack(x).to(device, dtype), torch.stack(y).flatten(-2).to(device, dtype)
+        def stacked(*pairs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+            x, y = (torch.stack(each).to(device, dtype) for each in zip(*pairs, strict=True))
+            return x, y.flatten(-2)
 
-        self.train = stacked(dataset.train for dataset in distinct)  # [T, n, N, F], [T, n, N * O]
-        self.validation = stacked(dataset.validation for dataset in distinct)
-        self.test = stacked(dataset.test for dataset in distinct)
+        self.train = stacked(*(dataset.train for dataset in distinct))  # [T, n, N, F], [T, n, N * O]
+        self.validation = stacked(*(dataset.validation for dataset in distinct))
+        self.test = stacked(*(dataset.test for dataset in distinct))
         self.theta = torch.stack([run.dataset.theta.flatten() for run in runs]).to(device, dtype)  # [R, E]
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -183,44 +179,35 @@ class _Data:
 
 
 @torch.no_grad()
-def judge(stack: Stack, streams: Streams, data: _Data, pairs: tuple[Tensor, Tensor], graphs: int) -> dict[str, Tensor]:
-    """The metrics of every run [R] on held-out pairs, from as many graphs drawn of its learned distribution."""
-    theta = stack.log_probs()[..., 1].exp()
-    found = judge_model(theta, stack.weight, streams, data.which, pairs, graphs)
-    return found | {"theta_mae": (theta - data.theta).abs().mean(-1)}
-
-
-@torch.no_grad()
-def judge_model(
-    theta: Tensor, weight: Tensor, streams: Streams, which: Tensor, pairs: tuple[Tensor, Tensor], graphs: int
+def judge(
+    theta: Tensor, weight: Tensor, streams: Streams, data: _Data, pairs: tuple[Tensor, Tensor], graphs: int
 ) -> dict[str, Tensor]:
-    """Energy score in both conventions, and the errors of the mean and of the median prediction.
+    """The metrics of every run [R] on held-out pairs, from as many graphs drawn of its distribution.
 
-    The paper's tables hold twice its own formula of the energy score: `es_paper`. The median is torch's: of an even
-    number of predictions the lower of the middle two.
+    Energy score in both conventions, the errors of the mean and of the median prediction, and that of theta. The
+    paper's tables hold twice its own formula of the energy score: `es_paper`. The median is torch's: of an even number
+    of predictions the lower of the middle two.
     """
     nodes, count = pairs[0].shape[-2], pairs[0].shape[1]
-    total: dict[str, Tensor] = dict.fromkeys(("es", "pp_mae", "pp_mse"), torch.zeros(len(which), device=theta.device))
-    for x, y in zip(pairs[0].split(JUDGED, 1), pairs[1].split(JUDGED, 1), strict=True):
-        uniforms = streams.uniforms(graphs, nodes**2)
-        drawn = (uniforms < theta.unsqueeze(1)).to(theta.dtype).unflatten(-1, (nodes, nodes))
-        x, y = x[which], y[which]
-        predictions = predict(drawn, x, weight)  # [R, b, M, D]
-        share = x.shape[1] / count
+    total = dict.fromkeys(("es", "pp_mse", "pp_mae"), theta.new_zeros(len(theta)))
+    for part in zip(pairs[0].split(JUDGED, 1), pairs[1].split(JUDGED, 1), strict=True):
+        x, y = (each[data.which] for each in part)
+        drawn = (streams.uniforms(graphs, nodes**2) < theta.unsqueeze(1)).to(theta.dtype)
+        predictions = predict(drawn.unflatten(-1, (nodes, nodes)), x, weight)  # [R, b, M, D]
         errors = {
             "es": energy(predictions, y).score(),
             "pp_mse": (predictions.mean(2) - y).square().mean((-1, -2)),
             "pp_mae": (predictions.median(2).values - y).abs().mean((-1, -2)),
         }
-        total = {key: total[key] + share * value for key, value in errors.items()}
-    return total | {"es_paper": 2 * total["es"]}
+        total = {key: total[key] + x.shape[1] / count * value for key, value in errors.items()}
+    return total | {"es_paper": 2 * total["es"], "theta_mae": (theta - data.theta).abs().mean(-1)}
 
 
 def optimal(dataset: Dataset, seed: int, graphs: int, device: torch.device | str = "cpu") -> Outcome:
     """What the true model scores; no model has a lower expected energy score."""
     device, dtype, runs = torch.device(device), torch.float32, [Run(dataset, "softmax", 0.0, seed)]
     data, streams, weight = _Data(runs, device, dtype), Streams(runs, device, dtype), dataset.weight.to(device)[None]
-    found = judge_model(data.theta, weight, streams, data.which, data.test, graphs)
-    found["validation_es"] = judge_model(data.theta, weight, streams, data.which, data.validation, graphs)["es"]
-    metrics = {key: float(value) for key, value in found.items()} | {"theta_mae": 0.0}
+    found = judge(data.theta, weight, streams, data, data.test, graphs)
+    found["validation_es"] = judge(data.theta, weight, streams, data, data.validation, graphs)["es"]
+    metrics = {key: float(value) for key, value in found.items()}
     return Outcome(metrics["es"], metrics, {})

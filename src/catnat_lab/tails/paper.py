@@ -12,6 +12,7 @@ import torch
 from catnat_lab.experiment import Outcome
 from catnat_lab.gsl import train as gsl
 from catnat_lab.gsl.data import Dataset, make_dataset
+from catnat_lab.gsl.presets import Settings
 from catnat_lab.heads import tail_head
 from catnat_lab.tails.tasks import PAPER, SIGMOID, SOFTMAX, Progress, Run, Task
 from catnat_lab.vae import stack
@@ -52,10 +53,10 @@ class Graphs(Task):
         return make_dataset(self.theta, communities=self.communities, pairs=self.pairs)
 
     def train(self, runs: Sequence[Run], device: torch.device, progress: Progress) -> list[Outcome]:
-        budget = gsl.Budget(self.epochs, self.batch, self.graphs, self.choice_graphs)
+        sizes = {name: getattr(self, name) for name in ("pairs", "epochs", "batch", "graphs", "choice_graphs")}
         own = [gsl.Run(self.dataset, *run) for run in runs]
         true, found = self.dataset.theta.flatten(), []
-        for each in gsl.train(own, budget, device, on_step=partial(progress, self.name)):
+        for each in gsl.train(own, Settings(**sizes), device, on_step=partial(progress, self.name)):
             lost = ((torch.tensor(each.record["theta"]) < LOST * true) & (true > 0)).sum()
             metrics = {"test": each.metrics["es"], "theta-MAE": each.metrics["theta_mae"], "lost edges": float(lost)}
             found.append(Outcome(each.value, metrics, {}))

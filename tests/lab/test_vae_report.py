@@ -9,11 +9,11 @@ from collections.abc import Callable
 import pytest
 from scipy import stats
 
-from catnat_lab.experiment import Finished
+from catnat_lab.experiment import Finished, Results
 from catnat_lab.report.page import as_csv
 from catnat_lab.report.table import agreement, judge, verdict
 from catnat_lab.vae.presets import preset, sizes
-from catnat_lab.vae.report import Results, curve_panels, curves_of, paper_of, remarks_of, tables_of
+from catnat_lab.vae.report import curve_panels, curves_of, paper_of, remarks_of, tables_of
 
 HEADS = ("softmax", "catnat-natural")
 SIGMOID = ("catnat-sigmoid", "catnat-natural")
@@ -45,7 +45,7 @@ def results(
 
     places = [(data, cell, head) for data in settings["data"] for cell in cells for head in heads]
     trials = {where: [finished(*where, seed) for seed in (3, 1, 2)] for where in places}
-    return Results(settings, trials, {}, "test digits")
+    return Results(settings | {"source": "test digits"}, trials, {})
 
 
 @pytest.mark.parametrize(

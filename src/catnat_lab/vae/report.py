@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 from scipy import stats
 
-from catnat_lab import experiment, rates
+from catnat_lab import rates
+from catnat_lab.experiment import Results
 from catnat_lab.heads import is_natural
 from catnat_lab.report.figures import CurvePanel, curve_of, draw_curves, draw_pictures
 from catnat_lab.report.page import PageFigure, Report, paper_rows, printed, write_pages
@@ -53,52 +53,53 @@ SPARSE = (
 )
 
 
-@dataclass(frozen=True)
-class Results(experiment.Results):
-    source: str  # of the digits
-
-
 def load(study: Study) -> Results:
     settings = study.note(NOTE)
     cells = dict.fromkeys((*settings["cells"], *settings["searched"]))
-    places = [(data, cell, head) for data in settings["data"] for cell in cells for head in settings["heads"]]
+    places = product(settings["data"], cells, settings["heads"])
     trials = {place: study.finished(study_name(settings["table"], *place)) for place in places}
-    return Results(settings, trials, study.note("vae provenance") or {}, study.note(SOURCE)["source"])
-
-
-def _measure(results: Results) -> tuple[str, int]:
-    """The paper's measure of a table, and the sign that makes lower better."""
-    name, _, lower = MEASURES[results.settings["table"]][0]
-    return name, 1 if lower else -1
+    source = study.note(SOURCE)["source"]  # of the digits
+    return Results(settings | {"source": source}, trials, study.note("vae provenance") or {})
 
 
 def tables_of(results: Results) -> list[Table]:
-    """Our final seeds beside the paper's, one table a measure."""
-    first, *others = MEASURES[results.settings["table"]]
-    paper = paper_of(results.settings["table"])
-    return [_table(results, *first, paper), *(_table(results, *other, {}) for other in others)]
+    """Our final seeds, one table a measure; beside the first stand the paper's."""
+    settings, tables = results.settings, list[Table]()
+    placed, is_grid = _places(settings["data"], settings["cells"])
+    for measure, name, lower in MEASURES[settings["table"]]:
+        paper = {} if tables else paper_of(settings["table"])
+        better = "lower is better" if lower else "higher is better"
+        table = Table(
+            title=f"{NAMES[settings['table']]}, {settings['steps']:,} steps: {name}; {better}",
+            measure=name if lower else "ELBO",
+            group_name="N" if is_grid else "N x K",
+            groups=tuple(dict.fromkeys(group for group, _ in placed.values())),
+            lines=tuple(settings["heads"]),
+            columns=tuple(Column(each, each, 1, lower) for each in dict.fromkeys(each for _, each in placed.values())),
+            cells={
+                (group, head, column): Cell(results.final((*place, head), measure), *paper.get((*place, head), ()))
+                for place, (group, column) in placed.items()
+                for head in settings["heads"]
+            },
+            paper_count=PAPER_SEEDS,
+            compares_values=settings["table"] == "mlp" and settings["steps"] == PAPER["mlp"].steps,
+        )
+        tables.append(table)
+    return tables
 
 
-def _table(results: Results, measure: str, name: str, lower: bool, paper: Paper) -> Table:
-    settings = results.settings
-    placed, columns = _places(settings["data"], settings["cells"], lower)
-    cells = {
-        (group, head, column): Cell(results.final((*place, head), measure), *paper.get((*place, head), ()))
-        for place, (group, column) in placed.items()
-        for head in settings["heads"]
-    }
-    better = "lower is better" if lower else "higher is better"
-    return Table(
-        title=f"{NAMES[settings['table']]}, {settings['steps']:,} steps: {name}; {better}",
-        measure=name if lower else "ELBO",
-        group_name="N" if len(columns) > len(settings["data"]) else "N x K",
-        groups=tuple(dict.fromkeys(group for group, _ in placed.values())),
-        lines=tuple(settings["heads"]),
-        columns=columns,
-        cells=cells,
-        paper_count=PAPER_SEEDS,
-        compares_values=settings["table"] == "mlp" and settings["steps"] == PAPER["mlp"].steps,
-    )
+def _places(kinds: list[str], cells: list[str]) -> tuple[dict[tuple[str, str], tuple[str, str]], bool]:
+    """Where the numbers of a kind of data and a cell stand, as group and column; whether the cells are a grid.
+
+    As in the paper where they are a grid of N by K; else a group a cell, lest most places stay empty.
+    """
+    variables, classes = (set(numbers) for numbers in zip(*map(sizes, cells), strict=True))
+    is_grid = len(classes) > 1 and len(cells) == len(variables) * len(classes)
+    placed = {}
+    for data, cell in product(kinds, sorted(cells, key=sizes) if is_grid else cells):
+        n, k = sizes(cell)
+        placed[data, cell] = (f"{n}", f"{data}, K = {k}") if is_grid else (f"{n} x {k}", data)
+    return placed, is_grid
 
 
 def paper_of(table: str) -> Paper:
@@ -106,23 +107,6 @@ def paper_of(table: str) -> Paper:
         (PAPER_DATA[row["dataset"]], f"{row['n_variables']}x{row['n_categories']}", row["head"]): printed(row)
         for row in paper_rows(PAPER_FILES[table])
     }
-
-
-def _places(
-    kinds: list[str], cells: list[str], lower: bool
-) -> tuple[dict[tuple[str, str], tuple[str, str]], tuple[Column, ...]]:
-    """Where the numbers of a kind of data and a cell stand, as group and column.
-
-    As in the paper where the cells are a grid of N by K; else a group a cell, lest most places stay empty.
-    """
-    numbers = {cell: sizes(cell) for cell in cells}
-    classes = sorted({k for _, k in numbers.values()})
-    if len(classes) > 1 and len(cells) == len(classes) * len({n for n, _ in numbers.values()}):
-        columns = tuple(Column(f"{data}-{k}", f"{data}, K = {k}", 1, lower) for data in kinds for k in classes)
-        ordered = sorted((n, k, cell) for cell, (n, k) in numbers.items())
-        return {(data, cell): (str(n), f"{data}-{k}") for data in kinds for n, k, cell in ordered}, columns
-    columns = tuple(Column(data, data, 1, lower) for data in kinds)
-    return {(data, cell): (cell.replace("x", " x "), data) for data in kinds for cell in cells}, columns
 
 
 def write_report(results: Results, folder: Path) -> tuple[Path, tuple[Table, ...]]:
@@ -148,7 +132,7 @@ def summary_of(results: Results) -> str:
             f"{settings['seeds']} other seeds are trained at the chosen rate."
         )
     return (
-        f"Autoencoders of digits ({results.source}), with N categorical variables of K classes, trained for "
+        f"Autoencoders of digits ({settings['source']}), with N categorical variables of K classes, trained for "
         f"{settings['steps']:,} steps of {settings['batch']} images, by {', '.join(settings['heads'])}. {found} Test "
         f"images are judged by {settings['samples']} samples of the posterior each. {results.finished()} trials are "
         "finished."
@@ -188,7 +172,8 @@ def remarks_of(results: Results) -> list[str]:
 
 def _natural_by_sigmoid(results: Results) -> str:
     """Cell by cell: seeds of a cell share first weights, and cells are what one would want to generalise to."""
-    settings, (measure, _), gaps = results.settings, _measure(results), []
+    settings, gaps = results.settings, []
+    measure = MEASURES[settings["table"]][0][0]
     for place in product(settings["data"], settings["cells"]):
         values = [results.final((*place, head), measure) for head in ("catnat-natural", "catnat-sigmoid")]
         if all(values) and all(map(math.isfinite, (*values[0], *values[1]))):
@@ -204,16 +189,16 @@ def _natural_by_sigmoid(results: Results) -> str:
 
 def _collapsed(results: Results) -> str:
     """Seeds far behind the best of their cell, which hide all differences in its deviation, and what became of them."""
-    (measure, sign), told = _measure(results), []
+    (measure, _, lower), told = MEASURES[results.settings["table"]][0], []
     for data, cell, head in results.trials:
         final = [t.metrics for t in results.stage((data, cell, head), "final") if math.isfinite(t.metrics[measure])]
-        worst = sorted(final, key=lambda found: sign * found[measure], reverse=True)
-        far = [found for found in worst if sign * (found[measure] - worst[-1][measure]) > FAR]
+        worst = sorted(final, key=lambda found: found[measure], reverse=lower)
+        far = [found for found in worst if abs(found[measure] - worst[-1][measure]) > FAR]
         if far:
             n, k = sizes(cell)
             those = ", ".join(f"{found[measure]:.1f} with KL {found['kl']:.1f}" for found in far)
-            most, best = n * math.log(k), worst[-1][measure]
-            told.append(f"{head} {data} {cell} (KL at most {most:.1f}): {those}; the best is {best:.1f}")
+            best = f"{worst[-1][measure]:.1f}"
+            told.append(f"{head} {data} {cell} (KL at most {n * math.log(k):.1f}): {those}; the best is {best}")
     if not told:
         return ""
     return (
@@ -228,8 +213,7 @@ def _rates(results: Results) -> str:
         chosen = []
         for head in settings["heads"]:
             if tried := results.stage((settings["data"][0], cell, head), *rates.SEARCHING):
-                means = rates.by_rate(tried)
-                best = rates.best_rate(tried)
+                means, best = rates.by_rate(tried), rates.best_rate(tried)
                 edge = len(means) > 1 and best in (min(means), max(means))
                 chosen.append(f"{head} {best:g}{' (the end of its grid)' if edge else ''}")
         told += [f"{cell}: {', '.join(chosen)}"] if chosen else []

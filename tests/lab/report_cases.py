@@ -9,8 +9,8 @@ import numpy as np
 from rich.console import Console
 
 from catnat_lab.report.figures import Curve, CurvePanel, draw_curves, draw_differences, draw_pictures, strips_of
-from catnat_lab.report.page import PageFigure, Report
-from catnat_lab.report.table import Cell, Column, Table, judge, terminal
+from catnat_lab.report.page import PageFigure, Report, terminal
+from catnat_lab.report.table import Cell, Column, Table, judge
 
 LINES = ("softmax", "sparsemax", "catnat-sigmoid", "catnat-natural")
 SPREAD = np.linspace(-1, 1, 10) / np.std(np.linspace(-1, 1, 10), ddof=1)  # deviation 1, mean 0
@@ -61,7 +61,7 @@ def large() -> Table:
 
 def shown(what: Table, width: int = 100) -> str:
     out = io.StringIO()
-    Console(file=out, width=width, no_color=True, force_terminal=False).print(terminal(what))
+    Console(file=out, width=width, no_color=True, force_terminal=False).print(terminal(what, width))
     return out.getvalue()
 
 

@@ -22,7 +22,8 @@ from catnat_lab.executors import begin, conduct, executor_of
 from catnat_lab.experiment import Experiment, Place, TimeIsUp, silent
 from catnat_lab.files import write
 from catnat_lab.provenance import provenance
-from catnat_lab.report.table import Table, judge, terminal, verdict
+from catnat_lab.report.page import terminal
+from catnat_lab.report.table import Table, judge, verdict
 from catnat_lab.studies import Study, without_secrets
 
 DATABASE = "study.db"
@@ -177,7 +178,7 @@ def show(write_report: Callable[[], tuple[Path, Sequence[Table]]], known: dict[s
         raise UserError(f"cannot write the report into {output}: {problem.strerror}") from None
     console = Console(width=None if sys.stdout.isatty() else 120)
     for table in tables:
-        console.print(terminal(table))
+        console.print(terminal(table, console.width))
     if tables:
         console.print(f"\n{verdict(judge(tables[0]))}", markup=False, highlight=False)
     if "peak GPU memory" in known:

@@ -1,4 +1,4 @@
-"""A report as one HTML file that needs nothing beside itself, the same as Markdown, and numbers as CSV."""
+"""A report as one HTML file that needs nothing beside itself, as Markdown or on a terminal, and numbers as CSV."""
 
 import csv
 import io
@@ -11,6 +11,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 from matplotlib.figure import Figure
+from rich.markdown import Markdown
 
 from catnat_lab.files import write
 from catnat_lab.report import table as tables
@@ -78,7 +79,16 @@ def page(report: Report) -> str:
 
 
 def text_of(report: Report) -> str:
-    return TEMPLATES.get_template("page.md.j2").render(report=report, words=tables).rstrip() + "\n"
+    across = max(len(table.columns) for table in report.tables)
+    text = TEMPLATES.get_template("page.md.j2").render(report=report, judged=report.judged, words=tables, across=across)
+    return text.rstrip() + "\n"
+
+
+def terminal(table: Table, width: int) -> Markdown:
+    """A table as in the Markdown, with as many measures across as fit; bold has a star, since a pipe shows no bold."""
+    across = max(1, (width - 30) // 44)
+    text = TEMPLATES.get_template("tables.md.j2").render(judged=[judge(table)], words=tables, across=across)
+    return Markdown(text.replace("** |", "\\*** |").replace("Bold:", "Bold, with a star:"))
 
 
 def write_pages(

@@ -1,4 +1,4 @@
-"""A table of our values beside the paper's numbers, what it says, and that in Markdown or on a terminal.
+"""A table of our values beside the paper's numbers, what it says, and that in words.
 
 A *contest* is one group and one column: the lines compete in it, the reference line does not. It is judged when every
 line has at least two values; until then it is open, and nothing in it is bold. A line with a diverged run is shown
@@ -27,13 +27,6 @@ from itertools import combinations
 from statistics import fmean
 from typing import Literal, NamedTuple
 
-from rich import box
-from rich.columns import Columns
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table as RichTable
-from rich.text import Text
-
 from catnat_lab.stats import ALPHA, Comparison, Summary, bold, compare_all, summarize, welch_from_summaries
 
 BASELINE = "softmax"
@@ -44,7 +37,6 @@ RULE = (
     "Means ± standard deviations over the final seeds. "
     f"Bold: the best mean, and every one that Welch's test (p < {ALPHA}) does not tell from it."
 )
-STARS = "* the best mean, and every one that Welch's test does not tell from it."
 NONE_FOUND = "No disagreement was found in what is finished."
 Key = tuple[str, str, str]  # (group, line, column's key)
 # Whether the paper's best line is ours too: significantly better than every other, one of several, or not among them.
@@ -431,41 +423,3 @@ def grid(rows: Iterable[Sequence[str]], names: int, words: int = 0) -> str:
 def escaped(text: str) -> str:
     """The text with Markdown's own marks made harmless: the star of "θ*" must not open an emphasis."""
     return re.sub(r"([\\`*_|<>&\[\]])", r"\\\1", text)
-
-
-# -- on a terminal ---------------------------------------------------------------------------------------------------
-
-
-def terminal(table: Table) -> RenderableType:
-    """The table for `rich.print`, one a measure, and below it where ours and the paper's disagree.
-
-    Stars mark what is bold elsewhere, since a terminal may not show bold.
-    """
-    judgement = judge(table)
-    parts: list[RenderableType] = [Text(table.title, style="bold")]
-    parts.append(Columns([_measured(judgement, column) for column in table.columns], padding=(1, 4)))
-    parts.append(Text(f"{STARS}   !n disagreement n, below." if table.has_paper else STARS))
-    if table.has_paper:
-        entries = [f"{number}. {entry.text}" for number, entry in enumerate(judgement.disagreements, 1)]
-        parts += [Text(agreement(judgement)), Text("\nWhere we disagree with the paper", style="bold")]
-        parts += [Padding(Text(text), (0, 0, 0, 2)) for text in entries or [NONE_FOUND]]
-    if judgement.notes:
-        parts += [Text("\nNotes", style="bold"), *(Padding(Text(note), (0, 0, 0, 2)) for note in judgement.notes)]
-    return Group(*parts)
-
-
-def _measured(judgement: Judgement, column: Column) -> RichTable:
-    table = judgement.table
-    drawn = RichTable(title=Text(column.heading), box=box.SIMPLE_HEAD, show_edge=False)
-    for name in (table.group_name, LINE, *table.whose):
-        drawn.add_column(Text(name), no_wrap=True)
-    for group in table.groups:
-        for line in table.rows:
-            shown = judgement.shown(group, line, column)
-            marks = f" !{','.join(map(str, shown.marks))}" if shown.marks else ""
-            both = ((shown.ours, shown.bold), (shown.paper, shown.paper_bold))
-            cells = [Text(f"{text}*", style="bold") if is_bold else Text(text) for text, is_bold in both]
-            name = group if line == table.rows[0] else ""  # it stands once
-            cells[0].append(marks)
-            drawn.add_row(Text(name), Text(line), *cells[: len(table.whose)], end_section=line == table.rows[-1])
-    return drawn

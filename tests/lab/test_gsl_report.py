@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from catnat_lab.experiment import Finished, Results
 from catnat_lab.gsl.data import true_edges
 from catnat_lab.gsl.presets import PAPER, preset
-from catnat_lab.gsl.report import SEEDS, SPARSE, WEIGHTS, Trade, draw_trades, remarks_of, tables_of
+from catnat_lab.gsl.report import SEEDS, SPARSE, WEIGHTS, draw_trades, remarks_of, table_of
 from catnat_lab.report.table import judge, verdict
 
 KEYS = ("es_paper", "pp_mae", "pp_mse", "theta_mae")
@@ -78,17 +78,17 @@ def test_methods_are_told_for_the_papers_problem_and_its_lines_only():
 
 def test_the_papers_numbers_stand_beside_ours_where_the_problem_is_the_same():
     found = results(softmax=finals([1.0, 2.0]), catnat=finals([3.0, 4.0])[::-1])
-    (small,) = tables_of(found)
+    small = table_of(found)
     assert not small.has_paper and small.cell("0.5", "catnat", small.columns[0]).values == (3.0, 4.0)
     settings = found.settings | {k: PAPER.as_dict()[k] for k in ("pairs", "epochs", "batch", "graphs", "communities")}
-    (large,) = tables_of(Results(settings, found.trials, {}))
+    large = table_of(Results(settings, found.trials, {}))
     shown = large.cell("0.5", "softmax", large.columns[-1])
     assert (shown.paper_mean, shown.paper_std, shown.paper_bold) == (0.0132, 0.0008, False)
     assert large.cell("0.5", "catnat", large.columns[0]).paper_mean is None
 
 
 def test_the_verdict_is_about_the_graph_that_was_found():
-    (table,) = tables_of(results(softmax=finals([0.4, 0.6, 0.5]), catnat=finals([0.3, 0.5, 0.4])))
+    table = table_of(results(softmax=finals([0.4, 0.6, 0.5]), catnat=finals([0.3, 0.5, 0.4])))
     assert verdict(judge(table)).startswith("catnat has the best MAE on θ: beside softmax it is at +20%")
 
 
@@ -96,9 +96,17 @@ def places(line: Line2D) -> list[float]:
     return [float(x) for x in np.asarray(line.get_xdata(), dtype=float)]
 
 
+def tried(*points: tuple[float, float]) -> list[Finished]:
+    """By rate, error of θ and energy score."""
+    found = [{"theta_mae": error, "validation_es": score} for error, score in points]
+    values = [score if math.isfinite(error) else math.inf for error, score in points]
+    configs = [{"stage": "coarse", "rate": 0.1 * (i + 1), "seed": 0} for i in range(len(points))]
+    return [Finished(*each, {}, config) for *each, config in zip(values, found, configs, strict=True)]
+
+
 def test_trades_join_the_rates_of_a_parameterization_and_ring_the_chosen_one():
-    points = {"softmax": [(0.02, 7.6), (0.01, 7.5), (0.03, 7.9)], "catnat": [(0.01, 7.5), (math.nan, 7.4)]}
-    figure = draw_trades([Trade("0.5", points, {"softmax": 1}), Trade("0.9", {"softmax": [(0.1, 7.0)]}, {})])
+    both = {"softmax": tried((0.02, 7.6), (0.01, 7.5), (0.03, 7.9)), "catnat": tried((0.01, 7.5), (math.nan, 7.4))}
+    figure = draw_trades({"0.5": both, "0.9": {"softmax": tried((0.1, 7.0))}})
     joined, ring, other = figure.axes[0].lines[:3]
     assert places(joined) == [0.02, 0.01, 0.03] and places(ring) == [0.01] and places(other) == [0.01]
     assert ring.get_markersize() > joined.get_markersize()
@@ -106,7 +114,7 @@ def test_trades_join_the_rates_of_a_parameterization_and_ring_the_chosen_one():
 
 @pytest.mark.parametrize("top", [0.0056, 0.009, 0.05, 5.0])
 def test_the_axis_of_a_trade_has_labels(top):
-    figure = draw_trades([Trade("0.5", {"softmax": [(0.0055, 7.0), (top, 7.1), (0.0055, 7.2)]}, {})])
+    figure = draw_trades({"0.5": {"softmax": tried((0.0055, 7.0), (top, 7.1), (0.0055, 7.2))}})
     figure.draw_without_rendering()
     (axes,) = figure.axes
     low, high = axes.get_xlim()

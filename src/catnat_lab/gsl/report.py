@@ -1,9 +1,9 @@
 """The report of graph structure learning, from what the study holds and nothing else."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
@@ -13,7 +13,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
 from catnat_lab import rates
-from catnat_lab.experiment import Results
+from catnat_lab.experiment import Finished, Results
 from catnat_lab.gsl.data import true_edges
 from catnat_lab.gsl.presets import PAPER
 from catnat_lab.gsl.search import NOTE, OPTIMAL, study_name
@@ -68,26 +68,24 @@ def paper_of() -> dict[Key, tuple[float, float, bool]]:
     }
 
 
-def tables_of(results: Results) -> list[Table]:
+def table_of(results: Results) -> Table:
     paper, cells = paper_of() if is_papers(results.settings) else {}, {}
     for theta, head in results.trials:
-        final = [trial.metrics for trial in results.stage((theta, head), "final", OPTIMAL)]
+        final = results.stage((theta, head), "final", OPTIMAL)
         for column in COLUMNS:
             key = (theta, head, column.key)
-            cells[key] = Cell(tuple(found[column.key] for found in final), *paper.get(key, ()))
-    return [
-        Table(
-            title=f"Graph structure learning{'' if paper else ', smaller than in the paper'}: lower is better",
-            measure=COLUMNS[-1].heading,
-            group_name="θ*",
-            groups=tuple(_thetas(results)),
-            lines=tuple(results.settings["heads"]),
-            columns=COLUMNS,
-            cells=cells,
-            headline=(COLUMNS[-1].key,),
-            reference_line=OPTIMAL,
-        )
-    ]
+            cells[key] = Cell(tuple(trial.metrics[column.key] for trial in final), *paper.get(key, ()))
+    return Table(
+        title=f"Graph structure learning{'' if paper else ', smaller than in the paper'}: lower is better",
+        measure=COLUMNS[-1].heading,
+        group_name="θ*",
+        groups=tuple(_thetas(results)),
+        lines=tuple(results.settings["heads"]),
+        columns=COLUMNS,
+        cells=cells,
+        headline=(COLUMNS[-1].key,),
+        reference_line=OPTIMAL,
+    )
 
 
 def _thetas(results: Results) -> list[str]:
@@ -95,17 +93,18 @@ def _thetas(results: Results) -> list[str]:
 
 
 def write_report(results: Results, folder: Path) -> tuple[Path, tuple[Table, ...]]:
-    tables = tables_of(results)
-    beside = ": catnat beside the paper" if tables[0].has_paper else " by catnat and others"
+    table = table_of(results)
+    beside = ": catnat beside the paper" if table.has_paper else " by catnat and others"
     report = Report(
         title=f"Graph structure learning{beside}",
         summary=summary_of(results),
         provenance=results.provenance,
-        tables=tuple(tables),
+        tables=(table,),
         remarks=tuple(remarks_of(results)),
         figures=tuple(figures_of(results)),
     )
-    return write_pages(report, folder, {"values.csv": values_of(results)})
+    values = ({"theta_star": theta, "head": head} | found for (theta, head), found in results.records(*METRICS))
+    return write_pages(report, folder, {"values.csv": values})
 
 
 def summary_of(results: Results) -> str:
@@ -119,11 +118,6 @@ def summary_of(results: Results) -> str:
         f"seed{'s' if count > 1 else ''}{grids}; then {settings['seeds']} other seeds are trained at the chosen rate. "
         f"{results.finished()} trials are finished."
     )
-
-
-def values_of(results: Results) -> Iterator[dict[str, object]]:
-    for (theta, head), found in results.records(*METRICS):
-        yield {"theta_star": theta, "head": head} | found
 
 
 def remarks_of(results: Results) -> list[str]:
@@ -189,21 +183,24 @@ def figures_of(results: Results) -> Iterator[PageFigure]:
             "around it. The scale fits the second half of training; what is higher at the start is cut off."
         )
         yield PageFigure("Learning curves", caption, figures.draw_curves(curves, "energy score (validation)"))
-    trades = [trade for theta in _thetas(results) if (trade := _trade(results, theta)).points]
-    if trades:
+    heads, searched = results.settings["heads"], {}
+    for theta in _thetas(results):
+        tried = {head: results.stage((theta, head), *rates.SEARCHING) for head in heads}
+        if any(tried.values()):
+            searched[theta] = {head: trials for head, trials in tried.items() if trials}
+    if searched:
         caption = (
             "Energy score on validation data against the error of θ: a point for every rate tried, joined from the "
             "smallest rate to the largest. The score chose the ringed one. What is far above is cut off."
         )
-        yield PageFigure("Energy score and error of θ, over all rates", caption, draw_trades(trades))
+        yield PageFigure("Energy score and error of θ, over all rates", caption, draw_trades(searched))
     shown = min(_thetas(results), key=lambda theta: abs(float(theta) - 0.5))
-    finals = {head: results.stage((shown, head), "final") for head in results.settings["heads"]}
-    thetas = {head: np.array(final[0].record["theta"]) for head, final in finals.items() if final}
-    graphs: dict[str, NDArray[Any]] = {head: t.reshape(math.isqrt(len(t)), -1) for head, t in thetas.items()}
+    true: NDArray[Any] = true_edges(results.settings["communities"]).numpy() * float(shown)
+    finals = {head: results.stage((shown, head), "final") for head in heads}
+    graphs = {head: np.reshape(final[0].record["theta"], true.shape) for head, final in finals.items() if final}
     if graphs:
-        true = {"true": true_edges(results.settings["communities"]).numpy() * float(shown)}
         caption = f"Edge probabilities at θ* = {shown}: the true ones, and those that the first final seed learned."
-        drawn = figures.draw_pictures(true | graphs, "YlGnBu", scale="edge probability")
+        drawn = figures.draw_pictures({"true": true} | graphs, "YlGnBu", scale="edge probability")
         yield PageFigure("The true graph and the learned ones", caption, drawn)
 
 
@@ -214,46 +211,34 @@ def _curves(results: Results, theta: str) -> CurvePanel:
     return CurvePanel(f"θ* = {theta}", curves, float(np.mean(known)) if known else None)
 
 
-class Trade(NamedTuple):
-    """By head, error of θ and energy score of every rate, from the smallest to the largest; the place of the chosen."""
-
-    title: str
-    points: dict[str, list[tuple[float, float]]]
-    chosen: dict[str, int]
-
-
-def _trade(results: Results, theta: str) -> Trade:
-    points, chosen = {}, {}
-    for head in results.settings["heads"]:
-        if tried := results.stage((theta, head), *rates.SEARCHING):
-            errors, scores = (rates.by_rate(tried, measure) for measure in ("theta_mae", "validation_es"))
-            points[head] = list(zip(errors.values(), scores.values(), strict=True))
-            chosen[head] = list(errors).index(rates.best_rate(tried))
-    return Trade(f"θ* = {theta}", points, chosen)
-
-
 @rc_context(fname=figures.LOOK)
-def draw_trades(trades: Sequence[Trade]) -> Figure:
-    """Energy score against the error of θ, a line through all rates a parameterization; the chosen rate is ringed."""
-    figure, every = figures.in_panels(len(trades))
+def draw_trades(searched: Mapping[str, Mapping[str, list[Finished]]]) -> Figure:
+    """Energy score against the error of θ: a panel for every θ*, a line through all rates that a head was tried at.
+
+    The chosen rate is ringed.
+    """
+    figure, every = figures.in_panels(len(searched))
     ring: dict[str, Any] = {"marker": "o", "markerfacecolor": "none", "markersize": 10, "linestyle": "none"}
-    for axes, trade in zip(every, trades, strict=True):
-        axes.set(title=trade.title, xlabel="θ-MAE", xscale="log")
-        for name, points in trade.points.items():
-            look = figures.style(name)
-            kept = np.array([point for point in points if np.isfinite(point).all()]).reshape(-1, 2)
-            axes.plot(*kept.T, look.marker + "-", color=look.colour, linewidth=1, markersize=3, label=name)
-            if name in trade.chosen:
-                axes.plot(*points[trade.chosen[name]], color=look.colour, **ring)
+    for axes, (theta, tried) in zip(every, searched.items(), strict=True):
+        axes.set(title=f"θ* = {theta}", xlabel="θ-MAE", xscale="log")
+        found = []
+        for name, trials in tried.items():
+            look, best = figures.style(name), rates.best_rate(trials)
+            errors, scores = (rates.by_rate(trials, measure) for measure in ("theta_mae", "validation_es"))
+            points = np.array([[*errors.values()], [*scores.values()]])
+            kept = points[:, np.isfinite(points).all(0)]
+            axes.plot(*kept, look.marker + "-", color=look.colour, linewidth=1, markersize=3, label=name)
+            axes.plot(errors[best], scores[best], color=look.colour, **ring)
+            found += filter(math.isfinite, scores.values())
         low, high = axes.get_xlim()
         if math.log10(high / low) < 1.7:  # a narrow range may hold no power of ten
             axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
-        scores = sorted(score for points in trade.points.values() for _, score in points if np.isfinite(score))
-        if scores and (reach := scores[len(scores) // 2] - scores[0]) > 0:
-            axes.set_ylim(scores[0] - 0.1 * reach, scores[0] + 1.5 * reach)  # what is far above is cut off
+        found.sort()
+        if found and (reach := found[len(found) // 2] - found[0]) > 0:
+            axes.set_ylim(found[0] - 0.1 * reach, found[0] + 1.5 * reach)  # what is far above is cut off
     figures.label_left(every, "energy score")
-    names = [name for trade in trades for name in trade.points]
+    names = [name for tried in searched.values() for name in tried]
     figures.legend(figure, names, Line2D([], [], color=figures.FAINT, label="chosen", **ring))
     return figure

@@ -225,9 +225,7 @@ def judge(table: Table) -> Judgement:
         known = {line: cell.values for line, cell in cells.items() if cell.summary is not None}
         if (base := known.pop(table.baseline, None)) is not None:
             pairs |= {(group, line, column.key): (values, base) for line, values in known.items()}
-        found += _bold_disagreement(table, group, column, contests[group, column.key])
-        found += _order_disagreements(table, group, column)
-        found += _value_disagreements(table, group, column) if table.compares_values else []
+        found += _disagreements(table, group, column, contests[group, column.key])
     return Judgement(table, contests, compare_all(pairs), tuple(found), _notes(table))
 
 
@@ -256,48 +254,38 @@ def _place(table: Table, group: str, column: Column) -> str:
     return f"{table.group_name} {group}, {column.heading}"
 
 
-def _bold_disagreement(table: Table, group: str, column: Column, contest: Contest) -> Iterator[Disagreement]:
-    if contest.verdict in ("open", "no paper") or contest.shared == contest.paper:
-        return
-    sets = (contest.paper, contest.shared)
-    theirs, ours = (", ".join(line for line in table.lines if line in some) or "none" for some in sets)
-    we = "we bold" if contest.shared == contest.ours else "of the lines that the paper has, we bold"
-    changed = tuple(line for line in table.lines if line in contest.shared ^ contest.paper)
-    text = f"{_place(table, group, column)}: the paper bolds {theirs}; {we} {ours}."
-    yield Disagreement("bold", group, column.key, changed, text)
-
-
-def _order_disagreements(table: Table, group: str, column: Column) -> Iterator[Disagreement]:
-    for first, second in combinations(table.lines, 2):
-        a, b = table.cell(group, first, column), table.cell(group, second, column)
-        ours, paper = (a.summary, b.summary), (table.paper_summary(a), table.paper_summary(b))
-        gaps = [x.mean - y.mean for x, y in (ours, paper) if x is not None and y is not None and _test(x, y) < ALPHA]
-        if len(gaps) == 2 and gaps[0] * gaps[1] < 0:
-            better, worse = (first, second) if (gaps[0] < 0) == column.lower_is_better else (second, first)
+def _disagreements(table: Table, group: str, column: Column, contest: Contest) -> Iterator[Disagreement]:
+    place, key = _place(table, group, column), column.key
+    if contest.verdict not in ("open", "no paper") and contest.shared != contest.paper:
+        sets = (contest.paper, contest.shared)
+        theirs, ours = (", ".join(line for line in table.lines if line in some) or "none" for some in sets)
+        we = "we bold" if contest.shared == contest.ours else "of the lines that the paper has, we bold"
+        changed = tuple(line for line in table.lines if line in contest.shared ^ contest.paper)
+        yield Disagreement("bold", group, key, changed, f"{place}: the paper bolds {theirs}; {we} {ours}.")
+    cells = {line: table.cell(group, line, column) for line in table.rows}
+    both = {line: (cell.summary, table.paper_summary(cell)) for line, cell in cells.items()}  # ours, the paper's
+    for pair in combinations(table.lines, 2):
+        gaps = [_gap(*means) for means in zip(*(both[line] for line in pair), strict=True)]
+        if gaps[0] * gaps[1] < 0:
+            better, worse = pair if (gaps[0] < 0) == column.lower_is_better else pair[::-1]
             text = f"{better} is significantly better than {worse} in ours, significantly worse in the paper."
-            place = _place(table, group, column)
-            yield Disagreement("order", group, column.key, (first, second), f"{place}: {text}")
-
-
-def _value_disagreements(table: Table, group: str, column: Column) -> Iterator[Disagreement]:
-    for line in table.rows:
-        cell = table.cell(group, line, column)
-        ours, paper, p = cell.summary, cell.paper_mean, _test(cell.summary, table.paper_summary(cell))
-        if ours is None or paper is None or p >= ALPHA:
-            continue
-        if abs(ours.mean - paper) > max(TOLERANCE * abs(paper), 0.5 * 10.0**-column.digits):
-            way, digits = "higher" if ours.mean > paper else "lower", column.digits
+            yield Disagreement("order", group, key, pair, f"{place}: {text}")
+    for line, (mine, paper) in both.items() if table.compares_values else ():
+        off = _gap(mine, paper)
+        if mine and paper and abs(off) > max(TOLERANCE * abs(paper.mean), 0.5 * 10.0**-column.digits):
+            way = "higher" if off > 0 else "lower"
             if line != table.reference_line:  # which is neither better nor worse
-                way += " (better)" if (ours.mean < paper) == column.lower_is_better else " (worse)"
-            share = f"{abs(ours.mean - paper) / abs(paper):.0%} " if paper else ""
-            off = f"our mean {ours.mean:.{digits}f} is {share}{way} than the paper's {paper:.{digits}f} (p = {p:.2g})."
-            text = f"{_place(table, group, column)}, {line}: {off}"
-            yield Disagreement("value", group, column.key, (line,), text)
+                way += " (better)" if (off < 0) == column.lower_is_better else " (worse)"
+            share = f"{abs(off) / abs(paper.mean):.0%} " if paper.mean else ""
+            ours, theirs = (f"{each.mean:.{column.digits}f}" for each in (mine, paper))
+            p = welch_from_summaries(mine, paper)
+            text = f"our mean {ours} is {share}{way} than the paper's {theirs} (p = {p:.2g})."
+            yield Disagreement("value", group, key, (line,), f"{place}, {line}: {text}")
 
 
-def _test(a: Summary | None, b: Summary | None) -> float:
-    """Welch's p-value; 1, that is no evidence, where too little is known for a test."""
-    return 1.0 if a is None or b is None else welch_from_summaries(a, b)
+def _gap(a: Summary | None, b: Summary | None) -> float:
+    """The difference of two means; 0 where Welch's test does not tell them apart, or too little is known for it."""
+    return a.mean - b.mean if a and b and welch_from_summaries(a, b) < ALPHA else 0.0
 
 
 def _notes(table: Table) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from catnat_lab.report.figures import (
     draw_curves,
     draw_differences,
     draw_pictures,
-    serialize,
+    inlined,
     strips_of,
     strokes,
     style,
@@ -46,7 +46,8 @@ def test_a_curve_is_the_mean_with_one_deviation_around_it() -> None:
 
 def test_a_curve_that_diverged_altogether_is_left_out() -> None:
     nothing = Curve.of_runs(range(5), np.full((3, 5), np.nan))
-    assert "nan" not in serialize(draw_curves([CurvePanel("0.1", {"softmax": nothing})], "score")).lower()
+    figure = draw_curves([CurvePanel("0.1", {"softmax": nothing})], "score")
+    assert "nan" not in inlined(figure, "", "").lower()
 
 
 def test_pictures_share_one_scale() -> None:
@@ -78,7 +79,7 @@ def test_a_line_that_is_far_off_does_not_hide_the_others() -> None:
 
 def test_figures_are_text_well_formed_and_leave_no_setting_behind() -> None:
     before = dict(rcParams)
-    pictures = [serialize(figure.figure) for figure in drawn()]
+    pictures = [inlined(figure.figure, "", "") for figure in drawn()]
     for svg in pictures:
         words = "".join(ET.fromstring(svg).itertext())
         assert "softmax" in words and "currentColor" in svg and "metadata" not in svg

@@ -217,11 +217,11 @@ def draw_trades(searched: Mapping[str, Mapping[str, list[Finished]]]) -> Figure:
 
     The chosen rate is ringed.
     """
-    figure, every = figures.in_panels(len(searched))
+    figure, every = figures.in_panels(len(searched), label="energy score")
     ring: dict[str, Any] = {"marker": "o", "markerfacecolor": "none", "markersize": 10, "linestyle": "none"}
     for axes, (theta, tried) in zip(every, searched.items(), strict=True):
         axes.set(title=f"θ* = {theta}", xlabel="θ-MAE", xscale="log")
-        found = []
+        found: list[float] = []
         for name, trials in tried.items():
             look, best = figures.style(name), rates.best_rate(trials)
             errors, scores = (rates.by_rate(trials, measure) for measure in ("theta_mae", "validation_es"))
@@ -238,7 +238,6 @@ def draw_trades(searched: Mapping[str, Mapping[str, list[Finished]]]) -> Figure:
         found.sort()
         if found and (reach := found[len(found) // 2] - found[0]) > 0:
             axes.set_ylim(found[0] - 0.1 * reach, found[0] + 1.5 * reach)  # what is far above is cut off
-    figures.label_left(every, "energy score")
     names = [name for tried in searched.values() for name in tried]
     figures.legend(figure, names, Line2D([], [], color=figures.FAINT, label="chosen", **ring))
     return figure

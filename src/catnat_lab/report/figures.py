@@ -71,8 +71,10 @@ def strokes(names: Iterable[str]) -> dict[str, Any]:
 # -- panels ----------------------------------------------------------------------------------------------------------
 
 
-def in_panels(count: int, height: float = PANEL_HEIGHT, across: int = MAX_ACROSS) -> tuple[Figure, list[Axes]]:
-    """A figure as wide as a page, with ``count`` panels of one size and at most ``across`` in a row."""
+def in_panels(
+    count: int, height: float = PANEL_HEIGHT, across: int = MAX_ACROSS, label: str = ""
+) -> tuple[Figure, list[Axes]]:
+    """A figure as wide as a page: ``count`` panels of one size, at most ``across`` a row, whose first has the label."""
     across = min(across, max(count, 1))
     down = -(-count // across) or 1
     room = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.07, hspace=0.04, wspace=0.02)  # no title touches a label above
@@ -80,15 +82,9 @@ def in_panels(count: int, height: float = PANEL_HEIGHT, across: int = MAX_ACROSS
     every: list[Axes] = list(figure.subplots(down, across, squeeze=False).flat)
     for axes in every[count:]:
         axes.remove()
+    for axes in every[:count:across]:
+        axes.set_ylabel(label)
     return figure, every[:count]
-
-
-def label_left(every: Sequence[Axes], label: str) -> None:
-    """Name the vertical axis once a row."""
-    for axes in every:
-        place = axes.get_subplotspec()
-        if place is not None and place.is_first_col():
-            axes.set_ylabel(label)
 
 
 def legend(figure: Figure, names: Sequence[str], *others: Line2D) -> None:
@@ -146,7 +142,7 @@ class CurvePanel:
 @rc_context(fname=LOOK)
 def draw_curves(panels: Sequence[CurvePanel], label: str, *, focus: bool = True) -> Figure:
     """A measure against training steps; where asked, each panel fits the second half of training."""
-    figure, every = in_panels(len(panels))
+    figure, every = in_panels(len(panels), label=label)
     stroke = strokes(dict.fromkeys(name for panel in panels for name in panel.curves))
     for axes, panel in zip(every, panels, strict=True):
         for name, curve in panel.curves.items():
@@ -161,7 +157,6 @@ def draw_curves(panels: Sequence[CurvePanel], label: str, *, focus: bool = True)
             _focus_on(axes, panel)
         axes.set(title=panel.title, xlabel="training step")
         axes.xaxis.set_major_locator(MaxNLocator(4))
-    label_left(every, label)
     known = [Line2D([], [], label="optimal", **DASHED)] if any(panel.optimal is not None for panel in panels) else []
     legend(figure, [name for panel in panels for name in panel.curves], *known)
     return figure
@@ -259,22 +254,15 @@ def _draw_strip(axes: Axes, names: Sequence[str], strip: Strip) -> None:
 # -- into a page -----------------------------------------------------------------------------------------------------
 
 
-def serialize(figure: Figure) -> str:
-    """The figure as one ``<svg>`` element without a prologue."""
+def inlined(figure: Figure, label: str, prefix: str) -> str:
+    """The figure as an ``<svg>`` element of a page: a label for those who hear it, and ids that no other figure has."""
     buffer = io.StringIO()
     with rc_context(fname=LOOK):
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     text = buffer.getvalue()
     text = text[text.index("<svg") :].rstrip()
-    text = text.replace("xlink:href=", "href=").replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "")
-    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r' xmlns(:xlink)?="[^"]*"', "", text, count=2)  # HTML knows what an svg is
+    text = text.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1).replace("xlink:href=", "href=")
     text = re.sub(r'(<image\b[^>]*?)\sid="[^"]*"', r"\1", text)  # made from the pixels: equal images would share one
+    text = re.sub(r'(\sid="|\shref="#|url\(#)', rf"\g<1>{prefix}", text)
     return text.replace(INK, "currentColor")
-
-
-def inlined(svg: str, label: str, prefix: str) -> str:
-    """The element as an image of a page, with a label for those who hear it and ids that no other figure has."""
-    svg = svg.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
-    svg = svg.replace(' xmlns="http://www.w3.org/2000/svg"', "", 1)  # HTML knows what an svg is
-    svg = re.sub(r'(\sid=")', rf"\g<1>{prefix}", svg)
-    return re.sub(r'(\shref="#|url\(#)', rf"\g<1>{prefix}", svg)

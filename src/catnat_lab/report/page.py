@@ -15,7 +15,7 @@ from rich.markdown import Markdown
 
 from catnat_lab.files import write
 from catnat_lab.report import table as tables
-from catnat_lab.report.figures import draw_differences, inlined, serialize, strips_of
+from catnat_lab.report.figures import draw_differences, inlined, strips_of
 from catnat_lab.report.table import Judgement, Table, escaped, judge
 
 TEMPLATES = Environment(
@@ -72,7 +72,7 @@ def page(report: Report) -> str:
     Every string of the report is escaped; figures go in as the SVG that we draw.
     """
     figures = [
-        (each, Markup(inlined(serialize(each.figure), each.title, f"figure-{number}-")))
+        (each, Markup(inlined(each.figure, each.title, f"figure-{number}-")))
         for number, each in enumerate(report.every_figure, 1)
     ]
     return TEMPLATES.get_template("page.html.j2").render(report=report, figures=figures, words=tables)

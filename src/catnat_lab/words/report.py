@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from catnat_lab.experiment import Finished, Results
 from catnat_lab.files import write
-from catnat_lab.report.figures import LOOK, Curve, curve_of, in_panels, label_left
+from catnat_lab.report.figures import LOOK, Curve, curve_of, in_panels
 from catnat_lab.report.page import as_csv
 from catnat_lab.report.table import DASH, Table, grid
 from catnat_lab.stats import ALPHA, Comparison, compare, compare_all, summarize
@@ -170,7 +170,7 @@ def curves_of(results: Results) -> Iterator[dict[str, Any]]:
 @rc_context(fname=LOOK)
 def figure(lines: list[Line]) -> Figure:
     """Validation by steps, and by seconds; the band is one standard deviation over seeds."""
-    drawn, panels = in_panels(2, height=4.2)
+    drawn, panels = in_panels(2, height=4.2, label=f"{MEASURE}, validation")
     late = np.concatenate([np.asarray(line.curve.mean, float)[1:] for line in lines])
     for axes, title in zip(panels, ("training step", "seconds of training, alone on its device"), strict=True):
         for number, line in enumerate(lines):
@@ -181,6 +181,5 @@ def figure(lines: list[Line]) -> Figure:
         axes.set(xlabel=title, ylim=(late.min() - 0.05, np.quantile(late, 0.9)))
     if all(line.ms > 0 for line in lines):
         panels[1].set_xscale("log")
-    label_left(panels, f"{MEASURE}, validation")
     drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside upper left", ncols=5)
     return drawn

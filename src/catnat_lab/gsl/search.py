@@ -74,19 +74,12 @@ class GraphLearning(rates.RateSearch):
                 runs[job] = Run(self.datasets[theta], head, job.config["rate"], job.config["seed"])
         if not runs:
             return
-        what = f"{_told(jobs)} ({len(runs)} side by side)"
-        outcomes = training.train(list(runs.values()), plan, device, on_step=partial(place.progress, what))
-        for job, outcome in zip(runs, outcomes, strict=True):
-            yield job, replace(outcome, record=_record(job, outcome))
-
-
-def _told(jobs: Sequence[Job]) -> str:
-    stages = {job.config["stage"] for job in jobs}
-    return "final seeds" if stages == {"final"} else f"rates ({', '.join(sorted(stages))})"
-
-
-def _record(job: Job, outcome: Outcome) -> dict[str, Any]:
-    """What the report draws: curves and, of a final run, the learned graph."""
-    curve = {key: [round(value, 5) for value in values] for key, values in outcome.record["curve"].items()}
-    learned = {"theta": [round(t, 5) for t in outcome.record["theta"]]} if job.config["stage"] == "final" else {}
-    return {"curve": curve} | learned
+        stages = {job.config["stage"] for job in jobs}
+        told = "final seeds" if stages == {"final"} else f"rates ({', '.join(sorted(stages))})"
+        on_step = partial(place.progress, f"{told} ({len(runs)} side by side)")
+        for job, outcome in zip(runs, training.train(list(runs.values()), plan, device, on_step=on_step), strict=True):
+            curve = {key: [round(value, 5) for value in values] for key, values in outcome.record["curve"].items()}
+            learned = [round(t, 5) for t in outcome.record["theta"]]
+            # what the report draws: curves and, of a final run, the learned graph
+            record = {"curve": curve} | ({"theta": learned} if job.config["stage"] == "final" else {})
+            yield job, replace(outcome, record=record)

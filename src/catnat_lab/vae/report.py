@@ -118,7 +118,9 @@ def write_report(results: Results, folder: Path) -> tuple[Path, tuple[Table, ...
         remarks=tuple(remarks_of(results)),
         figures=tuple(figures_of(results, folder)),
     )
-    return write_pages(report, folder, {"values.csv": values_of(results), "curves.csv": curves_of(results)})
+    table = {"table": results.settings["table"]}
+    values = (table | _named(*place) | found for place, found in results.records(*METRICS))
+    return write_pages(report, folder, {"values.csv": values, "curves.csv": curves_of(results)})
 
 
 def summary_of(results: Results) -> str:
@@ -137,11 +139,6 @@ def summary_of(results: Results) -> str:
         f"images are judged by {settings['samples']} samples of the posterior each. {results.finished()} trials are "
         "finished."
     )
-
-
-def values_of(results: Results) -> Iterator[dict[str, object]]:
-    for place, found in results.records(*METRICS):
-        yield {"table": results.settings["table"], **_named(*place), **found}
 
 
 def _named(data: str, cell: str, head: str) -> dict[str, object]:

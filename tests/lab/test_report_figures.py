@@ -30,7 +30,7 @@ def test_curves_have_a_panel_a_group_and_a_line_a_parameterization() -> None:
     assert [axes.get_title("left") for axes in figure.axes] == ["0.1", "0.25", "0.5", "0.75", "0.9"]
     for axes in figure.axes:
         colours = {line.get_label(): to_hex(line.get_color()) for line in axes.lines}
-        assert colours.pop("optimal") and colours == {line: STYLES[line].colour.lower() for line in LINES}
+        assert colours.pop("optimal") and colours == {line: STYLES[line]["color"].lower() for line in LINES}
         assert len(axes.collections) == 4  # the bands
         optimal = next(line for line in axes.lines if line.get_label() == "optimal")
         assert optimal.is_dashed() and set(np.atleast_1d(optimal.get_ydata())) == {7.0}

@@ -227,8 +227,8 @@ def draw_trades(searched: Mapping[str, Mapping[str, list[Finished]]]) -> Figure:
             errors, scores = (rates.by_rate(trials, measure) for measure in ("theta_mae", "validation_es"))
             points = np.array([[*errors.values()], [*scores.values()]])
             kept = points[:, np.isfinite(points).all(0)]
-            axes.plot(*kept, look.marker + "-", color=look.colour, linewidth=1, markersize=3, label=name)
-            axes.plot(errors[best], scores[best], color=look.colour, **ring)
+            axes.plot(*kept, linestyle="-", linewidth=1, markersize=3, label=name, **look)
+            axes.plot(errors[best], scores[best], **look | ring)
             found += filter(math.isfinite, scores.values())
         low, high = axes.get_xlim()
         if math.log10(high / low) < 1.7:  # a narrow range may hold no power of ten

@@ -76,9 +76,7 @@ class Stack:
             square.mul_(square_decay).addcmul_(gradient, gradient, value=1 - square_decay)
             p.sub_(rate * (mean / correction) / ((square / square_correction).sqrt() + epsilon))
         for one, scores in zip(self.heads, self.scores, strict=True):
-            projected = one.project(scores)
-            if projected is not scores:
-                scores.copy_(projected)
+            scores.copy_(one.project(scores))
 
 
 class Streams:

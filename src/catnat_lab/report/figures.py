@@ -32,32 +32,26 @@ LEGEND_LENGTH = 125  # characters in a row, with the handles
 DASHED: Any = {"color": INK, "linewidth": 0.9, "linestyle": (0, (4, 3))}
 
 
-class Style(NamedTuple):
-    """How a line is drawn, everywhere. Markers differ too, for those who do not see the colours."""
-
-    colour: str
-    marker: str
-
-
-# Okabe and Ito's palette, which most colour-blind readers can tell apart.
-STYLES = {
-    "softmax": Style("#0072B2", "s"),
-    "sparsemax": Style("#CC79A7", "^"),
-    "catnat": Style(INK, "*"),
-    "catnat-sigmoid": Style("#009E73", "D"),
-    "catnat-natural": Style("#D55E00", "o"),
-    "catnat-natural-reflect": Style("#E69F00", "v"),
-    "catnat-natural-revive": Style("#56B4E9", "P"),
+# How a line is drawn, everywhere: in Okabe and Ito's palette, which most colour-blind readers can tell apart, and with
+# another marker each, for those who do not see the colours.
+STYLES: dict[str, dict[str, Any]] = {
+    "softmax": {"color": "#0072B2", "marker": "s"},
+    "sparsemax": {"color": "#CC79A7", "marker": "^"},
+    "catnat": {"color": INK, "marker": "*"},
+    "catnat-sigmoid": {"color": "#009E73", "marker": "D"},
+    "catnat-natural": {"color": "#D55E00", "marker": "o"},
+    "catnat-natural-reflect": {"color": "#E69F00", "marker": "v"},
+    "catnat-natural-revive": {"color": "#56B4E9", "marker": "P"},
 }
+SPARE = {"color": FAINT, "marker": "X"}  # for a line that has no style of its own
 STROKES = ("-", "--", ":", "-.")
-SPARE = Style(FAINT, "X")  # for a line that has no style of its own
 
 LOOK = Path(__file__).with_name("look.mplstyle")
 
 
-def style(name: str) -> Style:
+def style(name: str) -> dict[str, Any]:
     """A head's, whatever its tree."""
-    return STYLES.get(name.partition("[")[0], SPARE)
+    return dict(STYLES.get(name.partition("[")[0], SPARE))
 
 
 def strokes(names: Iterable[str]) -> dict[str, Any]:
@@ -89,11 +83,8 @@ def in_panels(
 
 def legend(figure: Figure, names: Sequence[str], *others: Line2D) -> None:
     """One legend of parameterizations above all panels, and what else there is, in as many rows as its words need."""
-    entries = [
-        Line2D([], [], color=style(name).colour, marker=style(name).marker, linestyle=stroke, label=name)
-        for name, stroke in strokes(dict.fromkeys(names)).items()
-    ]
-    entries += others
+    drawn = strokes(dict.fromkeys(names)).items()
+    entries = [*(Line2D([], [], linestyle=stroke, label=name, **style(name)) for name, stroke in drawn), *others]
     length = sum(len(str(entry.get_label())) + 6 for entry in entries)
     columns = -(-len(entries) // -(-length // LEGEND_LENGTH)) if entries else 1
     figure.legend(handles=entries, loc="outside upper left", ncols=columns, handlelength=1.8, columnspacing=1.4)
@@ -147,10 +138,9 @@ def draw_curves(panels: Sequence[CurvePanel], label: str, *, focus: bool = True)
     for axes, panel in zip(every, panels, strict=True):
         for name, curve in panel.curves.items():
             look, steps = style(name), np.asarray(curve.steps, dtype=float)
-            axes.fill_between(steps, curve.low, curve.high, color=look.colour, alpha=0.18, linewidth=0)
-            often = max(1, len(steps) // 6)
-            shown: dict[str, Any] = {"marker": look.marker, "markevery": often, "markersize": 3.5, "label": name}
-            axes.plot(steps, curve.mean, color=look.colour, linestyle=stroke[name], **shown)
+            axes.fill_between(steps, curve.low, curve.high, color=look["color"], alpha=0.18, linewidth=0)
+            look |= {"linestyle": stroke[name], "markevery": max(1, len(steps) // 6), "markersize": 3.5}
+            axes.plot(steps, curve.mean, label=name, **look)
         if panel.optimal is not None:
             axes.axhline(panel.optimal, label="optimal", **DASHED)
         if focus:
@@ -233,18 +223,19 @@ def _draw_strip(axes: Axes, names: Sequence[str], strip: Strip) -> None:
     reach = 1.15 * min(most[-1], 4 * most[(len(most) - 1) // 2]) or 1.0
     for place, name in enumerate(names):
         look = style(name)
+        colour = look["color"]
         if name not in strip.differences:
-            axes.text(0.02 * reach, -place, "not run", color=look.colour, fontsize=7, va="center")
+            axes.text(0.02 * reach, -place, "not run", color=colour, fontsize=7, va="center")
             continue
         better, *ends = (sign * number for number in strip.differences[name])
         if abs(better) < reach:
-            axes.plot(np.clip(ends, -reach, reach), [-place] * 2, color=look.colour, linewidth=1.4)
-            axes.plot([better], [-place], look.marker, color=look.colour, markersize=6, label=name)
+            axes.plot(np.clip(ends, -reach, reach), [-place] * 2, color=colour, linewidth=1.4)
+            axes.plot([better], [-place], linestyle="none", markersize=6, label=name, **look)
         else:
             side, edge = ("left", "<") if better < 0 else ("right", ">")
-            axes.plot([math.copysign(0.97 * reach, better)], [-place], edge, color=look.colour, label=name)
+            axes.plot([math.copysign(0.97 * reach, better)], [-place], edge, color=colour, label=name)
             text = math.copysign(0.94 * reach, better)
-            axes.text(text, -place, f"{better:+.2g}", color=look.colour, fontsize=7, ha=side, va="center")
+            axes.text(text, -place, f"{better:+.2g}", color=colour, fontsize=7, ha=side, va="center")
     axes.axvline(0, color=FAINT, linewidth=1)
     axes.grid(visible=False)
     axes.set(xlim=(-reach, reach), ylim=(0.6 - len(names), 0.6))

@@ -172,9 +172,9 @@ def _natural_by_sigmoid(results: Results) -> str:
     settings, gaps = results.settings, []
     measure = MEASURES[settings["table"]][0][0]
     for place in product(settings["data"], settings["cells"]):
-        values = [results.final((*place, head), measure) for head in ("catnat-natural", "catnat-sigmoid")]
-        if all(values) and all(map(math.isfinite, (*values[0], *values[1]))):
-            gaps.append(summarize(values[0]).mean - summarize(values[1]).mean)
+        natural, sigmoid = (results.final((*place, f"catnat-{name}"), measure) for name in ("natural", "sigmoid"))
+        if natural and sigmoid and all(map(math.isfinite, natural + sigmoid)):
+            gaps.append(summarize(natural).mean - summarize(sigmoid).mean)
     if len(gaps) < 3:
         return ""
     p = float(stats.ttest_1samp(gaps, 0.0).pvalue)

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.stats import f_oneway
 
 from catnat import Natural, Tree
-from catnat_lab.stats import bootstrap, compare, compare_all, improvement, interquartile_mean, welch
+from catnat_lab.stats import bootstrap, compare, compare_all, improvement, interquartile_mean
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "results"
@@ -205,7 +205,7 @@ def atari() -> str:
     for head, name in {"softmax": "softmax", "catnat-natural": "natural"}.items():
         body.append([head, *(f"{fmean(scores[g, head]):.1f} ± {stdev(scores[g, head]):.1f}" for g in games)])
         body.append([f"the paper's {name}", *(f"{paper[g, head]['mean']} ± {paper[g, head]['std']}" for g in games)])
-    tests = [welch(scores[game, "catnat-natural"], scores[game, "softmax"]) for game in games]
+    tests = [compare(scores[game, "catnat-natural"], scores[game, "softmax"]).p for game in games]
     return grid(["", *games], [*body, ["natural against softmax, ours", *(f"p = {p:.2g}" for p in tests)]])
 
 

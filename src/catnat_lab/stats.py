@@ -47,17 +47,13 @@ def summarize(values: Sequence[float], *, least: int = 1, name: str = "values") 
     return Summary(mean(numbers), stdev(numbers) if len(numbers) > 1 else math.nan, len(numbers))
 
 
-def welch(a: Sequence[float], b: Sequence[float]) -> float:
+def welch_from_summaries(a: Summary, b: Summary) -> float:
     """Two-sided p-value of Welch's t-test that two samples, of at least two values each, have the same mean.
 
-    Without any spread on either side the test is undefined; then p is 1 for equal means and 0 for different ones.
+    It needs no more than a paper prints. Without any spread on either side the test is undefined; then p is 1 for equal
+    means and 0 for different ones.
     """
     # As scipy's ttest_ind, which would warn of values that are nearly the same: our sums are exact.
-    return welch_from_summaries(summarize(a, least=2), summarize(b, least=2))
-
-
-def welch_from_summaries(a: Summary, b: Summary) -> float:
-    """The same test from means, deviations and counts, which are all that a paper prints."""
     for summary in (a, b):
         if summary.count < 2:
             raise UserError(f"Welch's test needs at least 2 values a side; got {summary}")
@@ -87,7 +83,7 @@ def paired(a: Sequence[float], b: Sequence[float]) -> float:
 def bold(groups: Mapping[str, Sequence[float]], lower_is_better: bool = True) -> set[str]:
     """The best-performing groups: the best mean, and all that Welch's test cannot tell from it."""
     best = _best(groups, lower_is_better)
-    return {name for name in groups if name == best or welch(groups[name], groups[best]) >= ALPHA}
+    return {name for name in groups if name == best or compare(groups[name], groups[best]).p >= ALPHA}
 
 
 def best_in_pairs(groups: Mapping[str, Sequence[float]], lower_is_better: bool = True) -> str | None:

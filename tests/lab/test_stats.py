@@ -24,7 +24,6 @@ from catnat_lab.stats import (
     interquartile_mean,
     paired,
     summarize,
-    welch,
     welch_from_summaries,
 )
 
@@ -53,9 +52,9 @@ def test_equal_values_deviate_by_exactly_nothing() -> None:
 @given(samples, samples)
 @pytest.mark.filterwarnings("ignore:Precision loss:RuntimeWarning")
 def test_welch_is_scipys_symmetric_and_the_same_from_summaries(a: list[float], b: list[float]) -> None:
-    p = welch(a, b)
+    p = compare(a, b).p
     assert 0 <= p <= 1
-    assert math.isclose(p, welch(b, a), rel_tol=1e-9, abs_tol=1e-12)
+    assert math.isclose(p, compare(b, a).p, rel_tol=1e-9, abs_tol=1e-12)
     assert p == welch_from_summaries(summarize(a), summarize(b))
     if summarize(a).std or summarize(b).std:
         assert math.isclose(p, scipy_stats.ttest_ind(a, b, equal_var=False).pvalue, rel_tol=1e-6, abs_tol=1e-9)
@@ -63,12 +62,12 @@ def test_welch_is_scipys_symmetric_and_the_same_from_summaries(a: list[float], b
 
 def test_welch_does_not_pool_the_variances() -> None:
     wide, narrow = [0.0, 10.0, -10.0, 5.0, -5.0, 1.0], [2.0, 2.01]
-    assert welch(wide, narrow) != pytest.approx(scipy_stats.ttest_ind(wide, narrow).pvalue, rel=0.05)
+    assert compare(wide, narrow).p != pytest.approx(scipy_stats.ttest_ind(wide, narrow).pvalue, rel=0.05)
 
 
 @pytest.mark.parametrize(("other", "p"), [([1.0, 1.0, 1.0], 1.0), ([1.5, 1.5], 0.0)])
 def test_without_spread_the_means_decide(other: list[float], p: float) -> None:
-    assert welch([1.0, 1.0], other) == p
+    assert compare([1.0, 1.0], other).p == p
     assert welch_from_summaries(summarize([1.0, 1.0]), summarize(other)) == p
 
 
@@ -97,7 +96,7 @@ def test_bold_is_never_empty_and_holds_the_best_mean(groups: dict[str, list[floa
 
 def test_a_comparison_is_welchs_with_cohens_d_and_holms_correction() -> None:
     found = compare_all({"close": (CLOSE, GOOD), "bad": (BAD, GOOD), "same": (GOOD, GOOD)})
-    raw = [welch(CLOSE, GOOD), welch(BAD, GOOD), 1.0]
+    raw = [compare(CLOSE, GOOD).p, compare(BAD, GOOD).p, 1.0]
     assert [each.p for each in found.values()] == holm(raw) and found["bad"].p == pytest.approx(3 * raw[1])
     bad = found["bad"]
     known = scipy_stats.ttest_ind(BAD, GOOD, equal_var=False).confidence_interval()
@@ -152,8 +151,8 @@ def test_a_run_that_diverged_is_refused_by_name_and_place(bad: float) -> None:
     message = rf"\[1\] is {bad} \(a run that diverged\?\)"
     for call in (
         lambda: summarize([1.0, bad]),
-        lambda: welch([1.0, bad], GOOD),
-        lambda: welch(GOOD, [1.0, bad]),
+        lambda: compare([1.0, bad], GOOD).p,
+        lambda: compare(GOOD, [1.0, bad]).p,
         lambda: compare(GOOD, [1.0, bad]),
         lambda: bold({"good": GOOD, "bad": [1.0, bad]}),
         lambda: holm([0.5, bad]),
@@ -166,8 +165,8 @@ def test_a_run_that_diverged_is_refused_by_name_and_place(bad: float) -> None:
 
 def test_too_little_to_compare_is_refused() -> None:
     for call in (
-        lambda: welch([1.0], GOOD),
-        lambda: welch(GOOD, []),
+        lambda: compare([1.0], GOOD).p,
+        lambda: compare(GOOD, []).p,
         lambda: welch_from_summaries(Summary(1.0, 0.1, 1), summarize(GOOD)),
         lambda: bold({"good": GOOD, "one": [1.0]}),
         lambda: compare([1.0], GOOD),
@@ -187,7 +186,7 @@ def test_a_paired_test_is_scipys_and_sees_what_seeds_hide():
     seeds = rng.normal(size=10)
     a, b = list(seeds), list(seeds + 0.1 + 0.02 * rng.normal(size=10))
     assert paired(a, b) == pytest.approx(scipy_stats.ttest_rel(a, b).pvalue)
-    assert paired(a, b) < 1e-4 < 0.5 < welch(a, b)
+    assert paired(a, b) < 1e-4 < 0.5 < compare(a, b).p
     assert paired(a, a) == 1.0 and paired([0.0, 1.0], [2.0, 3.0]) == 0.0
     with pytest.raises(UserError, match="as many values on both sides; got 10 and 9"):
         paired(a, b[:-1])

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
-from scipy import stats
 
 from catnat_lab import rates
 from catnat_lab.experiment import Results
@@ -18,7 +17,7 @@ from catnat_lab.heads import is_natural
 from catnat_lab.report.figures import CurvePanel, curve_of, draw_curves, draw_pictures
 from catnat_lab.report.page import PageFigure, Report, paper_rows, printed, write_pages
 from catnat_lab.report.table import Cell, Column, Table
-from catnat_lab.stats import summarize
+from catnat_lab.stats import paired, summarize
 from catnat_lab.studies import Study
 from catnat_lab.vae.networks import NETWORKS
 from catnat_lab.vae.objective import one_hot
@@ -177,7 +176,7 @@ def _natural_by_sigmoid(results: Results) -> str:
             gaps.append(summarize(natural).mean - summarize(sigmoid).mean)
     if len(gaps) < 3:
         return ""
-    p = float(stats.ttest_1samp(gaps, 0.0).pvalue)
+    p = paired(gaps, [0.0] * len(gaps))
     return (
         f"Natural less sigmoid, means of {len(gaps)} cells: {summarize(gaps).mean:+.2f} on average, "
         f"{min(gaps):+.2f} to {max(gaps):+.2f} (t-test over the cells, p = {p:.2g})."

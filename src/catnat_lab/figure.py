@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.contour import ContourSet
 from matplotlib.figure import Figure
@@ -18,6 +19,7 @@ from torch import Tensor
 
 import catnat
 import catnat.torch as ct
+from catnat_lab import heads as lab
 from catnat_lab.errors import UserError
 
 RATE = 0.5  # one learning rate for all, small enough that every trajectory is smooth
@@ -46,15 +48,9 @@ class Head:
 
 def heads() -> list[Head]:
     """Softmax twice, as it is used and as a slice with as many scores as catnat; catnat twice."""
-    paper = catnat.Parameterization(3, catnat.Natural(tail=0.0))
-    centers = torch.tensor(paper.centers, dtype=torch.float32)
-
-    def on_tree(
-        name: str, pi: catnat.Parameterization, note: str, window: float, box: tuple[Tensor, Tensor] | None = None
-    ) -> Head:
-        log_probs, scores_of = lambda s: ct.log_catnat(s, pi), lambda p: ct.scores_from_probs(p, pi)
-        return Head(f"catnat {name}", note, axes, log_probs, scores_of, window, box=box)
-
+    sigmoid, natural = lab.head("catnat-sigmoid", 3), lab.head("catnat-natural", 3)
+    centers = torch.tensor(catnat.Parameterization(3, catnat.Natural(tail=0.0)).centers, dtype=torch.float32)
+    box = (centers - math.pi, centers + math.pi)
     axes = ("$s_1$ (+: class 0, −: the others)", "$s_2$ (+: class 2, −: class 1)")
     beyond = "both its scores; hatched: beyond their range, where the gradient is 0"
     return [
@@ -75,8 +71,8 @@ def heads() -> list[Head]:
             lambda p: p[..., :2].log() - p[..., 2:].log(),
             window=4.6,
         ),
-        on_tree("sigmoid", catnat.Parameterization(3, "sigmoid"), "both its scores", 4.6),
-        on_tree("natural", paper, beyond, 3.7, (centers - math.pi, centers + math.pi)),
+        Head("catnat sigmoid", "both its scores", axes, sigmoid.log_probs, sigmoid.scores_from_probs, 4.6),
+        Head("catnat natural", beyond, axes, natural.log_probs, natural.scores_from_probs, 3.7, box=box),
     ]
 
 
@@ -99,8 +95,6 @@ def descend(head: Head, probs: Tensor) -> tuple[Tensor, Tensor]:
 
 def draw(axes: Axes, head: Head, path: Tensor, resolution: int) -> ContourSet:
     """One panel: the landscape, the trajectories, and the minimum, which every head has at zero."""
-    from matplotlib import colormaps
-
     middle = torch.zeros(2) if head.box is None else (head.box[0] + head.box[1]) / 2
     x, y = torch.linspace(-head.window, head.window, resolution) + middle[:, None]
     grid = torch.stack(torch.meshgrid(x, y, indexing="xy"), -1)  # [y, x, 2]

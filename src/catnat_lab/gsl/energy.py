@@ -48,7 +48,8 @@ def energy(predictions: Tensor, target: Tensor) -> Energy:
     count = squares.shape[-1]
     off_diagonal = 1 - torch.eye(count, dtype=errors.dtype, device=errors.device)
     # two equal graphs are at distance 0, where a root has no slope
-    return Energy(_root(squares).mean(1), _root(apart).mean(1) * off_diagonal)
+    misses, spreads = (each.clamp(min=1e-8).sqrt().mean(1) for each in (squares, apart))
+    return Energy(misses, spreads * off_diagonal)
 
 
 class _Gram(torch.autograd.Function):
@@ -63,10 +64,6 @@ class _Gram(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (errors,) = ctx.saved_tensors
         return (gradient + gradient.mT) @ errors
-
-
-def _root(squares: Tensor) -> Tensor:
-    return squares.clamp(min=1e-8).sqrt()
 
 
 class Baseline:

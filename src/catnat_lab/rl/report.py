@@ -63,13 +63,10 @@ def load(study: Study) -> Results:
     for game, head in product(settings["games"], settings["heads"]):
         trials = study.finished(f"{kind} {game} {head}")
         found = trials if kind == "rl" else [run for trial in trials for run in _runs(trial, settings["steps"])]
-        runs[game, head] = sorted(found, key=_order)
+        final = [run for run in found if run.config["stage"] == "final"]
+        final.sort(key=lambda run: (run.config.get("rank", 0), run.config["seed"]))
+        runs[game, head] = [run for run in found if run.config["stage"] != "final"] + final
     return Results(settings, runs, study.note(f"{kind} provenance") or {}, kind)
-
-
-def _order(run: Finished) -> tuple[bool, int, int]:
-    final = run.config["stage"] == "final"
-    return final, run.config.get("rank", 0), run.config["seed"] if final else 0
 
 
 def _runs(trial: Finished, steps: int) -> Iterator[Finished]:

@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from catnat_lab.report.figures import Curve, CurvePanel, draw_curves, draw_differences, draw_pictures, strips_of
+from catnat_lab.experiment import Finished
+from catnat_lab.report.figures import (
+    Curve,
+    CurvePanel,
+    curve_of,
+    draw_curves,
+    draw_differences,
+    draw_pictures,
+    strips_of,
+)
 from catnat_lab.report.page import PageFigure, Report, terminal
 from catnat_lab.report.table import Cell, Column, Table, judge
 
@@ -69,13 +78,20 @@ def found(what: Table) -> list[tuple[str, tuple[str, ...]]]:
     return [(entry.kind, entry.lines) for entry in judge(what).disagreements]
 
 
+def curve(*runs: Any) -> Curve:
+    """Of runs that recorded these values."""
+    records = [{"curve": {"step": list(range(len(run))), "score": run}} for run in runs]
+    found = curve_of([Finished(0.0, {}, record, {}) for record in records], "score")
+    assert found is not None
+    return found
+
+
 def curve_panels() -> list[CurvePanel]:
     draws = np.random.default_rng(0)
     groups = ("0.1", "0.25", "0.5", "0.75", "0.9")
     runs = {group: {line: draws.normal(8, 0.1, (4, 9)) for line in LINES} for group in groups}
     return [
-        CurvePanel(group, {line: Curve.of_runs(range(9), some) for line, some in every.items()}, 7.0)
-        for group, every in runs.items()
+        CurvePanel(group, {line: curve(*some) for line, some in every.items()}, 7.0) for group, every in runs.items()
     ]
 
 

@@ -10,7 +10,6 @@ from matplotlib.colors import to_hex
 
 from catnat_lab.report.figures import (
     STYLES,
-    Curve,
     CurvePanel,
     Strip,
     draw_curves,
@@ -22,7 +21,7 @@ from catnat_lab.report.figures import (
     style,
 )
 from catnat_lab.report.table import Cell, judge
-from tests.lab.report_cases import LINES, cell, curve_panels, drawn, large, table
+from tests.lab.report_cases import LINES, cell, curve, curve_panels, drawn, large, table
 
 
 def test_curves_have_a_panel_a_group_and_a_line_a_parameterization() -> None:
@@ -37,15 +36,15 @@ def test_curves_have_a_panel_a_group_and_a_line_a_parameterization() -> None:
 
 
 def test_a_curve_is_the_mean_with_one_deviation_around_it() -> None:
-    curve = Curve.of_runs([0, 1], [[1.0, 5.0], [3.0, float("nan")]])
-    mean, low, high = (np.asarray(part, dtype=float) for part in (curve.mean, curve.low, curve.high))
-    assert np.allclose([mean[0], low[0], high[0]], [2, 2 - 2**0.5, 2 + 2**0.5]) and np.isnan(mean[1])
-    cut = Curve.of_runs([0, 1, 2], [[1.0, 2.0, 3.0], [3.0, 4.0]])
-    assert list(np.asarray(cut.steps)) == [0, 1] and list(np.asarray(cut.mean)) == [2, 3]
+    found = curve([1.0, 5.0], [3.0, float("nan")])
+    assert np.allclose([found.mean[0], found.low[0], found.high[0]], [2, 2 - 2**0.5, 2 + 2**0.5])
+    assert np.isnan(found.mean[1])
+    cut = curve([1.0, 2.0, 3.0], [3.0, 4.0])
+    assert list(cut.steps) == [0, 1] and list(cut.mean) == [2, 3]
 
 
 def test_a_curve_that_diverged_altogether_is_left_out() -> None:
-    nothing = Curve.of_runs(range(5), np.full((3, 5), np.nan))
+    nothing = curve(*np.full((3, 5), np.nan))
     figure = draw_curves([CurvePanel("0.1", {"softmax": nothing})], "score")
     assert "nan" not in inlined(figure, "", "").lower()
 
@@ -88,9 +87,8 @@ def test_figures_are_text_well_formed_and_leave_no_setting_behind() -> None:
 
 
 def test_nothing_is_drawn_outside_the_figure() -> None:
-    curve = Curve.of_runs([0, 1], [[1.0, 2.0]])
     for names in (LINES, (*STYLES, "a new one")):  # the longest legend there is
-        figure = draw_curves([CurvePanel("0.1", dict.fromkeys(names, curve), 1.0)], "score")
+        figure = draw_curves([CurvePanel("0.1", dict.fromkeys(names, curve([1.0, 2.0])), 1.0)], "score")
         figure.draw_without_rendering()
         extent, whole = figure.legends[0].get_window_extent(), figure.bbox
         assert extent.x0 >= whole.x0 and extent.x1 <= whole.x1

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from catnat_lab.files import write
-from catnat_lab.report.figures import Curve, CurvePanel, draw_curves
+from catnat_lab.report.figures import CurvePanel, draw_curves
 from catnat_lab.report.page import PageFigure, as_csv, page, text_of
-from tests.lab.report_cases import HOSTILE, cell, drawn, large, report, table
+from tests.lab.report_cases import HOSTILE, cell, curve, drawn, large, report, table
 
 
 @cache
@@ -96,7 +96,7 @@ def test_every_figure_is_an_image_with_title_caption_and_label() -> None:
 
 def test_hostile_strings_are_escaped_everywhere() -> None:
     mine = table({HOSTILE: cell(7.40, 7.45), "b": cell(7.45, 7.40, bold=True)}, title=HOSTILE, group_name=HOSTILE)
-    figure = draw_curves([CurvePanel(HOSTILE, {HOSTILE: Curve.of_runs([0, 1], [[3.0, 3.0]])}, 2.0)], HOSTILE)
+    figure = draw_curves([CurvePanel(HOSTILE, {HOSTILE: curve([3.0, 3.0])}, 2.0)], HOSTILE)
     hostile = report(
         mine,
         title=HOSTILE,

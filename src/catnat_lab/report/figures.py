@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib import rc_context
@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from catnat_lab.experiment import Finished
 from catnat_lab.report.table import Judgement
@@ -97,28 +97,25 @@ def legend(figure: Figure, names: Sequence[str], *others: Line2D) -> None:
 class Curve:
     """A measure against training steps: the mean over seeds and the edges of a band around it."""
 
-    steps: ArrayLike
-    mean: ArrayLike
-    low: ArrayLike
-    high: ArrayLike
-
-    @classmethod
-    def of_runs(cls, steps: Sequence[float] | NDArray[Any], values: Sequence[Sequence[float]] | NDArray[Any]) -> Self:
-        """Mean ± one standard deviation over seeds, from values [seeds, steps]. A diverged run ends the curve.
-
-        Runs of unequal length, as of a study that is not finished, are cut to the shortest.
-        """
-        length = min(len(steps), *(len(run) for run in values))
-        runs = np.array([run[:length] for run in values], dtype=float)
-        mean = runs.mean(0)
-        spread = runs.std(0, ddof=1) if len(runs) > 1 else np.zeros_like(mean)
-        return cls(steps[:length], mean, mean - spread, mean + spread)
+    steps: NDArray[Any]
+    mean: NDArray[Any]
+    low: NDArray[Any]
+    high: NDArray[Any]
 
 
 def curve_of(final: Iterable[Finished], measure: str) -> Curve | None:
-    """Of what finished jobs recorded over training; None where there is nothing."""
+    """Mean ± one standard deviation over seeds of what finished jobs recorded over training; None of nothing.
+
+    A diverged run ends the curve. Runs of unequal length, as of a study that is not finished, are cut to the shortest.
+    """
     runs = [curve for trial in final if (curve := trial.record.get("curve") or {}).get("step")]
-    return Curve.of_runs(runs[0]["step"], [run[measure] for run in runs]) if runs else None
+    if not runs:
+        return None
+    length = min(len(run["step"]) for run in runs)
+    steps, *values = (np.array(some[:length], float) for some in (runs[0]["step"], *(run[measure] for run in runs)))
+    mean = np.mean(values, 0)
+    spread = np.std(values, 0, ddof=1) if len(runs) > 1 else np.zeros_like(mean)
+    return Curve(steps, mean, mean - spread, mean + spread)
 
 
 @dataclass(frozen=True)
@@ -137,10 +134,10 @@ def draw_curves(panels: Sequence[CurvePanel], label: str, *, focus: bool = True)
     stroke = strokes(dict.fromkeys(name for panel in panels for name in panel.curves))
     for axes, panel in zip(every, panels, strict=True):
         for name, curve in panel.curves.items():
-            look, steps = style(name), np.asarray(curve.steps, dtype=float)
-            axes.fill_between(steps, curve.low, curve.high, color=look["color"], alpha=0.18, linewidth=0)
-            look |= {"linestyle": stroke[name], "markevery": max(1, len(steps) // 6), "markersize": 3.5}
-            axes.plot(steps, curve.mean, label=name, **look)
+            look = style(name)
+            axes.fill_between(curve.steps, curve.low, curve.high, color=look["color"], alpha=0.18, linewidth=0)
+            look |= {"linestyle": stroke[name], "markevery": max(1, len(curve.steps) // 6), "markersize": 3.5}
+            axes.plot(curve.steps, curve.mean, label=name, **look)
         if panel.optimal is not None:
             axes.axhline(panel.optimal, label="optimal", **DASHED)
         if focus:
@@ -154,7 +151,7 @@ def draw_curves(panels: Sequence[CurvePanel], label: str, *, focus: bool = True)
 
 def _focus_on(axes: Axes, panel: CurvePanel) -> None:
     """What parts the curves is near the optimum, not at the start."""
-    edges = [np.asarray(edge, dtype=float) for curve in panel.curves.values() for edge in (curve.low, curve.high)]
+    edges = [edge for curve in panel.curves.values() for edge in (curve.low, curve.high)]
     late = [edge[len(edge) // 2 :] for edge in edges]
     values = np.concatenate([*late, [np.nan if panel.optimal is None else panel.optimal]])
     values = values[np.isfinite(values)]

@@ -26,7 +26,6 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 TEMPLATES.filters |= {"escaped": escaped, "strong": lambda text, is_bold: f"**{text}**" if is_bold else text}
-PAPER_NAMES = {"sigmoid": "catnat-sigmoid", "natural": "catnat-natural"}  # where the paper's table has short ones
 
 
 @dataclass(frozen=True)
@@ -115,11 +114,7 @@ def as_csv(rows: Iterable[Mapping[str, object]]) -> str:
 
 def paper_rows(name: str) -> list[dict[str, str]]:
     """One of the paper's tables; "head" is the name that its parameterization has here."""
-    rows = list(csv.DictReader(files("catnat_lab").joinpath("paper", name).read_text().splitlines()))
-    for row in rows:
-        given = (row.get("parameterization") or row["activation"]).replace("_", "-")
-        row["head"] = PAPER_NAMES.get(given, given)
-    return rows
+    return list(csv.DictReader(files("catnat_lab").joinpath("paper", name).read_text().splitlines()))
 
 
 def printed(row: Mapping[str, str], measure: str = "") -> tuple[float, float, bool]:

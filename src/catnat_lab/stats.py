@@ -65,11 +65,6 @@ def welch_from_summaries(a: Summary, b: Summary) -> float:
     return float(test.pvalue)
 
 
-def by_ranks(a: Sequence[float], b: Sequence[float]) -> float:
-    """The two-sided p-value of Mann and Whitney's test: does one of two values come out higher more often?"""
-    return float(stats.mannwhitneyu(_finite(a, 2, "a"), _finite(b, 2, "b")).pvalue)
-
-
 def paired(a: Sequence[float], b: Sequence[float]) -> float:
     """The two-sided p-value of a paired t-test: for runs that share all but what is compared, seed by seed."""
     first, second = _finite(a, 2), _finite(b, 2)

@@ -16,7 +16,6 @@ from catnat_lab.stats import (
     best_in_pairs,
     bold,
     bootstrap,
-    by_ranks,
     compare,
     compare_all,
     holm,
@@ -123,12 +122,6 @@ def test_differences_have_intervals() -> None:
     assert (low - 3, high - 3) == pytest.approx(again) and again[0] < middle < again[1]
     spread = 1.09 * (2 / 200) ** 0.5  # of a normal sample's middle half, a little wider than that of its mean
     assert high - low == pytest.approx(2 * 1.96 * spread, rel=0.15)
-
-
-def test_ranks_by_hand() -> None:
-    """All of one below all of the other: 2 of the 70 orders of 4 and 4 are so far apart."""
-    assert by_ranks([1, 2, 3, 4], [5, 6, 7, 8]) == pytest.approx(2 / 70)
-    assert by_ranks([1, 4], [2, 3]) == pytest.approx(1.0)
 
 
 def test_holm_by_hand() -> None:

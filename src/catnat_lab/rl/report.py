@@ -7,6 +7,7 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
+from scipy.stats import mannwhitneyu
 
 from catnat_lab import experiment
 from catnat_lab.experiment import Finished
@@ -18,7 +19,7 @@ from catnat_lab.rl.minatar_study import FIRST_SEARCH_SEED
 from catnat_lab.rl.minatar_study import NOTE as MINATAR_NOTE
 from catnat_lab.rl.settings import PAPER_STEPS
 from catnat_lab.rl.sweep import NOTE, SPACE
-from catnat_lab.stats import bootstrap, by_ranks, holm, improvement, interquartile_mean
+from catnat_lab.stats import bootstrap, holm, improvement, interquartile_mean
 from catnat_lab.studies import Study
 
 PAPER_SEEDS, PAPER_TRIALS = 10, 160
@@ -197,7 +198,7 @@ def _by_ranks(results: Results) -> Iterator[str]:
         if head != "softmax" and "softmax" in results.settings["heads"]
     }
     pairs = {cell: pair for cell, pair in pairs.items() if min(map(len, pair)) > 1}
-    corrected = holm([by_ranks(*pair) for pair in pairs.values()])
+    corrected = holm([mannwhitneyu(*pair).pvalue for pair in pairs.values()])
     for ((game, head), (ours, theirs)), p in zip(pairs.items(), corrected, strict=True):
         middle = interquartile_mean(ours) - interquartile_mean(theirs)
         low, high = bootstrap(ours, less=theirs)

@@ -21,6 +21,7 @@ from catnat_lab.report.figures import (
     style,
 )
 from catnat_lab.report.table import Cell, judge
+from catnat_lab.stats import Comparison
 from tests.lab.report_cases import LINES, cell, curve, curve_panels, drawn, large, table
 
 
@@ -58,19 +59,21 @@ def test_pictures_share_one_scale() -> None:
 
 def test_differences_are_those_of_the_verdict_and_better_is_to_the_right() -> None:
     (strip,) = strips_of(judge(table({"softmax": cell(7.45), "a": cell(7.40), "lost": Cell((1.0, float("nan")))})))
-    difference, low, high = strip.differences["a"]
-    assert set(strip.differences) == {"a"} and low < difference < high < 0 and strip.lower_is_better
+    found = strip.differences["a"]
+    assert set(strip.differences) == {"a"} and found.low < found.difference < found.high < 0 and strip.lower_is_better
     assert len(strips_of(judge(large()))) == 20
     for lower in (True, False):
         (axes,) = draw_differences([Strip("s", strip.differences, lower)]).axes
         interval, dot = axes.lines[:2]
         assert (np.asarray(dot.get_xdata(), float)[0] > 0) == lower and dot.get_label() == "a"
-        assert np.allclose(np.abs(np.asarray(interval.get_xdata(), float)), np.abs([low, high]))
+        assert np.allclose(np.abs(np.asarray(interval.get_xdata(), float)), np.abs([found.low, found.high]))
 
 
 def test_a_line_that_is_far_off_does_not_hide_the_others() -> None:
-    near = {"catnat": (1.0, 0.5, 1.5), "catnat-sigmoid": (-1.0, -2.0, 0.0), "catnat-natural": (-500.0, -600.0, -400.0)}
-    one, other = draw_differences([Strip("x", near, False), Strip("y", {"catnat": (0.0, 0.0, 0.0)}, False)]).axes
+    ends = {"catnat": (1.0, 0.5, 1.5), "catnat-sigmoid": (-1.0, -2.0, 0.0), "catnat-natural": (-500.0, -600.0, -400.0)}
+    near = {name: Comparison(*each, 0.0, 1.0) for name, each in ends.items()}
+    none = {"catnat": Comparison(0.0, 0.0, 0.0, 0.0, 1.0)}
+    one, other = draw_differences([Strip("x", near, False), Strip("y", none, False)]).axes
     assert one.get_xlim()[1] < 10 and "-5e+02" in [text.get_text() for text in one.texts]
     assert [text.get_text() for text in other.texts] == ["not run"] * 2
     assert all(abs(x) < 10 for line in one.lines for x in np.asarray(line.get_xdata(), dtype=float))

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from catnat_lab.experiment import Finished
 from catnat_lab.report.table import Judgement
+from catnat_lab.stats import Comparison
 
 INK = "#1a1b1e"  # text and axes; becomes the page's own text colour, so that figures are legible in the dark too
 FAINT = "#8a8b8e"  # grid and hints: grey enough for both
@@ -180,23 +181,22 @@ def draw_pictures(
 
 
 class Strip(NamedTuple):
-    """By parameterization, a difference from the baseline and the ends of its interval."""
+    """By parameterization, how it compares with the baseline."""
 
     label: str
-    differences: Mapping[str, tuple[float, float, float]]
+    differences: Mapping[str, Comparison]
     lower_is_better: bool
 
 
 def strips_of(judgement: Judgement) -> list[Strip]:
     """The contests that a table's verdict is about."""
     table, strips = judgement.table, []
-    for group, column in table.contests:
+    for group, column in table.headed:
         keys = {line: (group, line, column.key) for line in table.lines}
         found = {line: judgement.against[key] for line, key in keys.items() if key in judgement.against}
-        if found and (not table.headline or column.key in table.headline):
+        if found:
             heading = f"\n{column.heading}" if len(table.headline or table.columns) > 1 else ""
-            differences = {line: (each.difference, each.low, each.high) for line, each in found.items()}
-            strips.append(Strip(f"{table.group_name} {group}{heading}", differences, column.lower_is_better))
+            strips.append(Strip(f"{table.group_name} {group}{heading}", found, column.lower_is_better))
     return strips
 
 
@@ -216,7 +216,7 @@ def draw_differences(strips: Sequence[Strip], base: str = "softmax") -> Figure:
 def _draw_strip(axes: Axes, names: Sequence[str], strip: Strip) -> None:
     sign = -1 if strip.lower_is_better else 1
     # one that is far off would make one point of all the others
-    most = sorted(max(map(abs, ends)) for ends in strip.differences.values())
+    most = sorted(max(abs(each.low), abs(each.high)) for each in strip.differences.values())
     reach = 1.15 * min(most[-1], 4 * most[(len(most) - 1) // 2]) or 1.0
     for place, name in enumerate(names):
         look = style(name)
@@ -224,7 +224,8 @@ def _draw_strip(axes: Axes, names: Sequence[str], strip: Strip) -> None:
         if name not in strip.differences:
             axes.text(0.02 * reach, -place, "not run", color=colour, fontsize=7, va="center")
             continue
-        better, *ends = (sign * number for number in strip.differences[name])
+        found = strip.differences[name]
+        better, ends = sign * found.difference, (sign * found.low, sign * found.high)
         if abs(better) < reach:
             axes.plot(np.clip(ends, -reach, reach), [-place] * 2, color=colour, linewidth=1.4)
             axes.plot([better], [-place], linestyle="none", markersize=6, label=name, **look)

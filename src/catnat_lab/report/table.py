@@ -20,13 +20,14 @@ value
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from statistics import fmean
 from typing import Literal, NamedTuple
 
+from catnat_lab.errors import check, check_distinct
 from catnat_lab.stats import ALPHA, Comparison, Summary, bold, compare_all, summarize, welch_from_summaries
 
 BASELINE = "softmax"
@@ -103,15 +104,9 @@ class Table:
     compares_values: bool = True  # whether our means should be the paper's: not where ours are trained otherwise
 
     def __post_init__(self) -> None:
-        keys = tuple(column.key for column in self.columns)
-        for name, values in (("groups", self.groups), ("lines", self.lines), ("columns", keys)):
-            if not values or len(set(values)) != len(values):
-                raise ValueError(f"{name} must be at least one and differ from one another, got {values}")
-        if self.reference_line in self.lines:
-            raise ValueError(f"the reference line {self.reference_line!r} must not be one of the lines that compete")
-        for group, line, key in self.cells:
-            if group not in self.groups or line not in self.rows or key not in keys:
-                raise ValueError(f"cell {(group, line, key)} names a group, a line or a column the table does not have")
+        check_distinct(self, "groups", "rows", "columns")
+        known = set(product(self.groups, self.rows, (column.key for column in self.columns)))
+        check("cells", self.cells, known.__contains__, "name a group, a line and a column of the table")
 
     @property
     def rows(self) -> tuple[str, ...]:
@@ -134,6 +129,11 @@ class Table:
     @property
     def contests(self) -> Iterator[tuple[str, Column]]:
         return ((group, column) for group in self.groups for column in self.columns)
+
+    @property
+    def headed(self) -> list[tuple[str, Column]]:
+        """The contests that the verdict is about."""
+        return [(group, c) for group, c in self.contests if not self.headline or c.key in self.headline]
 
     def cell(self, group: str, line: str, column: Column) -> Cell:
         return self.cells.get((group, line, column.key), Cell())
@@ -290,13 +290,17 @@ def _gap(a: Summary | None, b: Summary | None) -> float:
 
 def _notes(table: Table) -> tuple[str, ...]:
     """Missing values by line and reason, diverged runs one by one, and the numbers of seeds where they differ."""
-    lacking: dict[tuple[str, str], list[str]] = {}  # where, by line and reason
+    lacking: dict[tuple[str, str], list[str]] = defaultdict(list)  # where, by line and reason
     diverged = []
     for line in table.rows:
         for group, column in table.contests:
             cell, place = table.cell(group, line, column), _place(table, group, column)
-            for reason in _lacks(cell, table.has_paper):
-                lacking.setdefault((line, reason), []).append(place)
+            if len(cell.values) < 2:
+                lacking[line, "one value only" if cell.values else "no value yet"].append(place)
+            if table.has_paper and cell.paper_mean is None:
+                lacking[line, "the paper gives no number"].append(place)
+            elif table.has_paper and cell.paper_std is None:
+                lacking[line, "the paper gives no deviation, so its mean is not tested"].append(place)
             if cell.diverged:
                 told = f"{place}, {line}: {cell.diverged} of {len(cell.values)} runs diverged"
                 if cell.finite:
@@ -313,23 +317,13 @@ def _notes(table: Table) -> tuple[str, ...]:
     return (*missing, *diverged)
 
 
-def _lacks(cell: Cell, has_paper: bool) -> Iterator[str]:
-    if len(cell.values) < 2:
-        yield "one value only" if cell.values else "no value yet"
-    if has_paper and cell.paper_mean is None:
-        yield "the paper gives no number"
-    elif has_paper and cell.paper_std is None:
-        yield "the paper gives no deviation, so its mean is not tested"
-
-
 # -- its words -------------------------------------------------------------------------------------------------------
 
 
 def verdict(judgement: Judgement) -> str:
     """Who is best, by how much and how surely, in one sentence."""
     table = judgement.table
-    cells = [(group, c) for group, c in table.contests if not table.headline or c.key in table.headline]
-    judged = [(group, c) for group, c in cells if judgement.contests[group, c.key].ours]
+    judged = [(group, c) for group, c in table.headed if judgement.contests[group, c.key].ours]
     if not judged:
         return f"Too few runs have ended well to say whose {table.measure} is best."
     best = Counter(table.best(group, c, table.lines) for group, c in judged)

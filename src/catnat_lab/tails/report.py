@@ -175,7 +175,6 @@ def figure(found: Found) -> Figure:
     strips = []
     for task, every in found.values():
         own = {LOOKS[each.head]: each.against for each in every if each.head in LOOKS}
-        differences = {name: (gap.difference, gap.low, gap.high) for name, gap in own.items()}
         label = f"{task.name}\n({task.measure.split(',')[-1].strip()})"
-        strips += [Strip(label, differences, task.lower_is_better)] if own else []
+        strips += [Strip(label, own, task.lower_is_better)] if own else []
     return draw_differences(strips)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from catnat_lab.gsl.data import Dataset, make_dataset
-from catnat_lab.gsl.energy import BASELINES, Baseline, energy, predict, weighted_log_prob, weights
+from catnat_lab.gsl.energy import BASELINES, Baseline, Energy, energy, predict, weighted_log_prob
 from catnat_lab.heads import head
 from catnat_lab.provenance import provenance
 
@@ -38,10 +38,11 @@ def variances(dataset: Dataset, theta: Tensor, draws: int, name: str = "catnat-n
     result = {}
     for kind in BASELINES:
         baseline = Baseline(kind)
-        baseline(found.misses.mean(0, keepdim=True), found.spreads.mean(0, keepdim=True))  # the steps before
+        before = Energy(found.misses.mean(0, keepdim=True), found.spreads.mean(0, keepdim=True))
+        baseline.weights(before)  # the steps before
         if baseline.average is not None:
             baseline.average = baseline.average.expand(draws, 2)
-        surrogate = weighted_log_prob(weights(found, baseline), graphs, log_probs).sum()
+        surrogate = weighted_log_prob(baseline.weights(found), graphs, log_probs).sum()
         (gradient,) = torch.autograd.grad(surrogate, scores, retain_graph=True)
         result[kind] = float(gradient.flatten(1).var(0).sum())
     return result

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from catnat_lab.gsl.energy import BASELINES, Baseline, Energy, energy, predict, weighted_log_prob, weights
+from catnat_lab.gsl.energy import BASELINES, Baseline, Energy, energy, predict, weighted_log_prob
 from catnat_lab.heads import HEAD_NAMES, head
 from tests.thinned import thinned
 
@@ -64,7 +64,7 @@ def estimates(name: str, small: Small, baseline: str, term: int) -> Tensor:
     if baseline == "moving-average":
         before = torch.tensor([[found.misses.mean(), 0.0], [0.0, 4 / 3 * found.spreads.mean()]], dtype=torch.float64)
         kept.average = before[term].expand(DRAWS, 2).detach()  # from steps before
-    surrogate = weighted_log_prob(weights(parts[term], kept), graphs, log_probs)
+    surrogate = weighted_log_prob(kept.weights(parts[term]), graphs, log_probs)
     return torch.autograd.grad(surrogate.sum(), scores)[0].flatten(1)
 
 

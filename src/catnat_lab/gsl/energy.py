@@ -45,8 +45,7 @@ def energy(predictions: Tensor, target: Tensor) -> Energy:
     errors = predictions - target.unsqueeze(2)
     squares = errors.square().sum(-1)  # [R, b, M]
     apart = squares.unsqueeze(-1) + squares.unsqueeze(-2) - 2 * _Gram.apply(errors)
-    count = squares.shape[-1]
-    off_diagonal = 1 - torch.eye(count, dtype=errors.dtype, device=errors.device)
+    off_diagonal = 1 - torch.eye(errors.shape[2], dtype=errors.dtype, device=errors.device)
     # two equal graphs are at distance 0, where a root has no slope
     misses, spreads = (each.clamp(min=1e-8).sqrt().mean(1) for each in (squares, apart))
     return Energy(misses, spreads * off_diagonal)
@@ -66,6 +65,7 @@ class _Gram(torch.autograd.Function):
         return (gradient + gradient.mT) @ errors
 
 
+@dataclass
 class Baseline:
     """What is taken off a graph's cost before it weighs that graph's score function; it must not depend on the graph.
 
@@ -73,33 +73,26 @@ class Baseline:
     pairs of others. `moving-average` takes the mean of former steps.
     """
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self.average: Tensor | None = None  # [R, 2]
+    kind: str
+    average: Tensor | None = None  # [R, 2]
 
-    def __call__(self, misses: Tensor, spreads: Tensor) -> tuple[Tensor, Tensor]:
-        """Baselines of the first term and of the second, each [R, M] or 0."""
-        count = misses.shape[-1]
-        rows, total = spreads.sum(-1), spreads.sum((-1, -2)).unsqueeze(-1)
+    def weights(self, energy: Energy) -> Tensor:
+        """The weight of every graph's score function [R, M]: sum_m w_m grad log P(A_m) estimates grad_theta ES.
+
+        A graph stands in both places of the second term, which takes its one half away.
+        """
+        misses, spreads = energy.misses.detach(), energy.spreads.detach()
+        count, rows, total = misses.shape[-1], spreads.sum(-1), spreads.sum((-1, -2)).unsqueeze(-1)
         if self.kind == "leave-one-out":
-            pairs = (count - 1) * (count - 2)
-            return (misses.sum(-1, keepdim=True) - misses) / (count - 1), (total - 2 * rows) / pairs
-        now = torch.cat((misses.mean(-1, keepdim=True), total / (count * (count - 1))), -1)
-        before = torch.zeros_like(now) if self.average is None else self.average
-        if self.kind == "moving-average":
-            self.average = now if self.average is None else DECAY * before + (1 - DECAY) * now
-        return before[:, :1].expand_as(misses), before[:, 1:].expand_as(misses)
-
-
-def weights(energy: Energy, baseline: Baseline) -> Tensor:
-    """The weight of every graph's score function [R, M]: sum_m w_m grad log P(A_m) estimates grad_theta ES.
-
-    A graph stands in both places of the second term, which takes its one half away.
-    """
-    misses, spreads = energy.misses.detach(), energy.spreads.detach()
-    count = misses.shape[-1]
-    of_miss, of_spread = baseline(misses, spreads)
-    return ((misses - of_miss) - (spreads.sum(-1) / (count - 1) - of_spread)) / count
+            of_miss = (misses.sum(-1, keepdim=True) - misses) / (count - 1)
+            of_spread = (total - 2 * rows) / ((count - 1) * (count - 2))
+        else:
+            now = torch.cat((misses.mean(-1, keepdim=True), total / (count * (count - 1))), -1)
+            before = torch.zeros_like(now) if self.average is None else self.average
+            if self.kind == "moving-average":
+                self.average = now if self.average is None else DECAY * before + (1 - DECAY) * now
+            of_miss, of_spread = before.split(1, -1)
+        return ((misses - of_miss) - (rows / (count - 1) - of_spread)) / count
 
 
 def weighted_log_prob(weight: Tensor, graphs: Tensor, log_probs: Tensor) -> Tensor:

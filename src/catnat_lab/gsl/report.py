@@ -138,28 +138,25 @@ def _in_pairs(results: Results) -> str:
             whole = len(values) > 1 and len(lengths) == 1 and min(lengths) > 1 and all(map(math.isfinite, every))
             if whole and (winner := best_in_pairs(values, column.lower_is_better)) is not None:
                 told.setdefault(f"{column.heading}: {winner} at θ* =", []).append(theta)
-    if not told:
-        return ""
     who = "; ".join(f"{text} {', '.join(thetas)}" for text, thetas in told.items())
-    return (
+    found = (
         "Runs of one seed share their start, their batches and their random numbers, whatever the parameterization. "
         "Compared seed by seed (paired t-tests, p < 0.05 by Holm's correction over the rivals), these are "
         f"significantly better than every other: {who}."
     )
+    return found if told else ""
 
 
 def _least_errors(results: Results) -> str:
     """The error of θ if it, and not the validation score, had chosen the rate."""
-    least = {}
+    told = []
     for head in results.settings["heads"]:
         tried = [results.stage((theta, head), *rates.SEARCHING) for theta in _thetas(results)]
         errors = [[e for e in rates.by_rate(some, "theta_mae").values() if math.isfinite(e)] for some in tried]
         if all(errors):
-            least[head] = ", ".join(f"{min(some):.4f}" for some in errors)
-    lines = "; ".join(f"{head} {errors}" for head, errors in least.items())
-    thetas = ", ".join(_thetas(results))
+            told.append(f"{head} {', '.join(f'{min(some):.4f}' for some in errors)}")
     means = "The least error of θ over all rates tried, means over the search seeds,"
-    return f"{means} at θ* = {thetas}: {lines}." if least else ""
+    return f"{means} at θ* = {', '.join(_thetas(results))}: {'; '.join(told)}." if told else ""
 
 
 def _lost_edges(results: Results) -> str:
@@ -176,18 +173,21 @@ def _lost_edges(results: Results) -> str:
 
 def figures_of(results: Results) -> Iterator[PageFigure]:
     """Learning curves, energy score against error over all rates, and learned graphs."""
-    curves = [panel for theta in _thetas(results) if (panel := _curves(results, theta)).curves]
-    if curves:
+    heads, panels, searched = results.settings["heads"], [], {}
+    for theta in _thetas(results):
+        finals = {head: results.stage((theta, head), "final") for head in heads}
+        curves = {head: curve for head, final in finals.items() if (curve := figures.curve_of(final, "validation_es"))}
+        best = [trial.metrics.get("validation_es", math.nan) for trial in results.stage((theta, OPTIMAL), OPTIMAL)]
+        panels += [CurvePanel(f"θ* = {theta}", curves, float(np.mean(best)) if best else None)] if curves else []
+        tried = {head: trials for head in heads if (trials := results.stage((theta, head), *rates.SEARCHING))}
+        if tried:
+            searched[theta] = tried
+    if panels:
         caption = (
             "Energy score on validation data (the formula, not doubled): mean over the final seeds, one deviation "
             "around it. The scale fits the second half of training; what is higher at the start is cut off."
         )
-        yield PageFigure("Learning curves", caption, figures.draw_curves(curves, "energy score (validation)"))
-    heads, searched = results.settings["heads"], {}
-    for theta in _thetas(results):
-        tried = {head: results.stage((theta, head), *rates.SEARCHING) for head in heads}
-        if any(tried.values()):
-            searched[theta] = {head: trials for head, trials in tried.items() if trials}
+        yield PageFigure("Learning curves", caption, figures.draw_curves(panels, "energy score (validation)"))
     if searched:
         caption = (
             "Energy score on validation data against the error of θ: a point for every rate tried, joined from the "
@@ -202,13 +202,6 @@ def figures_of(results: Results) -> Iterator[PageFigure]:
         caption = f"Edge probabilities at θ* = {shown}: the true ones, and those that the first final seed learned."
         drawn = figures.draw_pictures({"true": true} | graphs, "YlGnBu", scale="edge probability")
         yield PageFigure("The true graph and the learned ones", caption, drawn)
-
-
-def _curves(results: Results, theta: str) -> CurvePanel:
-    finals = {head: results.stage((theta, head), "final") for head in results.settings["heads"]}
-    curves = {head: curve for head, final in finals.items() if (curve := figures.curve_of(final, "validation_es"))}
-    known = [trial.metrics.get("validation_es", math.nan) for trial in results.stage((theta, OPTIMAL), OPTIMAL)]
-    return CurvePanel(f"θ* = {theta}", curves, float(np.mean(known)) if known else None)
 
 
 @rc_context(fname=figures.LOOK)

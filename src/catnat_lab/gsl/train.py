@@ -13,7 +13,7 @@ from torch import Tensor
 
 from catnat_lab.experiment import Outcome, silent
 from catnat_lab.gsl.data import Dataset, glorot
-from catnat_lab.gsl.energy import Baseline, energy, predict, weighted_log_prob, weights
+from catnat_lab.gsl.energy import Baseline, energy, predict, weighted_log_prob
 from catnat_lab.gsl.presets import Settings
 from catnat_lab.heads import by_head, sorted_by_head
 
@@ -128,10 +128,11 @@ def train(
         log_probs = stack.log_probs()
         graphs = (uniforms[:, step % CHUNK] < log_probs.detach()[..., 1].exp().unsqueeze(1)).to(dtype)  # [R, M, E]
         start = step % batches * plan.batch
-        x, y = data.batch(rows[:, start : start + plan.batch])
+        batch = data.which.unsqueeze(1), rows[:, start : start + plan.batch]  # of every run's own data
+        x, y = (pairs[batch] for pairs in data.train)
         found = energy(predict(graphs.unflatten(-1, (stack.nodes, stack.nodes)), x, stack.weight), y)
         score = found.score()
-        stack.descend((score + weighted_log_prob(weights(found, baseline), graphs, log_probs)).sum())
+        stack.descend((score + weighted_log_prob(baseline.weights(found), graphs, log_probs)).sum())
         losses += score.detach()
         if (step + 1) % batches == 0:
             judged = judge(stack.theta(), stack.weight, streams, data, data.validation, plan.graphs)
@@ -169,11 +170,6 @@ class _Data:
         self.validation = stacked(*(dataset.validation for dataset in distinct))
         self.test = stacked(*(dataset.test for dataset in distinct))
         self.theta = torch.stack([run.dataset.theta.flatten() for run in runs]).to(device, dtype)  # [R, E]
-
-    def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Training pairs at rows [R, b] of every run's own data."""
-        which = self.which.unsqueeze(1)
-        return self.train[0][which, rows], self.train[1][which, rows]
 
 
 @torch.no_grad()

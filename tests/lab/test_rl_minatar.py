@@ -26,7 +26,7 @@ from catnat_lab.checkpoint import Checkpoint
 from catnat_lab.cli import main
 from catnat_lab.errors import UserError
 from catnat_lab.executors import Here, begin, conduct
-from catnat_lab.experiment import Finished, Place, TimeIsUp
+from catnat_lab.experiment import Finished, Place, Results, TimeIsUp
 from catnat_lab.heads import activation_of
 from catnat_lab.heads import head as torch_head
 from catnat_lab.rl import minatar, minatar_study, report
@@ -328,7 +328,7 @@ def conducted(study: Study, plan: Plan, place: Place) -> None:
 
 
 def test_a_stopped_study_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def study(folder: Path) -> report.Results:
+    def study(folder: Path) -> Results:
         with Study(folder / "study.db", conduct=True) as opened:
             conducted(opened, PLAN, Place(folder))
             return report.load(opened)

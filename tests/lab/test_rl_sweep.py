@@ -12,7 +12,7 @@ import pytest
 from catnat_lab.cli import main
 from catnat_lab.errors import UserError
 from catnat_lab.executors import Here, begin, conduct
-from catnat_lab.experiment import Finished, Place, TimeIsUp
+from catnat_lab.experiment import Finished, Place, Results, TimeIsUp
 from catnat_lab.rl import report
 from catnat_lab.rl import train as training
 from catnat_lab.rl.ppo import Episode, Learner
@@ -138,7 +138,7 @@ def test_the_report_says_how_probably_a_run_beats_softmax_in_each_game_and_over_
         for place, some in scores.items()
     }
     heads = ["softmax", "catnat", "catnat-sigmoid"]
-    results = report.Results({"heads": heads, "games": ["Breakout", "Asterix"], "seeds": 2}, trials, {}, "minatar")
+    results = Results({"heads": heads, "games": ["Breakout", "Asterix"], "seeds": 2}, trials, {})
     told = list(report._by_ranks(results))
     likely = "a run scores higher than one of softmax with probability "
     assert [text.partition(likely)[2] for text in told] == ["0.75.", "1.00.", "0.50.", "0.88."]  # too few for intervals

@@ -11,7 +11,7 @@ import torch
 from catnat_lab.commands.options import Rl, RlMinatar, RlSweep, RlWatch
 from catnat_lab.commands.parts import bars, chosen, command_line, continued, device_of, end_of, run_study, say, show
 from catnat_lab.errors import UserError
-from catnat_lab.experiment import Finished, Place
+from catnat_lab.experiment import Finished, Place, Results
 from catnat_lab.files import write
 from catnat_lab.provenance import provenance
 from catnat_lab.report.page import Report, write_pages
@@ -88,9 +88,10 @@ def report_run(folder: Path, output: Path) -> None:
     settings, result = training.result_in(folder)
     curve = studied.curve_of(result)
     run = Finished(-result.score, {"score": result.score}, {"curve": curve}, {"stage": "final", "seed": settings.seed})
-    plan = {"games": [settings.game], "heads": [settings.head], "steps": result.steps, "trials": 0, "seeds": 1}
+    sizes = {"steps": result.steps, "trials": 0, "seeds": 1}
+    plan = {"kind": "rl", "games": [settings.game], "heads": [settings.head], **sizes}
     known = noted_in(folder)
-    results = rl_report.Results(plan, {(settings.game, settings.head): [run]}, known, "rl")
+    results = Results(plan, {(settings.game, settings.head): [run]}, known)
     table, figures = rl_report.table_of(results), tuple(rl_report.figures_of(results))
     every = range(0, len(curve["step"]), max(1, len(curve["step"]) // 10))
     points = ", ".join(f"{curve['score'][i]:.1f} ({curve['step'][i]:,.0f})" for i in every)

@@ -2,23 +2,19 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 from scipy.stats import mannwhitneyu
 
-from catnat_lab import experiment
-from catnat_lab.experiment import Finished
+from catnat_lab.experiment import Finished, Results
 from catnat_lab.heads import is_natural
 from catnat_lab.report.figures import Curve, CurvePanel, draw_curves
 from catnat_lab.report.page import PageFigure, Report, paper_rows, printed, write_pages
 from catnat_lab.report.table import Cell, Column, Table
-from catnat_lab.rl.minatar_study import FIRST_SEARCH_SEED
-from catnat_lab.rl.minatar_study import NOTE as MINATAR_NOTE
+from catnat_lab.rl import minatar_study, sweep
 from catnat_lab.rl.settings import PAPER_STEPS
-from catnat_lab.rl.sweep import NOTE, SPACE
 from catnat_lab.stats import bootstrap, holm, improvement, interquartile_mean
 from catnat_lab.studies import Study
 
@@ -40,34 +36,26 @@ SEAQUEST = (
 )
 
 
-@dataclass(frozen=True)
-class Results(experiment.Results):
-    """Runs by game and head: first those of the search, then the final ones."""
+def best_of(results: Results, game: str, head: str) -> list[Finished]:
+    """The final runs of the search's best configuration, one a seed; without a search, of the defaults."""
+    return [run for run in results.stage((game, head), "final") if not run.config.get("rank")]
 
-    kind: str  # rl or minatar
 
-    def best(self, game: str, head: str) -> list[Finished]:
-        """The final runs of the search's best configuration, one a seed; without a search, of the defaults."""
-        return [run for run in self.stage((game, head), "final") if not run.config.get("rank")]
-
-    def scores(self, game: str, head: str) -> tuple[float, ...]:
-        return tuple(run.metrics["score"] for run in self.best(game, head))
-
-    def finite(self, game: str, head: str) -> list[float]:
-        """The scores of the seeds that have one; the table tells how many have none."""
-        return [score for score in self.scores(game, head) if math.isfinite(score)]
+def scores_of(results: Results, game: str, head: str) -> tuple[float, ...]:
+    return tuple(run.metrics["score"] for run in best_of(results, game, head))
 
 
 def load(study: Study) -> Results:
-    kind, note = ("minatar", MINATAR_NOTE) if study.note(MINATAR_NOTE) is not None else ("rl", NOTE)
-    settings, runs = study.note(note), {}
+    """Runs by game and head: first those of the search, then the final ones; their kind is rl or minatar."""
+    kind = "minatar" if study.note(minatar_study.NOTE) is not None else "rl"
+    settings, runs = study.note(minatar_study.NOTE if kind == "minatar" else sweep.NOTE), {}
     for game, head in product(settings["games"], settings["heads"]):
         trials = study.finished(f"{kind} {game} {head}")
         found = trials if kind == "rl" else [run for trial in trials for run in _runs(trial, settings["steps"])]
         final = [run for run in found if run.config["stage"] == "final"]
         final.sort(key=lambda run: (run.config.get("rank", 0), run.config["seed"]))
         runs[game, head] = [run for run in found if run.config["stage"] != "final"] + final
-    return Results(settings, runs, study.note(f"{kind} provenance") or {}, kind)
+    return Results(settings | {"kind": kind}, runs, study.note(f"{kind} provenance") or {})
 
 
 def _runs(trial: Finished, steps: int) -> Iterator[Finished]:
@@ -75,7 +63,7 @@ def _runs(trial: Finished, steps: int) -> Iterator[Finished]:
     record = trial.record
     if trial.config["stage"] == "rates":
         for rate, scores in record["by rate"].items():
-            for seed, score in enumerate(scores, FIRST_SEARCH_SEED):
+            for seed, score in enumerate(scores, minatar_study.FIRST_SEARCH_SEED):
                 config = {"stage": "search", "rate": float(rate), "seed": seed}
                 yield Finished(-score, {"score": score}, {}, config)
         return
@@ -89,13 +77,11 @@ def _runs(trial: Finished, steps: int) -> Iterator[Finished]:
 def table_of(results: Results) -> Table:
     """Final scores, a sweep's beside the paper's; it has none of MinAtar."""
     settings, steps = results.settings, f"{results.settings['steps']:,} steps"
-    is_sweep = results.kind == "rl"
+    is_sweep = results.settings["kind"] == "rl"
     paper = {(row["game"], row["head"]): printed(row) for row in (paper_rows("rl.csv") if is_sweep else [])}
-    title = (
-        f"PPO, {steps}: mean score of the last 100 episodes"
-        if is_sweep
-        else f"MinAtar, {steps}, {settings['seeds']} seeds: score"
-    )
+    title = f"MinAtar, {steps}, {settings['seeds']} seeds: score"
+    if is_sweep:
+        title = f"PPO, {steps}: mean score of the last 100 episodes"
     return Table(
         title=f"{title}; higher is better",
         measure="score",
@@ -103,7 +89,7 @@ def table_of(results: Results) -> Table:
         groups=tuple(settings["games"]),
         lines=tuple(settings["heads"]),
         columns=(Column("score", "score", 1 if is_sweep else 2, False),),
-        cells={(*cell, "score"): Cell(results.scores(*cell), *paper.get(cell, ())) for cell in results.trials},
+        cells={(*cell, "score"): Cell(scores_of(results, *cell), *paper.get(cell, ())) for cell in results.trials},
         paper_count=PAPER_SEEDS,
         compares_values=is_sweep and settings["steps"] == PAPER_STEPS and settings["trials"] >= PAPER_TRIALS,
     )
@@ -111,7 +97,7 @@ def table_of(results: Results) -> Table:
 
 def write_report(results: Results, folder: Path) -> tuple[Path, tuple[Table, ...]]:
     settings, table = results.settings, table_of(results)
-    title = "PPO" if results.kind == "rl" else "PPO on MinAtar"
+    title = "PPO" if results.settings["kind"] == "rl" else "PPO on MinAtar"
     stages = {run.config["stage"] for runs in results.trials.values() for run in runs}
     searched = ", those of the search among them" if stages - {"final"} else ""
     report = Report(
@@ -129,11 +115,11 @@ def write_report(results: Results, folder: Path) -> tuple[Path, tuple[Table, ...
 
 
 def values_of(results: Results) -> Iterator[dict[str, object]]:
-    names = ("rank", "seed", *SPACE) if results.kind == "rl" else ("rate", "seed")
+    names = ("rank", "seed", *sweep.SPACE) if results.settings["kind"] == "rl" else ("rate", "seed")
     for (game, head), runs in results.trials.items():
         for run in runs:
             tried = {name: run.config.get(name, "") for name in ("stage", *names)}
-            whole = {"episodes": int(run.metrics["episodes"])} if results.kind == "rl" else {}
+            whole = {"episodes": int(run.metrics["episodes"])} if results.settings["kind"] == "rl" else {}
             yield {"game": game, "head": head, **tried, "score": run.metrics["score"], **whole}
 
 
@@ -142,7 +128,7 @@ def curves_of(results: Results) -> Iterator[dict[str, object]]:
     for (game, head), runs in results.trials.items():
         for run in runs:
             if run.config["stage"] == "final":
-                rank = {"rank": run.config.get("rank", 0)} if results.kind == "rl" else {}
+                rank = {"rank": run.config.get("rank", 0)} if results.settings["kind"] == "rl" else {}
                 place = {"game": game, "head": head, **rank, "seed": run.config["seed"]}
                 for step, score in zip(run.record["curve"]["step"], run.record["curve"]["score"], strict=True):
                     yield place | {"step": round(step), "score": score}
@@ -165,7 +151,7 @@ def remarks_of(results: Results, table: Table) -> Iterator[str]:
         yield "No search was made: all heads have the default settings."
     if rates := settings.get("rates"):
         yield "Of the settings only the rate was tuned." if len(rates) > 1 else f"All heads have the rate {rates[0]:g}."
-    yield SCORES[results.kind]
+    yield SCORES[results.settings["kind"]]
     if table.has_paper:
         yield "The paper's final returns are taken as means over 10 seeds. What a final return is, it does not say."
         if settings["steps"] < PAPER_STEPS:
@@ -175,14 +161,19 @@ def remarks_of(results: Results, table: Table) -> Iterator[str]:
                 "The paper trains the ten best configurations of its search over ten seeds and does not say whose mean "
                 "it prints. The table has our search's best one."
             )
-    if "pgx" in results.provenance and results.kind == "minatar" and "Seaquest" in settings["games"]:
+    if "pgx" in results.provenance and results.settings["kind"] == "minatar" and "Seaquest" in settings["games"]:
         yield SEAQUEST
+
+
+def _finite(results: Results, game: str, head: str) -> list[float]:
+    """The scores of the seeds that have one; the table tells how many have none."""
+    return list(filter(math.isfinite, scores_of(results, game, head)))
 
 
 def _interquartile(results: Results) -> Iterator[str]:
     told = []
     for game, head in results.trials:
-        scores = results.finite(game, head)
+        scores = _finite(results, game, head)
         if len(scores) > 1:
             low, high = bootstrap(scores)
             told.append(f"{game} {head} {interquartile_mean(scores):.2f} [{low:.2f}, {high:.2f}]")
@@ -193,7 +184,7 @@ def _interquartile(results: Results) -> Iterator[str]:
 def _by_ranks(results: Results) -> Iterator[str]:
     """From softmax, which scores lie above or below; the tests are corrected for their number."""
     pairs = {
-        (game, head): (results.finite(game, head), results.finite(game, "softmax"))
+        (game, head): (_finite(results, game, head), _finite(results, game, "softmax"))
         for game, head in results.trials
         if head != "softmax" and "softmax" in results.settings["heads"]
     }
@@ -224,7 +215,7 @@ def _chosen(results: Results) -> Iterator[str]:
         tried: dict[tuple[tuple[str, float], ...], list[float]] = {}
         for run in runs:
             if run.config["stage"] != "final":
-                chosen = tuple((name, run.config[name]) for name in SPACE if name in run.config)
+                chosen = tuple((name, run.config[name]) for name in sweep.SPACE if name in run.config)
                 tried.setdefault(chosen, []).append(run.metrics["score"])
         means = {chosen: mean for chosen, scores in tried.items() if math.isfinite(mean := float(np.mean(scores)))}
         if means:
@@ -236,7 +227,7 @@ def figures_of(results: Results) -> Iterator[PageFigure]:
     """Learning curves of the final runs, one panel a game and one curve a head."""
     settings, panels = results.settings, []
     for game in settings["games"]:
-        runs = {head: [run.record["curve"] for run in results.best(game, head)] for head in settings["heads"]}
+        runs = {head: [run.record["curve"] for run in best_of(results, game, head)] for head in settings["heads"]}
         begun = {head: [curve for curve in curves if curve["step"]] for head, curves in runs.items()}
         curves = {head: _curve(some, settings["steps"]) for head, some in begun.items() if some}
         panels += [CurvePanel(game, curves)] if curves else []

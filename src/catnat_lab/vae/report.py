@@ -27,7 +27,6 @@ from catnat_lab.vae.stack import Run, Stack
 
 FAR = 30.0  # nats
 PAPER_FILES = {"adam": "vae_adam.csv", "sgd": "vae_sgd.csv", "mlp": "vae_mlp_elbo.csv"}
-PAPER_DATA = {"mnist": "grey", "binary_mnist": "binary", "bernoulli_mnist": "bernoulli"}
 PAPER_SEEDS = 5
 NAMES = {"adam": "convolutional VAE, Adam", "sgd": "convolutional VAE, SGD", "mlp": "dense VAE, score function"}
 Paper = dict[tuple[str, str, str], tuple[float, float, bool]]  # by data, cell and head
@@ -61,14 +60,14 @@ def load(study: Study) -> Results:
     return Results(settings | {"source": source}, trials, study.note("vae provenance") or {})
 
 
-def tables_of(results: Results) -> list[Table]:
+def tables_of(results: Results) -> Iterator[Table]:
     """Our final seeds, one table a measure; beside the first stand the paper's."""
-    settings, tables = results.settings, list[Table]()
+    settings = results.settings
     placed, is_grid = _places(settings["data"], settings["cells"])
-    for measure, name, lower in MEASURES[settings["table"]]:
-        paper = {} if tables else paper_of(settings["table"])
+    for number, (measure, name, lower) in enumerate(MEASURES[settings["table"]]):
+        paper = {} if number else paper_of(settings["table"])
         better = "lower is better" if lower else "higher is better"
-        table = Table(
+        yield Table(
             title=f"{NAMES[settings['table']]}, {settings['steps']:,} steps: {name}; {better}",
             measure=name if lower else "ELBO",
             group_name="N" if is_grid else "N x K",
@@ -83,8 +82,6 @@ def tables_of(results: Results) -> list[Table]:
             paper_count=PAPER_SEEDS,
             compares_values=settings["table"] == "mlp" and settings["steps"] == PAPER["mlp"].steps,
         )
-        tables.append(table)
-    return tables
 
 
 def _places(kinds: list[str], cells: list[str]) -> tuple[dict[tuple[str, str], tuple[str, str]], bool]:
@@ -103,7 +100,7 @@ def _places(kinds: list[str], cells: list[str]) -> tuple[dict[tuple[str, str], t
 
 def paper_of(table: str) -> Paper:
     return {
-        (PAPER_DATA[row["dataset"]], f"{row['n_variables']}x{row['n_categories']}", row["head"]): printed(row)
+        (row["data"], f"{row['n_variables']}x{row['n_categories']}", row["head"]): printed(row)
         for row in paper_rows(PAPER_FILES[table])
     }
 
@@ -195,12 +192,11 @@ def _collapsed(results: Results) -> str:
             those = ", ".join(f"{found[measure]:.1f} with KL {found['kl']:.1f}" for found in far)
             best = f"{worst[-1][measure]:.1f}"
             told.append(f"{head} {data} {cell} (KL at most {n * math.log(k):.1f}): {those}; the best is {best}")
-    if not told:
-        return ""
-    return (
+    found = (
         f"Seeds more than {FAR:g} nats behind the best of their cell: {'. '.join(told)}. Where one is lost, the "
         "deviation is so large that the test tells the line from no other: it is marked among the best for that alone."
     )
+    return found if told else ""
 
 
 def _rates(results: Results) -> str:

@@ -123,16 +123,15 @@ def fisher_report(columns: Sequence[Head]) -> str:
     """Fisher matrices at one distribution side by side, each summed from its definition, with condition numbers."""
     p = torch.tensor(EXAMPLE, dtype=torch.float64)
     labels = ("", "Fisher matrix", "", "", "condition number, of eigenvalues > 0", "the same, diagonal scaled to 1")
-    lines = [f"  {label:38}" for label in labels]
+    texts = [[f"  {label:38}" for label in labels]]
     for head in columns:
         fisher = ct.fisher_matrix(head.log_probs, head.scores_of(p))
         scale = fisher.diagonal().rsqrt()
         rows = ["".join(f"{value + 0.0:9.4f}" for value in row) for row in fisher.round(decimals=4).tolist()]
         rows += [""] * (3 - len(rows))
         rows += [f"{float(ct.condition_number(m)):9.2f}" for m in (fisher, scale[:, None] * fisher * scale)]
-        cells = zip(lines, [f"   {head.name}", *rows], strict=True)
-        lines = [f"{line}{cell:{9 * len(fisher) + 3}}" for line, cell in cells]
-    return "\n".join(line.rstrip() for line in lines)
+        texts.append([f"{cell:{9 * len(fisher) + 3}}" for cell in (f"   {head.name}", *rows)])
+    return "\n".join("".join(cells).rstrip() for cells in zip(*texts, strict=True))
 
 
 def step_table(names: Sequence[str], starts: Tensor, losses: Sequence[Tensor]) -> str:

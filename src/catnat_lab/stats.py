@@ -89,8 +89,6 @@ def best_in_pairs(groups: Mapping[str, Sequence[float]], lower_is_better: bool =
 
 
 def _best(groups: Mapping[str, Sequence[float]], lower_is_better: bool) -> str:
-    if not groups:
-        raise UserError("there is no group to choose the best from")
     means = {name: summarize(values, least=2, name=name).mean for name, values in groups.items()}
     return (min if lower_is_better else max)(means, key=means.__getitem__)
 

@@ -220,20 +220,18 @@ def _draw_strip(axes: Axes, names: Sequence[str], strip: Strip) -> None:
     reach = 1.15 * min(most[-1], 4 * most[(len(most) - 1) // 2]) or 1.0
     for place, name in enumerate(names):
         look = style(name)
-        colour = look["color"]
-        if name not in strip.differences:
-            axes.text(0.02 * reach, -place, "not run", color=colour, fontsize=7, va="center")
+        if (found := strip.differences.get(name)) is None:
+            axes.text(0.02 * reach, -place, "not run", color=look["color"], fontsize=7, va="center")
             continue
-        found = strip.differences[name]
         better, ends = sign * found.difference, (sign * found.low, sign * found.high)
         if abs(better) < reach:
-            axes.plot(np.clip(ends, -reach, reach), [-place] * 2, color=colour, linewidth=1.4)
+            axes.plot(np.clip(ends, -reach, reach), [-place] * 2, color=look["color"], linewidth=1.4)
             axes.plot([better], [-place], linestyle="none", markersize=6, label=name, **look)
         else:
             side, edge = ("left", "<") if better < 0 else ("right", ">")
-            axes.plot([math.copysign(0.97 * reach, better)], [-place], edge, color=colour, label=name)
+            axes.plot([math.copysign(0.97 * reach, better)], [-place], edge, color=look["color"], label=name)
             text = math.copysign(0.94 * reach, better)
-            axes.text(text, -place, f"{better:+.2g}", color=colour, fontsize=7, ha=side, va="center")
+            axes.text(text, -place, f"{better:+.2g}", color=look["color"], fontsize=7, ha=side, va="center")
     axes.axvline(0, color=FAINT, linewidth=1)
     axes.grid(visible=False)
     axes.set(xlim=(-reach, reach), ylim=(0.6 - len(names), 0.6))

@@ -56,9 +56,9 @@ class Column:
     digits: int
     lower_is_better: bool = True
 
-    def printed(self, mean: float | None, std: float | None) -> str:
-        """As in a table; a dash for what is not known."""
-        return " ± ".join(f"{x:.{self.digits}f}" for x in (mean, std) if x is not None) or DASH
+    def printed(self, *numbers: float | None) -> str:
+        """Mean and deviation as in a table; a dash where nothing is known."""
+        return " ± ".join(f"{x:.{self.digits}f}" for x in numbers if x is not None) or DASH
 
 
 @dataclass(frozen=True)
@@ -196,15 +196,13 @@ class Judgement:
     notes: tuple[str, ...]  # what is missing, and what the marks do not say
 
     def shown(self, group: str, line: str, column: Column) -> Shown:
-        cell, ours = self.table.cell(group, line, column), self.table.cell(group, line, column).summary
-        bold = ours is not None and line in self.contests[group, column.key].ours
+        cell, contest = self.table.cell(group, line, column), self.contests[group, column.key]
         entries = [(each.group, each.column, line in each.lines) for each in self.disagreements]
         marks = [number for number, entry in enumerate(entries, 1) if entry == (group, column.key, True)]
-        paper, known = column.printed(cell.paper_mean, cell.paper_std), cell.paper_bold and cell.paper_mean is not None
-        mean, std = (ours.mean, ours.std) if ours else (None, None)
-        if len(cell.values) == 1 and not cell.diverged:  # a single run is shown, and takes no part in any contest
-            [mean] = cell.values
-        return Shown(column.printed(mean, std), bold, marks, paper, known)
+        # a single run is shown, and takes no part in any contest
+        ours = (cell.summary.mean, cell.summary.std) if cell.summary else cell.finite if len(cell.values) == 1 else ()
+        paper = column.printed(cell.paper_mean, cell.paper_std)
+        return Shown(column.printed(*ours), line in contest.ours, marks, paper, cell.paper_bold)
 
     def compared(self, group: str, line: str, column: Column) -> tuple[str, bool]:
         """A line against the baseline in words, and whether the difference is significant."""

@@ -113,8 +113,7 @@ def train(
     training and the learned theta [N * N].
     """
     device = torch.device(device)
-    data = _Data(runs, device, dtype)
-    stack, streams = Stack(runs, device, dtype), Streams(runs, device, dtype)
+    data, stack = _Data(runs, device, dtype), Stack(runs, device, dtype)
     baseline = Baseline(plan.baseline)
     batches = data.train[0].shape[1] // plan.batch
     total = plan.epochs * batches
@@ -122,9 +121,9 @@ def train(
     losses = torch.zeros(len(runs), device=device, dtype=dtype)
     for step in range(total):
         if step % batches == 0:
-            rows = streams.order(data.train[0].shape[1])
+            rows = data.streams.order(data.train[0].shape[1])
         if step % CHUNK == 0:
-            uniforms = streams.uniforms(CHUNK, plan.graphs, stack.nodes**2)
+            uniforms = data.streams.uniforms(CHUNK, plan.graphs, stack.nodes**2)
         log_probs = stack.log_probs()
         graphs = (uniforms[:, step % CHUNK] < log_probs.detach()[..., 1].exp().unsqueeze(1)).to(dtype)  # [R, M, E]
         start = step % batches * plan.batch
@@ -135,15 +134,14 @@ def train(
         stack.descend((score + weighted_log_prob(baseline.weights(found), graphs, log_probs)).sum())
         losses += score.detach()
         if (step + 1) % batches == 0:
-            judged = judge(stack.theta(), stack.weight, streams, data, data.validation, plan.graphs)
+            judged = judge(stack.theta(), stack.weight, data, data.validation, plan.graphs)
             for key, value in zip(curve, (step + 1, losses / batches, judged["es"], judged["theta_mae"]), strict=True):
                 curve[key].append(torch.as_tensor(value, dtype=dtype).cpu().expand(len(runs)))
             losses.zero_()
         on_step(step + 1, total)
     theta = stack.theta()
-    test = judge(theta, stack.weight, streams, data, data.test, plan.graphs)
-    chosen_by = judge(theta, stack.weight, streams, data, data.validation, plan.choice_graphs)
-    test["validation_es"] = chosen_by["es"]
+    test = judge(theta, stack.weight, data, data.test, plan.graphs)
+    test["validation_es"] = judge(theta, stack.weight, data, data.validation, plan.choice_graphs)["es"]
     curves = {key: torch.stack(values, -1) for key, values in curve.items() if values}  # [R, epochs]
     outcomes = []
     for row in range(len(runs)):
@@ -156,7 +154,7 @@ def train(
 
 
 class _Data:
-    """The data sets of R runs: each distinct one is kept once, and a run knows which is its own."""
+    """The data sets of R runs, each distinct one once, which of them is a run's own, and its random numbers."""
 
     def __init__(self, runs: Sequence[Run], device: torch.device, dtype: torch.dtype) -> None:
         distinct = list(dict.fromkeys(run.dataset for run in runs))
@@ -169,13 +167,12 @@ class _Data:
         self.train = stacked(*(dataset.train for dataset in distinct))  # [T, n, N, F], [T, n, N * O]
         self.validation = stacked(*(dataset.validation for dataset in distinct))
         self.test = stacked(*(dataset.test for dataset in distinct))
+        self.streams = Streams(runs, device, dtype)
         self.theta = torch.stack([run.dataset.theta.flatten() for run in runs]).to(device, dtype)  # [R, E]
 
 
 @torch.no_grad()
-def judge(
-    theta: Tensor, weight: Tensor, streams: Streams, data: _Data, pairs: tuple[Tensor, Tensor], graphs: int
-) -> dict[str, Tensor]:
+def judge(theta: Tensor, weight: Tensor, data: _Data, pairs: tuple[Tensor, Tensor], graphs: int) -> dict[str, Tensor]:
     """The metrics of every run [R] on held-out pairs, from as many graphs drawn of its distribution.
 
     Energy score in both conventions, the errors of the mean and of the median prediction, and that of theta. The
@@ -186,7 +183,7 @@ def judge(
     total = dict.fromkeys(("es", "pp_mse", "pp_mae"), theta.new_zeros(len(theta)))
     for part in zip(pairs[0].split(JUDGED, 1), pairs[1].split(JUDGED, 1), strict=True):
         x, y = (each[data.which] for each in part)
-        drawn = (streams.uniforms(graphs, nodes**2) < theta.unsqueeze(1)).to(theta.dtype)
+        drawn = (data.streams.uniforms(graphs, nodes**2) < theta.unsqueeze(1)).to(theta.dtype)
         predictions = predict(drawn.unflatten(-1, (nodes, nodes)), x, weight)  # [R, b, M, D]
         errors = {
             "es": energy(predictions, y).score(),
@@ -200,8 +197,8 @@ def judge(
 def optimal(dataset: Dataset, seed: int, graphs: int, device: torch.device | str = "cpu") -> Outcome:
     """What the true model scores; no model has a lower expected energy score."""
     device, dtype, runs = torch.device(device), torch.float32, [Run(dataset, "softmax", 0.0, seed)]
-    data, streams, weight = _Data(runs, device, dtype), Streams(runs, device, dtype), dataset.weight.to(device)[None]
-    found = judge(data.theta, weight, streams, data, data.test, graphs)
-    found["validation_es"] = judge(data.theta, weight, streams, data, data.validation, graphs)["es"]
+    data, weight = _Data(runs, device, dtype), dataset.weight.to(device)[None]
+    found = judge(data.theta, weight, data, data.test, graphs)
+    found["validation_es"] = judge(data.theta, weight, data, data.validation, graphs)["es"]
     metrics = {key: float(value) for key, value in found.items()}
     return Outcome(metrics["es"], metrics, {})

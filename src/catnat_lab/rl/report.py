@@ -77,7 +77,7 @@ def _runs(trial: Finished, steps: int) -> Iterator[Finished]:
 def table_of(results: Results) -> Table:
     """Final scores, a sweep's beside the paper's; it has none of MinAtar."""
     settings, steps = results.settings, f"{results.settings['steps']:,} steps"
-    is_sweep = results.settings["kind"] == "rl"
+    is_sweep = settings["kind"] == "rl"
     paper = {(row["game"], row["head"]): printed(row) for row in (paper_rows("rl.csv") if is_sweep else [])}
     title = f"MinAtar, {steps}, {settings['seeds']} seeds: score"
     if is_sweep:
@@ -97,7 +97,7 @@ def table_of(results: Results) -> Table:
 
 def write_report(results: Results, folder: Path) -> tuple[Path, tuple[Table, ...]]:
     settings, table = results.settings, table_of(results)
-    title = "PPO" if results.settings["kind"] == "rl" else "PPO on MinAtar"
+    title = "PPO" if settings["kind"] == "rl" else "PPO on MinAtar"
     stages = {run.config["stage"] for runs in results.trials.values() for run in runs}
     searched = ", those of the search among them" if stages - {"final"} else ""
     report = Report(
@@ -151,7 +151,7 @@ def remarks_of(results: Results, table: Table) -> Iterator[str]:
         yield "No search was made: all heads have the default settings."
     if rates := settings.get("rates"):
         yield "Of the settings only the rate was tuned." if len(rates) > 1 else f"All heads have the rate {rates[0]:g}."
-    yield SCORES[results.settings["kind"]]
+    yield SCORES[settings["kind"]]
     if table.has_paper:
         yield "The paper's final returns are taken as means over 10 seeds. What a final return is, it does not say."
         if settings["steps"] < PAPER_STEPS:
@@ -161,7 +161,7 @@ def remarks_of(results: Results, table: Table) -> Iterator[str]:
                 "The paper trains the ten best configurations of its search over ten seeds and does not say whose mean "
                 "it prints. The table has our search's best one."
             )
-    if "pgx" in results.provenance and results.settings["kind"] == "minatar" and "Seaquest" in settings["games"]:
+    if "pgx" in results.provenance and settings["kind"] == "minatar" and "Seaquest" in settings["games"]:
         yield SEAQUEST
 
 

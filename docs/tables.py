@@ -49,9 +49,8 @@ def least_bold(table: dict[str, list[tuple[float, str]]]) -> list[list[str]]:
 def graphs() -> str:
     """The error of θ, ours and the paper's."""
     ours = [row for row in rows_of(RESULTS / "gsl" / "values.csv") if row["stage"] == "final"]
-    names = {"sigmoid": "catnat-sigmoid", "natural": "catnat-natural"}
     paper = {
-        (f"{float(row['theta_star']):g}", names.get(row["activation"], row["activation"])): float(row["theta_mae_mean"])
+        (f"{float(row['theta_star']):g}", row["head"]): float(row["theta_mae_mean"])
         for row in rows_of(PAPER / "gsl.csv")
     }
     thetas = list(dict.fromkeys(row["theta_star"] for row in ours))
@@ -67,11 +66,10 @@ def graphs() -> str:
 def autoencoders(data: str) -> str:
     """The test negative log-likelihood of the cells that are trained, ours and the paper's."""
     ours = [r for r in rows_of(RESULTS / "vae" / "adam" / "values.csv") if (r["stage"], r["data"]) == ("final", data)]
-    name = {"grey": "mnist", "binary": "binary_mnist"}[data]
     paper = {
-        (row["n_variables"], row["n_categories"], row["parameterization"].replace("_", "-")): float(row["mean"])
+        (row["n_variables"], row["n_categories"], row["head"]): float(row["mean"])
         for row in rows_of(PAPER / "vae_adam.csv")
-        if row["dataset"] == name
+        if row["data"] == data
     }
     sizes = list(dict.fromkeys((row["variables"], row["classes"]) for row in ours))
     table: dict[str, list[tuple[float, str]]] = {}
@@ -88,7 +86,7 @@ def collapse() -> str:
     folder = RESULTS / "vae" / "collapse"
     ours, curves = rows_of(folder / "values.csv"), rows_of(folder / "curves.csv")
     paper = {
-        row["parameterization"].replace("_", "-"): f"{float(row['mean']):.1f} ± {float(row['std']):.1f}"
+        row["head"]: f"{float(row['mean']):.1f} ± {float(row['std']):.1f}"
         for row in rows_of(PAPER / "vae_mlp_elbo.csv")
         if (row["n_variables"], row["n_categories"]) == ("10", "8")
     }
@@ -200,7 +198,7 @@ def final_scores(folder: str) -> dict[tuple[str, str], list[float]]:
 
 def atari() -> str:
     scores, games = final_scores("atari"), ("Breakout", "Seaquest")
-    paper = {(r["game"], r["parameterization"].replace("_", "-")): r for r in rows_of(PAPER / "rl.csv")}
+    paper = {(r["game"], r["head"]): r for r in rows_of(PAPER / "rl.csv")}
     body = []
     for head, name in {"softmax": "softmax", "catnat-natural": "natural"}.items():
         body.append([head, *(f"{fmean(scores[g, head]):.1f} ± {stdev(scores[g, head]):.1f}" for g in games)])

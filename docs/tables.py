@@ -115,8 +115,7 @@ def dense_search() -> str:
         rates = found.setdefault((f"{row['variables']}×{row['classes']}", row["head"]), {})
         rates.setdefault(float(row["rate"]), []).append(code - float(row["validation"]))
     paper = {
-        (f"{row['n_variables']}×{row['n_categories']}", row["parameterization"].replace("_", "-")): row
-        for row in rows_of(PAPER / "vae_mlp_elbo.csv")
+        (f"{row['n_variables']}×{row['n_categories']}", row["head"]): row for row in rows_of(PAPER / "vae_mlp_elbo.csv")
     }
     cells, heads = (list(dict.fromkeys(place[i] for place in found)) for i in range(2))
     body = []

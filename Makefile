@@ -29,16 +29,17 @@ install: $(READY) ## Make .venv with catnat, all its extras and what the tests n
 demo: $(READY) ## Compare parameterizations on a small study; it writes into demo-output/
 	$(BIN)/catnat demo $(ARGS)
 
-# mypy has one core for most of a minute, so the tests begin beside it.
+# mypy has one core for most of a minute, so the tests begin beside it. A file goes to one process as a whole: what it compiles
+# is then compiled once.
 test: $(READY) ## Lint, check types and run every test that is not slow
 	$(BIN)/ruff check
-	@echo "$(BIN)/mypy & $(BIN)/python -m pytest -n $(JOBS) $(ARGS)"
+	@echo "$(BIN)/mypy & $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)"
 	@$(BIN)/mypy & types=$$!; \
-	$(BIN)/python -m pytest -n $(JOBS) $(ARGS); tests=$$?; \
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS); tests=$$?; \
 	wait $$types && exit $$tests
 
 test-all: $(READY) ## Run every test, the slow ones too
-	$(BIN)/python -m pytest -n $(JOBS) -m "" $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "" $(ARGS)
 
 check: $(READY) ## Lint, check the formatting and the types
 	$(BIN)/ruff check

@@ -27,6 +27,12 @@ SPECS = {"ids": Categorical(5), "one-hot": OneHot(5), "several parts": MultiCate
 RANDOM, SURE = InteractionType.RANDOM, InteractionType.DETERMINISTIC
 
 
+@pytest.fixture(autouse=True)
+def validation_is_off() -> None:
+    """As TorchRL's import leaves it for a user; other tests of the process may have turned it on."""
+    torch.distributions.Distribution.set_default_validate_args(False)
+
+
 def classes(spec) -> list[int]:
     return spec.nvec.tolist() if isinstance(spec, MultiCategorical) else [spec.space.n]
 

@@ -268,7 +268,7 @@ def policy_trees() -> str:
 
 
 def tree_tests() -> str:
-    """What the text says of trees beyond the table: groups of them, and the long runs without the seeds that chose."""
+    """What the text says of trees beyond the table: groups of them, and what the long runs add."""
     asterix, breakout = final_scores("trees/asterix"), final_scores("trees/breakout")
     sigmoids = [values for (_, head), values in asterix.items() if head.startswith("catnat-sigmoid")]
     p = f_oneway(*sigmoids).pvalue
@@ -281,15 +281,18 @@ def tree_tests() -> str:
         )
     balanced, known = final_scores("minatar-gymnax"), {"Asterix": 16, "Breakout": 32}  # seeds that chose the tree
     for game, first in known.items():
-        softmax, trees = balanced[game, "softmax"], long_trees(game)
-        [(head, tree)] = [(head, values) for (_, head), values in trees.items() if head.startswith("catnat[")]
-        rivals = {f"minus softmax, seeds {first + 1} to 64": (tree[first:], softmax[first:])}
-        if game == "Breakout":
-            rivals["minus the default on the balanced one"] = (tree, balanced[game, "catnat"])
-        for what, (ours, theirs) in rivals.items():
-            found, means = compare(ours, theirs), f"{fmean(ours):.1f}, {fmean(theirs):.1f}"
-            told = f"{game} at length, default on {with_letters(game, head).removeprefix('catnat')} {what} ({means})"
-            body.append([told, f"{found.difference:+.1f}", f"{found.p:.2g}"])
+        softmax = balanced[game, "softmax"]
+        for (_, head), tree in long_trees(game).items():
+            name, rivals = head.partition("[")[0], {}
+            if (plain := balanced.get((game, name))) is not None:
+                rivals[f"minus {name} on the balanced one"] = (tree, plain)
+            if name == "catnat":
+                rivals[f"minus softmax, seeds 1 to {first}"] = (tree[:first], softmax[:first])
+                rivals[f"minus softmax, seeds {first + 1} to 64"] = (tree[first:], softmax[first:])
+            for what, (ours, theirs) in rivals.items():
+                found, means = compare(ours, theirs), f"{fmean(ours):.1f}, {fmean(theirs):.1f}"
+                told = f"{game} at length, {with_letters(game, head)} {what} ({means})"
+                body.append([told, f"{found.difference:+.1f}", f"{found.p:.2g}"])
     return grid(["", "difference", "p"], body)
 
 
@@ -306,8 +309,11 @@ def minatar() -> str:
         scores[game, with_letters(game, head)] = values
     games = dict.fromkeys(game for game, _ in scores)
     pairs = {(g, head): (scores[g, head], scores[g, "softmax"]) for game in games for g, head in scores if g == game}
-    rivals = [{(g, h): pair for (g, h), pair in pairs.items() if g == game and h != "softmax"} for game in games]
-    against = {place: found for some in rivals for place, found in compare_all(some).items()}  # Holm within a game
+    families: dict[tuple[str, bool], dict[tuple[str, str], tuple[list[float], list[float]]]] = {}  # Holm within each
+    for (game, head), pair in pairs.items():
+        if head != "softmax":
+            families.setdefault((game, "[" in head), {})[game, head] = pair
+    against = {place: found for family in families.values() for place, found in compare_all(family).items()}
     body = []
     for place, (values, _) in pairs.items():
         row = [*place, f"{fmean(values):.1f} ± {stdev(values):.1f}"]

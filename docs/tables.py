@@ -123,8 +123,8 @@ def dense_search() -> str:
         line = [head]
         for cell in cells:
             means = {rate: fmean(values) for rate, values in found[cell, head].items()}
-            best, row = max(means, key=means.__getitem__), paper.get((cell, head))
-            theirs = f" ({float(row['mean']):.1f} ± {float(row['std']):.1f})" if row else ""
+            best, known = max(means, key=means.__getitem__), paper.get((cell, head))
+            theirs = f" ({float(known['mean']):.1f} ± {float(known['std']):.1f})" if known else ""
             line += [f"{means[best]:.1f}{theirs}", f"{best:g}"]
         body.append(line)
     return grid(["", *(name for cell in cells for name in (cell, "rate"))], body)

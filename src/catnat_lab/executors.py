@@ -51,6 +51,7 @@ def conduct(
                 study.add(job, outcome)
                 finished += 1
                 on_finished(job)
+    study.set_note(NOW, {"left": 0})
     return finished
 
 

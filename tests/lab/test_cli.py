@@ -16,6 +16,7 @@ import pytest
 
 from catnat_lab.cli import main
 from catnat_lab.commands.parts import command_line
+from catnat_lab.executors import NOW
 from catnat_lab.experiment import Job
 from catnat_lab.studies import Study
 
@@ -227,7 +228,7 @@ def test_the_status_of_a_study(study, tmp_path, capsys):
     shutil.copytree(folder, tmp_path / "study")
     assert main(["status", str(tmp_path / "study")]) == 0
     told = capsys.readouterr().out
-    assert "a study of catnat gsl" in told and "running: nothing" in told
+    assert "a study of catnat gsl" in told and "running: nothing; all that was asked for is done\n" in told
     assert f"finished: {finished(folder)} jobs in 6 cells" in told
     with Study(tmp_path / "study" / "study.db", conduct=True) as opened:
         opened.fail(
@@ -236,6 +237,10 @@ def test_the_status_of_a_study(study, tmp_path, capsys):
         assert main(["status", str(tmp_path / "study" / "study.db")]) == 0
     told = capsys.readouterr().out
     assert f"running: process {os.getpid()} on" in told and "failed: gsl theta*=0.5 softmax 1" in told
+    with Study(tmp_path / "study" / "study.db", conduct=True) as opened:  # as a killed command leaves it
+        opened.set_note(NOW, {"left": 5, "finished": finished(folder) - 2})
+    assert main(["status", str(tmp_path / "study")]) == 0
+    assert "nothing; 3 jobs of its last stage are left; the command that began it goes on" in capsys.readouterr().out
     assert main(["status", str(tmp_path / "nothing")]) == 2
     assert "there is no such database" in capsys.readouterr().err
 

@@ -210,6 +210,10 @@ def test_what_is_missing_gives_a_dash_and_a_note(broken: Cell | None, note: str,
     assert ("–" in row) is has_dash
 
 
+def test_a_head_that_was_run_alone_is_not_called_the_best() -> None:
+    assert verdict(judge(table({"a": cell(7.45)}))).startswith("a was run alone")
+
+
 def test_nothing_finished_and_no_paper_number_still_gives_a_report() -> None:
     mine = Table("Empty", "ES", "θ*", ("0.1",), ("a", "b"), (Column("es", "ES", 3),), {}, reference_line="optimal")
     assert judge(mine).disagreements == () and "no value yet" in text_of(report(mine))

@@ -135,7 +135,7 @@ class RlMinatar:
     Stop it whenever you like: the same command goes on.
     """
 
-    # smoke (seconds), quick (minutes on two cores) or paper (all games, 64 seeds of 10 million steps, on a GPU).
+    # smoke (a minute per head), quick (minutes on two cores) or paper (all games, 64 seeds of 10 million steps, a GPU).
     preset: str = "quick"
     output: Path = Path("runs/minatar")  # Folder of the study's database, its checkpoint and its report.
     storage: str | None = None  # Database URL of the study; by default a SQLite file in the output folder.

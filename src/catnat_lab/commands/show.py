@@ -36,13 +36,17 @@ def status(options: Status) -> None:
         print(f"finished: {sum(done.values()):,} jobs in {len(done):,} cells")
         if failed:
             print(f"failed: {', '.join(f'{plain(cell)} {count}' for cell, count in failed.items())}")
+        new, seconds = sum(done.values()) - now.get("finished", 0), time.time() - now.get("since", time.time())
+        left = now.get("left", 0) - new
         if not study.is_conducted():
-            print("running: nothing; where something is left, the command that began it goes on")
+            if now.get("left") == 0:
+                print(f"running: nothing; all that was asked for is done{', but what failed' if failed else ''}")
+            else:
+                known = f"{left:,} jobs of its last stage are left; " if now else ""
+                print(f"running: nothing; {known}the command that began it goes on")
             return
         process, host, since = (plain(who.get(name)) for name in ("process", "host", "since"))
         print(f"running: process {process} on {host}, since {since}")
-        new, seconds = sum(done.values()) - now.get("finished", 0), time.time() - now.get("since", time.time())
-        left = now.get("left", 0) - new
         print(f"this stage: {new:,} of {now.get('left', 0):,} jobs, by {now.get('workers', 1)} at a time")
         if new > 0 and seconds > 0:
             minutes = seconds / new / 60

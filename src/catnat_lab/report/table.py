@@ -324,6 +324,8 @@ def verdict(judgement: Judgement) -> str:
     judged = [(group, c) for group, c in table.headed if judgement.contests[group, c.key].ours]
     if not judged:
         return f"Too few runs have ended well to say whose {table.measure} is best."
+    if len(table.lines) == 1:
+        return f"{table.lines[0]} was run alone: there is nothing to compare its {table.measure} with."
     best = Counter(table.best(group, c, table.lines) for group, c in judged)
     nearest = Counter(table.best(group, c, [n for n in table.lines if n != table.baseline]) for group, c in judged)
     (first, count), (line, _) = best.most_common(1)[0], nearest.most_common(1)[0]

@@ -8,6 +8,7 @@ import logging
 import math
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -94,7 +95,7 @@ class _Batch:
         if not isinstance(told, str):
             del self.left[told[0]]
             return [told]
-        tell(f"a batch failed: {told.strip().splitlines()[-1]}")
+        tell(f"a batch failed: {reason_of(told)}")
         self.tries += 1
         given_up = list(self.left) if self.tries >= TRIES else []
         self.left = {} if given_up else self.left
@@ -114,6 +115,13 @@ def _train(experiment: Experiment, jobs: Sequence[Job], place: Place) -> Iterato
         yield problem
     except Exception:
         yield traceback.format_exc()
+
+
+def reason_of(told: str) -> str:
+    """The first line of what was raised, of a traceback; a text's own first line."""
+    lines = told.strip().splitlines()
+    frames = [place for place, line in enumerate(lines, 1) if line.startswith('  File "')]
+    return next((line for line in lines[max(frames, default=0) :] if not line.startswith(" ")), lines[-1])
 
 
 def _sent(told: Told) -> Told:
@@ -160,8 +168,12 @@ class Processes:
                     free = [pipe for pipe in started if pipe not in busy]
                     idle = free[0] if free else self._start(experiment, started)
                     busy[idle] = queue.popleft()
-                    with suppress(OSError):  # it died while it waited: that is heard below
+                    try:
                         idle.send(list(busy[idle].left))
+                    except OSError:
+                        if free:  # it died while it waited; the death of a new one is heard below, and counts
+                            queue.appendleft(busy.pop(idle))
+                            started.pop(idle).join()
                 ready = cast(list[Connection], wait(list(busy), GRACE if late else None))
                 if not ready:
                     break
@@ -223,7 +235,12 @@ def _serve(pipe: Connection, experiment: Experiment, place: Place, threads: int)
         while True:
             told: Told | None = None
             for told in _train(experiment, pipe.recv(), place):
-                pipe.send(_sent(told))
+                try:
+                    pipe.send(_sent(told))
+                except (pickle.PicklingError, TypeError, AttributeError):  # an outcome that is no plain data
+                    told = traceback.format_exc()
+                    pipe.send(told)
+                    break
             if isinstance(told, tuple):
                 pipe.send(None)
 

@@ -4,7 +4,8 @@ import datetime
 import os
 import platform
 import subprocess
-from importlib.metadata import distributions
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
@@ -29,7 +30,10 @@ def provenance(command: str, device: torch.device | None = None) -> dict[str, st
     }
     if device is not None and device.type == "cuda":
         facts["GPU"] = torch.cuda.get_device_name(device)
-    return facts | {name: found.version for name in PACKAGES for found in distributions(name=name)}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            facts[name] = version(name)
+    return facts
 
 
 def _commit() -> str:

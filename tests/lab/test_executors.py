@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,7 +13,7 @@ import pytest
 
 from catnat_lab import executors
 from catnat_lab.errors import UserError
-from catnat_lab.executors import Here, Processes, begin, conduct, executor_of
+from catnat_lab.executors import Here, Processes, begin, conduct, executor_of, reason_of
 from catnat_lab.experiment import Job, Outcome, Place, TimeIsUp
 from catnat_lab.studies import Study
 from tests.lab.toy import Toy, table
@@ -54,6 +56,29 @@ def test_a_job_that_raises_is_given_up_with_its_traceback(path: Path, serial: li
     assert len(found(path, Toy(fails=(2,)), 2, batch=1)) == len(serial) - 2
     with Study(path) as study:
         assert all("RuntimeError: seed 2" in reason for reason in study.failed("one").values())
+
+
+class Unsendable(Toy):
+    """The outcomes of one seed go through no pipe."""
+
+    def train(self, jobs, place):  # type: ignore[no-untyped-def]
+        for job, outcome in super().train(jobs, place):
+            yield job, replace(outcome, record={"curve": lambda: 0}) if job.config["seed"] == 2 else outcome
+
+
+def test_an_outcome_that_is_no_plain_data_is_told_with_its_traceback(path: Path, serial: list[object]) -> None:
+    assert len(found(path, Unsendable(), 2, batch=1)) == len(serial) - 2
+    with Study(path) as study:
+        [reason] = study.failed("one").values()
+        assert reason.startswith("Traceback") and "pickle" in reason
+
+
+def test_a_reason_is_the_first_line_of_what_was_raised() -> None:
+    try:
+        raise RuntimeError("the first line\n  more of it\nthe last line")
+    except RuntimeError:
+        assert reason_of(traceback.format_exc()) == "RuntimeError: the first line"
+    assert reason_of("the process ended with code -9") == "the process ended with code -9"
 
 
 def test_what_a_user_did_wrong_ends_it_all(path: Path) -> None:

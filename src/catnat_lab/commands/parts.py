@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from catnat_lab.errors import UserError, plain
-from catnat_lab.executors import begin, conduct, executor_of
+from catnat_lab.executors import begin, conduct, executor_of, reason_of
 from catnat_lab.experiment import Experiment, Place, TimeIsUp, silent
 from catnat_lab.files import write
 from catnat_lab.provenance import provenance
@@ -148,7 +148,7 @@ def run_study(
             study.set_note(note, known)
         for cell in study.cells():
             if reasons := list(study.failed(cell).values()):
-                last = plain(reasons[-1].strip().splitlines()[-1])
+                last = plain(reason_of(reasons[-1]))
                 say(f"{cell}: {len(reasons)} of its jobs failed, the last by {last}; the same command tries them again")
         report_on(study, output)
 

@@ -1,4 +1,4 @@
-"""`catnat gsl` and `demo`, `vae`, `tails` and `words`."""
+"""`catnat gsl` and `demo`, `vae`, `tails` and `words`. Each imports its own experiment alone."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,16 +8,7 @@ import torch
 from catnat_lab.commands.options import Demo, Gsl, Tails, Vae, Words
 from catnat_lab.commands.parts import chosen, device_of, run_study, say
 from catnat_lab.errors import UserError
-from catnat_lab.gsl.presets import preset as gsl_preset
-from catnat_lab.gsl.search import GraphLearning
 from catnat_lab.studies import Study
-from catnat_lab.tails.presets import tasks_of
-from catnat_lab.tails.study import Tails as TailStudy
-from catnat_lab.vae.digits import load_digits
-from catnat_lab.vae.presets import preset as vae_preset
-from catnat_lab.vae.search import CHECKPOINTS, SOURCE, Autoencoders
-from catnat_lab.words import study as word_study
-from catnat_lab.words.corpus import Corpus
 
 ON_CPU = 8  # runs trained as one program: few, so that little is lost with a killed one
 
@@ -28,13 +19,20 @@ def demo(options: Demo) -> None:
 
 
 def gsl(options: Gsl) -> None:
-    experiment, device = GraphLearning(chosen(gsl_preset(options.preset), options)), device_of(options.device)
+    from catnat_lab.gsl.presets import preset
+    from catnat_lab.gsl.search import GraphLearning
+
+    experiment, device = GraphLearning(chosen(preset(options.preset), options)), device_of(options.device)
     run_study(experiment, options, options.output, device, stacked(options, device, 256))
 
 
 def vae(options: Vae) -> None:
+    from catnat_lab.vae.digits import load_digits
+    from catnat_lab.vae.presets import preset
+    from catnat_lab.vae.search import CHECKPOINTS, SOURCE, Autoencoders
+
     given = options if options.searched else replace(options, searched=options.cells)
-    settings, device = chosen(vae_preset(options.preset, options.table), given), device_of(options.device)
+    settings, device = chosen(preset(options.preset, options.table), given), device_of(options.device)
     output, at_once = options.output or Path(f"runs/vae-{options.table}"), stacked(options, device, 64)
     digits = load_digits(options.digits)
 
@@ -56,12 +54,18 @@ def stacked(options: Gsl | Vae, device: torch.device, on_gpu: int) -> int:
 
 
 def tails(options: Tails) -> None:
+    from catnat_lab.tails.presets import tasks_of
+    from catnat_lab.tails.study import Tails as TailStudy
+
     device = device_of(options.device)
     tasks = tasks_of(options.tasks, options.preset, options.digits, options.corpus or options.output / "corpus.npz")
     run_study(TailStudy(tasks), options, options.output, device, max(task.at_once for task in tasks))
 
 
 def words(options: Words) -> None:
+    from catnat_lab.words import study as word_study
+    from catnat_lab.words.corpus import Corpus
+
     plan, device = chosen(word_study.preset(options.preset, options.task), options), device_of(options.device)
     corpus = Corpus.load(options.output / f"{plan.task}.npz", plan.task, plan.classes, plan.tokens)
     experiment = word_study.Words(plan, corpus)

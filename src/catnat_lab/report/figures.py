@@ -112,7 +112,7 @@ def curve_of(final: Iterable[Finished], measure: str) -> Curve | None:
     runs = [curve for trial in final if (curve := trial.record.get("curve") or {}).get("step")]
     if not runs:
         return None
-    length = min(len(run["step"]) for run in runs)
+    length = min(len(run[name]) for run in runs for name in ("step", measure))
     steps, *values = (np.array(some[:length], float) for some in (runs[0]["step"], *(run[measure] for run in runs)))
     mean = np.mean(values, 0)
     spread = np.std(values, 0, ddof=1) if len(runs) > 1 else np.zeros_like(mean)

@@ -104,9 +104,13 @@ class Table:
     compares_values: bool = True  # whether our means should be the paper's: not where ours are trained otherwise
 
     def __post_init__(self) -> None:
-        check_distinct(self, "groups", "rows", "columns")
-        known = set(product(self.groups, self.rows, (column.key for column in self.columns)))
+        check_distinct(self, "groups", "lines", "rows", "keys")
+        known = set(product(self.groups, self.rows, self.keys))
         check("cells", self.cells, known.__contains__, "name a group, a line and a column of the table")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(column.key for column in self.columns)
 
     @property
     def rows(self) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ test: $(READY) ## Lint, check types and run every test that is not slow
 	wait $$types && exit $$tests
 
 test-all: $(READY) ## Run every test, the slow ones too
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "" $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) -m "" $(ARGS)
 
 check: $(READY) ## Lint, check the formatting and the types
 	$(BIN)/ruff check

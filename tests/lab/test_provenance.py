@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import torch
 
 import catnat
@@ -41,3 +43,13 @@ def test_versions_are_those_that_run():
     assert facts["command"] == "catnat gsl" and facts["catnat"] == catnat.__version__
     assert facts["torch"] == torch.__version__ and "GPU" not in facts
     assert Path(module.__file__).exists()
+
+
+def test_of_two_installed_versions_the_imported_one_is_named(tmp_path, monkeypatch):
+    (tmp_path / "numpy-0.0.1.dist-info").mkdir()
+    (tmp_path / "numpy-0.0.1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 0.0.1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert provenance("x")["numpy"] == "0.0.1"
+    monkeypatch.undo()
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    assert provenance("x")["numpy"] == np.__version__

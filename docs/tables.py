@@ -127,7 +127,13 @@ def dense_search() -> str:
             theirs = f" ({float(known['mean']):.1f} ± {float(known['std']):.1f})" if known else ""
             line += [f"{means[best]:.1f}{theirs}", f"{best:g}"]
         body.append(line)
-    return grid(["", *(name for cell in cells for name in (cell, "rate"))], body)
+    ahead = ["least lead of a catnat at one rate"]
+    for cell in cells:
+        softmax = found[cell, "softmax"]
+        rivals = [own for (at, head), own in found.items() if at == cell and head != "softmax"]
+        least = min(fmean(own[rate]) - fmean(softmax[rate]) for own in rivals for rate in own)
+        ahead += [f"{least:.1f}", ""]
+    return grid(["", *(name for cell in cells for name in (cell, "rate"))], [*body, ahead])
 
 
 def clip() -> str:

@@ -25,7 +25,7 @@ TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-TEMPLATES.filters |= {"escaped": escaped, "strong": lambda text, is_bold: f"**{text}**" if is_bold else text}
+TEMPLATES.filters |= {"escaped": escaped, "strong": lambda text, bold, star: f"**{text}{star}**" if bold else text}
 
 
 @dataclass(frozen=True)
@@ -79,15 +79,15 @@ def page(report: Report) -> str:
 
 def text_of(report: Report) -> str:
     across = max(len(table.columns) for table in report.tables)
-    text = TEMPLATES.get_template("page.md.j2").render(report=report, judged=report.judged, words=tables, across=across)
-    return text.rstrip() + "\n"
+    given = {"judged": report.judged, "words": tables, "across": across, "star": ""}
+    return TEMPLATES.get_template("page.md.j2").render(report=report, **given).rstrip() + "\n"
 
 
 def terminal(table: Table, width: int) -> Markdown:
     """A table as in the Markdown, with as many measures across as fit; bold has a star, since a pipe shows no bold."""
     across = max(1, (width - 30) // 44)
-    text = TEMPLATES.get_template("tables.md.j2").render(judged=[judge(table)], words=tables, across=across)
-    return Markdown(text.replace("** |", "\\*** |").replace("Bold:", "Bold, with a star:"))
+    given = {"judged": [judge(table)], "words": tables, "across": across, "star": "\\*"}
+    return Markdown(TEMPLATES.get_template("tables.md.j2").render(**given))
 
 
 def write_pages(

@@ -32,7 +32,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A mean less another one: Welch's 95% interval of that difference, Cohen's d, and the p-value of Welch's test."""
+    """A mean minus another one: Welch's 95% interval of that difference, Cohen's d, and the p-value of Welch's test."""
 
     difference: float
     low: float

@@ -424,7 +424,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["rl-minatar", "--preset", "smoke", *small, "--output", out]) == 0
     assert "MinAtar, 2,048 steps, 2 seeds" in capsys.readouterr().out
     text = (tmp_path / "study" / "report.md").read_text()
-    assert "catnat-natural less softmax" in text and "interquartile means" in text
+    assert "catnat-natural minus softmax" in text and "interquartile means" in text
     values, curves = ((tmp_path / "study" / name).read_text().splitlines() for name in ("values.csv", "curves.csv"))
     assert len(values) == 1 + 2 * (2 + 2) and len(curves) == 1 + 2 * 2 * 2  # heads, rates and seeds; two updates
     assert main(["report", out]) == 0

@@ -108,7 +108,7 @@ def a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("change", "message"),
     [
         ({"game": "Acrobot-v1"}, "is of another run: game was CartPole-v1, now Acrobot-v1; give another --output"),
-        ({"head": "softmax"}, "is of another run: head was catnat-natural, now softmax"),
+        ({"head": "softmax"}, "is of another run: head was catnat, now softmax"),
         ({"seed": 2, "rate": 0.5}, "seed was 1, now 2; rate was 0.001, now 0.5"),
         ({"steps": 256}, "steps was 128, now 256"),
     ],
@@ -141,7 +141,7 @@ def test_the_command_trains_shows_and_refuses(tmp_path: Path, capsys: pytest.Cap
     """The smoke run on the real Breakout, and what it leaves behind."""
     out = str(tmp_path / "run")
     assert main(["rl", "--game", "Breakout", "--preset", "smoke", "--device", "cpu", "--output", out]) == 0
-    assert "Breakout by catnat-natural, seed 1: 64 steps" in capsys.readouterr().out
+    assert "Breakout by catnat, seed 1: 64 steps" in capsys.readouterr().out
     assert {CHECKPOINT, EPISODES, "provenance.json"} <= {path.name for path in Path(out).iterdir()}
     assert list((Path(out) / "tensorboard").iterdir())
     assert main(["rl-watch", "--output", out, "--steps", "20"]) == 0
@@ -171,7 +171,7 @@ def test_a_run_on_vectors_is_reported_and_shown(
     assert f"Score {np.mean(lengths):.1f}, of the last 100 of {len(found.episodes)} episodes in 1,280 steps" in told
     assert "Over training (steps): " in told and "Learning curves" in (tmp_path / "report.html").read_text()
     curve = (tmp_path / "curves.csv").read_text().splitlines()
-    assert curve[0] == "game,head,rank,seed,step,score" and curve[1].startswith("CartPole-v1,catnat-natural,0,1,")
+    assert curve[0] == "game,head,rank,seed,step,score" and curve[1].startswith("CartPole-v1,catnat,0,1,")
     assert main(["report", str(tmp_path / "none")]) == 2
     capsys.readouterr()
     pytest.importorskip("pygame")

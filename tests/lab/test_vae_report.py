@@ -82,7 +82,7 @@ def test_groups_and_columns_of_a_grid_are_in_order() -> None:
 def test_the_verdict_is_over_all_cells_and_every_line_is_tested_against_softmax() -> None:
     (table,) = tables_of(results(("10x8", "20x8", "10x16", "20x16"), heads=("sparsemax", *HEADS)))
     judgement = judge(table)
-    assert verdict(judgement).startswith("softmax has the best test negative log-likelihood in 8 of 8 cells")
+    assert verdict(judgement).startswith("softmax has the best mean test negative log-likelihood in 8 of 8 cells")
     assert len(judgement.against) == 2 * 8
 
 
@@ -119,7 +119,7 @@ def test_natural_and_sigmoid_are_compared_by_cells() -> None:
         gap = {"10x8": 1.0, "10x16": 2.0}[cell] + (0.5 if data == "binary" else 0)
         return {"nll": 100.0 + seed + (gap if head == "catnat-natural" else 0), "kl": 9.0}
 
-    (told,) = [text for text in remarks_of(results(("10x8", "10x16"), metrics, SIGMOID)) if "less sigmoid" in text]
+    (told,) = [text for text in remarks_of(results(("10x8", "10x16"), metrics, SIGMOID)) if "minus sigmoid" in text]
     p = stats.ttest_1samp([1.0, 2.0, 1.5, 2.5], 0.0).pvalue
     assert told.endswith(f"means of 4 cells: +1.75 on average, +1.00 to +2.50 (t-test over the cells, p = {p:.2g}).")
 

@@ -19,7 +19,7 @@ Numbers = tuple[float, ...] | None
 class _Study:
     preset: str = "quick"
     output: Path | None = None
-    storage: str | None = None  # Database URL of the study; by default a SQLite file in the output folder.
+    storage: str | None = None  # File or URL of the study's database; by default an SQLite file in the output folder.
     device: str = "auto"  # cpu, cuda, cuda:1 ...; auto takes a GPU where there is one.
     on: str = "here"  # Where jobs are trained: here, processes:N, or on Ray: ray (of this machine) or ray:ADDRESS.
     job_gpus: float = 1.0  # What a job on Ray takes of a GPU, where it trains on one; 0.25 lets four share it.
@@ -138,7 +138,7 @@ class RlMinatar:
     # smoke (a minute per head), quick (minutes on two cores) or paper (all games, 64 seeds of 10 million steps, a GPU).
     preset: str = "quick"
     output: Path = Path("runs/minatar")  # Folder of the study's database, its checkpoint and its report.
-    storage: str | None = None  # Database URL of the study; by default a SQLite file in the output folder.
+    storage: str | None = None  # File or URL of the study's database; by default an SQLite file in the output folder.
     on: str = "here"  # Where games and heads are trained: here, one after the other, or processes:N, side by side.
     minutes: float | None = None  # Stop after so many, with checkpoints.
     # Of Breakout, Asterix, Freeway, Seaquest and SpaceInvaders; by default the preset's, as all that follows.

@@ -36,7 +36,8 @@ TOLERANCE = 0.02  # of the paper's mean: a smaller offset is a matter of data an
 DASH = "–"
 RULE = (
     "Means ± standard deviations over the final seeds. "
-    f"Bold: the best mean, and every one that Welch's test (p < {ALPHA}) does not tell from it."
+    f"Bold: the best mean, and every one that Welch's test, uncorrected, does not tell from it "
+    f"(p >= {ALPHA})."
 )
 NONE_FOUND = "No disagreement was found in what is finished."
 Key = tuple[str, str, str]  # (group, line, column's key)
@@ -195,7 +196,7 @@ class Shown(NamedTuple):
 class Judgement:
     table: Table
     contests: dict[tuple[str, str], Contest]  # by (group, column's key)
-    against: dict[Key, Comparison]  # every line less the baseline, corrected by Holm over all of them
+    against: dict[Key, Comparison]  # every line minus the baseline, corrected by Holm over all of them
     disagreements: tuple[Disagreement, ...]
     notes: tuple[str, ...]  # what is missing, and what the marks do not say
 
@@ -333,7 +334,8 @@ def verdict(judgement: Judgement) -> str:
     best = Counter(table.best(group, c, table.lines) for group, c in judged)
     nearest = Counter(table.best(group, c, [n for n in table.lines if n != table.baseline]) for group, c in judged)
     (first, count), (line, _) = best.most_common(1)[0], nearest.most_common(1)[0]
-    text = f"{first} has the best {table.measure}" + (f" in {count} of {len(judged)} cells" if len(judged) > 1 else "")
+    text = f"{first} has the best mean {table.measure}"
+    text += f" in {count} of {len(judged)} cells" if len(judged) > 1 else ""
     line = str(line if first == table.baseline else first)
     told = {(g, c): judgement.against[g, line, c.key] for g, c in judged if (g, line, c.key) in judgement.against}
     if not told:
@@ -341,13 +343,14 @@ def verdict(judgement: Judgement) -> str:
     gains = [_gain(table, *place, found) for place, found in told.items()]
     if len(told) > 1:
         sure = [gain > 0 for gain, found in zip(gains, told.values(), strict=True) if found.p < ALPHA]
-        how = f"p < {ALPHA} for the better in {sum(sure)}, for the worse in {len(sure) - sum(sure)} of {len(told)}"
+        how = f"significantly better in {sum(sure)} and worse in {len(sure) - sum(sure)} of {len(told)}"
     else:
-        how = f"p = {next(iter(told.values())).p:.2g}"
+        p = next(iter(told.values())).p
+        how = f"p = {p:.2g}" + ("" if p < ALPHA else ", not significant")
     beside = f"the nearest, {line}, is" if first == table.baseline else f"beside {table.baseline} it is"
-    effects = _span([found.effect for found in told.values()])
+    effects = _span([-found.effect if c.lower_is_better else found.effect for (_, c), found in told.items()])
     family = f"Welch's test, corrected by Holm over {len(judgement.against)} comparisons"
-    return f"{text}: {beside} at {_span(gains)}% (+ is better), Cohen's d {effects}, {how} ({family})."
+    return f"{text}: {beside} at {_span(gains)}%, Cohen's d {effects} (+ is better), {how} ({family})."
 
 
 def _gain(table: Table, group: str, column: Column, found: Comparison) -> float:
@@ -372,8 +375,8 @@ def criteria(table: Table) -> str:
 
 def comparisons(judgement: Judgement) -> str:
     return (
-        f"Mean less {judgement.table.baseline}'s, its 95% interval by Welch's test, Cohen's d, and p corrected by Holm "
-        f"over all {len(judgement.against)} comparisons; bold where p < {ALPHA}."
+        f"Mean minus {judgement.table.baseline}'s, its 95% interval by Welch's test, Cohen's d, and p corrected by "
+        f"Holm over all {len(judgement.against)} comparisons; bold where p < {ALPHA}."
     )
 
 

@@ -194,7 +194,7 @@ def _by_ranks(results: Results) -> Iterator[str]:
         middle = interquartile_mean(ours) - interquartile_mean(theirs)
         low, high = bootstrap(ours, less=theirs)
         yield (
-            f"{game}, {head} less softmax: of the interquartile means {middle:+.2f} [{low:+.2f}, {high:+.2f}]; by "
+            f"{game}, {head} minus softmax: of the interquartile means {middle:+.2f} [{low:+.2f}, {high:+.2f}]; by "
             f"ranks, after Mann and Whitney, p = {p:.2g}, corrected after Holm; {_improvement([(ours, theirs)])}."
         )
     for head in results.settings["heads"]:

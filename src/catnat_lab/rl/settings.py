@@ -19,7 +19,7 @@ def is_positive(value: float) -> bool:
 @dataclass(frozen=True)
 class Ppo(Plan):
     game: str = "Breakout"
-    head: str = "catnat-natural"
+    head: str = "catnat"
     steps: int = PAPER_STEPS  # of all copies of the game together
     envs: int = 8  # copies of the game
     rollout: int = 128  # steps of every copy between two updates

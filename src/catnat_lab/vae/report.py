@@ -175,7 +175,7 @@ def _natural_by_sigmoid(results: Results) -> str:
         return ""
     p = paired(gaps, [0.0] * len(gaps))
     return (
-        f"Natural less sigmoid, means of {len(gaps)} cells: {summarize(gaps).mean:+.2f} on average, "
+        f"Natural minus sigmoid, means of {len(gaps)} cells: {summarize(gaps).mean:+.2f} on average, "
         f"{min(gaps):+.2f} to {max(gaps):+.2f} (t-test over the cells, p = {p:.2g})."
     )
 

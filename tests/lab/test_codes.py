@@ -10,8 +10,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-import catnat
-import catnat.torch as ct
 from benchmarks import codes
 from catnat_lab.vae.digits import Digits
 from catnat_lab.vae.networks import NETWORKS
@@ -44,7 +42,7 @@ def test_every_change_of_one_variable_is_tried(tmp_path: Path, head: str) -> Non
     stack, data, cell, name = codes.stack_in(kept(tmp_path, head))
     assert (data, cell, name) == ("grey", f"{N}x{K}", head)
     x = digits(4).float() / 255
-    _, code, saved = codes.savings(stack, x)
+    probs, saved = codes.savings(stack, x)
     weights = [view.detach()[0] for view in stack.views()[stack.parted[0] :]]
 
     def spent(image: torch.Tensor, chosen: list[int]) -> float:
@@ -54,7 +52,7 @@ def test_every_change_of_one_variable_is_tried(tmp_path: Path, head: str) -> Non
             h = (torch.relu(h) if i else h) @ (weight if weight.shape[0] == len(h) else weight.T) + bias.flatten()
         return float(torch.nn.functional.binary_cross_entropy_with_logits(h, image, reduction="sum"))
 
-    for image, chosen, gains in zip(x, code.tolist(), saved, strict=True):
+    for image, chosen, gains in zip(x, probs.argmax(-1).tolist(), saved, strict=True):
         for variable in range(N):
             for k in range(K):
                 other = [*chosen[:variable], k, *chosen[variable + 1 :]]
@@ -62,20 +60,7 @@ def test_every_change_of_one_variable_is_tried(tmp_path: Path, head: str) -> Non
                 assert float(gains[variable, k]) == pytest.approx(gain, abs=2e-2)
 
 
-@pytest.mark.parametrize("tree", [catnat.Tree.balanced(6), catnat.Tree.chain(5), catnat.Tree.huffman([1, 2, 4, 8])])
-def test_the_parting_node_decides_between_two_classes(tree: catnat.Tree) -> None:
-    """With half the mass on each of two, it is the one node on the way to them that is not certain."""
-    pi = catnat.Parameterization(tree.num_classes, "sigmoid", tree)
-    nodes, certain = codes.parting_nodes(tree), torch.eye(tree.num_classes)
-    for i in range(tree.num_classes):
-        assert nodes[i, i] == -1
-        for j in set(range(tree.num_classes)) - {i}:
-            scores = ct.scores_from_probs((certain[i] + certain[j]) / 2, pi)
-            on_the_way = [node - 1 for node, _ in tree.path(i)]
-            assert [node for node in on_the_way if scores[node].isfinite()] == [nodes[i, j]]
-
-
-def test_the_command_counts_wrong_variables_and_those_out_of_range(
+def test_the_command_counts_wrong_variables_and_those_it_is_certain_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for head, factor in (("softmax", 1.0), ("catnat-natural", 1e6), ("catnat", 1e-6)):
@@ -87,8 +72,8 @@ def test_the_command_counts_wrong_variables_and_those_out_of_range(
         found = {row["head"]: row for row in csv.DictReader(file)}
     assert {row["images"] for row in found.values()} == {"6"}
     assert all(float(row["saved"]) > 0 and 0 < float(row["wrong"]) <= 1 for row in found.values())
-    outside = [found[head]["outside"] for head in ("softmax", "catnat-natural", "catnat")]
-    assert outside == ["", "1", "0"]  # scores of a million are outside, scores near 0 are not
+    certain = [found[head]["certain"] for head in ("catnat-natural", "catnat")]
+    assert certain == ["1", "0"]  # by scores of a million, and by scores near 0
     assert (tmp_path / "out" / "codes.json").exists() and "catnat-natural" in capsys.readouterr().out
 
 

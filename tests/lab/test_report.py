@@ -97,6 +97,15 @@ def test_the_reference_s_value_is_compared_with_the_paper_s() -> None:
     assert "7% lower than" in judge(mine).disagreements[0].text  # neither better nor worse
 
 
+def test_with_a_unit_differences_are_told_in_it() -> None:
+    """Where zero is arbitrary, a per cent of the mean says nothing."""
+    lines = {"softmax": cell(3.0, 3.9, bold=True), "a": cell(1.8, 3.0, bold=True)}
+    (off,) = [each.text for each in judge(table(lines, unit="nat")).disagreements if each.kind == "value"]
+    assert "a: our mean 1.800 is 1.200 nats lower (better) than the paper's 3.000" in off
+    assert "off the paper's by more than 1 nat and" in text_of(report(table(lines, unit="nat")))
+    assert "beside softmax it is at +1.2 nats, Cohen's d +" in verdict(judge(table(lines, unit="nat")))
+
+
 def test_rounding_of_the_printed_number_is_no_disagreement() -> None:
     columns = (Column("es", "θ-MAE", 4),)
     near = table({"a": cell(0.002349, 0.0023, bold=True, std=1e-6)}, columns=columns)  # 2.1% off, and rounds to it

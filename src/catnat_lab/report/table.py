@@ -15,7 +15,8 @@ order
     Two lines differ significantly in the paper and in ours, with opposite signs. One entry a pair.
 value
     Our mean is significantly off the paper's (Welch's test from its mean, deviation and count), and by more than 2% of
-    it and more than its rounding. One entry a cell, the reference's included; only where means should be the same.
+    it, or 1 unit where a table has one, and more than its rounding. One entry a cell, the reference's included; only
+    where means should be the same.
 """
 
 import math
@@ -103,6 +104,7 @@ class Table:
     reference_line: str | None = None  # is shown, and compared with the paper's, but does not compete
     paper_count: int = 10  # seeds that the paper's means and deviations are over
     compares_values: bool = True  # whether our means should be the paper's: not where ours are trained otherwise
+    unit: str = ""  # of differences, where a per cent says nothing: the measure's zero is arbitrary
 
     def __post_init__(self) -> None:
         check_distinct(self, "groups", "lines", "rows", "keys")
@@ -275,11 +277,13 @@ def _disagreements(table: Table, group: str, column: Column, contest: Contest) -
             yield Disagreement("order", group, key, pair, f"{place}: {text}")
     for line, (mine, paper) in both.items() if table.compares_values else ():
         off = _gap(mine, paper)
-        if mine and paper and abs(off) > max(TOLERANCE * abs(paper.mean), 0.5 * 10.0**-column.digits):
+        allowed = 1.0 if table.unit else TOLERANCE * abs(paper.mean) if paper else 0.0
+        if mine and paper and abs(off) > max(allowed, 0.5 * 10.0**-column.digits):
             way = "higher" if off > 0 else "lower"
             if line != table.reference_line:  # which is neither better nor worse
                 way += " (better)" if (off < 0) == column.lower_is_better else " (worse)"
             share = f"{abs(off) / abs(paper.mean):.0%} " if paper.mean else ""
+            share = f"{abs(off):.{column.digits}f} {table.unit}s " if table.unit else share
             ours, theirs = (f"{each.mean:.{column.digits}f}" for each in (mine, paper))
             p = welch_from_summaries(mine, paper)
             text = f"our mean {ours} is {share}{way} than the paper's {theirs} (p = {p:.2g})."
@@ -350,14 +354,16 @@ def verdict(judgement: Judgement) -> str:
     beside = f"the nearest, {line}, is" if first == table.baseline else f"beside {table.baseline} it is"
     effects = _span([-found.effect if c.lower_is_better else found.effect for (_, c), found in told.items()])
     family = f"Welch's test, corrected by Holm over {len(judgement.against)} comparisons"
-    return f"{text}: {beside} at {_span(gains)}%, Cohen's d {effects} (+ is better), {how} ({family})."
+    unit = f" {table.unit}s" if table.unit else "%"
+    return f"{text}: {beside} at {_span(gains)}{unit}, Cohen's d {effects} (+ is better), {how} ({family})."
 
 
 def _gain(table: Table, group: str, column: Column, found: Comparison) -> float:
-    """By how many per cent of the baseline's mean a line is better."""
+    """By how many units a line is better, or by how many per cent of the baseline's mean where there is no unit."""
     base = table.cell(group, table.baseline, column).summary
-    share = 100 * found.difference / abs(base.mean) if base is not None and base.mean else math.nan
-    return -share if column.lower_is_better else share
+    whole = 1.0 if table.unit else abs(base.mean) / 100 if base is not None else 0.0
+    gain = found.difference / whole if whole else math.nan
+    return -gain if column.lower_is_better else gain
 
 
 def _span(values: Sequence[float]) -> str:
@@ -370,7 +376,8 @@ def criteria(table: Table) -> str:
     order = "A disagreement is another bold set, or two lines significantly the other way round"
     if not table.compares_values:
         return f"{order}. Means are not compared: ours are trained or tuned in another way."
-    return f"{order}, or a mean significantly off the paper's by more than {TOLERANCE:.0%} and more than its rounding."
+    far = f"1 {table.unit}" if table.unit else f"{TOLERANCE:.0%}"
+    return f"{order}, or a mean significantly off the paper's by more than {far} and more than its rounding."
 
 
 def comparisons(judgement: Judgement) -> str:

@@ -81,6 +81,7 @@ def tables_of(results: Results) -> Iterator[Table]:
             },
             paper_count=PAPER_SEEDS,
             compares_values=settings["table"] == "mlp" and settings["steps"] == PAPER["mlp"].steps,
+            unit="nat",
         )
 
 

@@ -109,6 +109,8 @@ def test_validation_and_test_images_are_not_trained_on() -> None:
         ({"seeds": 1}, "seeds must be at least 2; got 1"),
         ({"steps": 0}, "steps must be at least 1; got 0"),
         ({"refined": 3}, "refined must be even"),
+        ({"baseline": "none"}, "baseline must be one of constant, leave-one-out; got 'none'"),
+        ({"baseline": "leave-one-out"}, "baseline goes with the table mlp alone; got 'leave-one-out' with adam"),
     ],
 )
 def test_bad_settings_are_told(changed: dict[str, object], message: str) -> None:

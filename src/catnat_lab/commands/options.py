@@ -76,6 +76,7 @@ class Vae(_Study):
     seeds: Whole = None  # Final runs at the chosen rate.
     steps: Whole = None  # Steps of a final run.
     samples: Whole = None  # Samples of the posterior to judge a test image by.
+    baseline: str | None = None  # Of mlp's score function: constant (the paper's 125) or leave-one-out.
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Rl:
 
     # An Atari game, such as Breakout or Seaquest, or one of gymnasium's with numbered actions, such as CartPole-v1.
     game: str = "Breakout"
-    # The policy's: softmax, sparsemax, catnat, catnat-sigmoid, catnat-natural (by default), -exact, -reflect, ...
+    # The policy's: softmax, sparsemax, catnat (by default), catnat-sigmoid, catnat-natural, -exact, -reflect, ...
     head: str | None = None
     preset: str = "quick"  # smoke (seconds), quick (100,000 steps) or paper (8 million; of gymnasium's games 100,000).
     seed: Whole = None  # Of the weights, the games and the draws; 1 by default.

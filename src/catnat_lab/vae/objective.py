@@ -1,6 +1,8 @@
 """What a step descends: minus the evidence lower bound, through relaxed samples or by the score function."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -57,11 +59,13 @@ def straight_through(stack: Stack, x: Tensor) -> tuple[Tensor, Tensor]:
     return bound, bound
 
 
-def score_function(stack: Stack, x: Tensor) -> tuple[Tensor, Tensor]:
+def score_function(
+    stack: Stack, x: Tensor, baseline: Callable[[Tensor], Tensor | float] = lambda found: BASELINE
+) -> tuple[Tensor, Tensor]:
     """What to descend, and minus the bound, [R, B] of images [R, B, 784].
 
-    The decoder's gradient goes through hard samples, the encoder's by the score function with a baseline; that of
-    the KL is exact.
+    The decoder's gradient goes through hard samples, the encoder's by the score function with a baseline, made of the
+    cross-entropies [R, B] of the batch; that of the KL is exact.
     """
     views = stack.views()
     log_q = stack.log_probs(stack.scores(x, views, training=True))
@@ -69,7 +73,16 @@ def score_function(stack: Stack, x: Tensor) -> tuple[Tensor, Tensor]:
     found = cross_entropy(stack.decode(one_hot(index, log_q.shape[-1]), views, training=True), x)
     chosen = log_q.gather(-1, index.unsqueeze(-1)).sum((-1, -2))
     bound = found + kl_from_uniform(log_q)
-    return bound + (found.detach() - BASELINE) * chosen, bound
+    return bound + (found.detach() - baseline(found.detach())) * chosen, bound
 
 
-OBJECTIVES = {"straight-through": straight_through, "score-function": score_function}
+def mean_of_others(found: Tensor) -> Tensor:
+    """For every image the mean over the others of its batch, which does not depend on what was drawn for it."""
+    return (found.sum(1, keepdim=True) - found) / (found.shape[1] - 1)
+
+
+OBJECTIVES: dict[str, Callable[[Stack, Tensor], tuple[Tensor, Tensor]]] = {
+    "straight-through": straight_through,
+    "score-function": score_function,
+    "score-function, leave-one-out": partial(score_function, baseline=mean_of_others),
+}

@@ -16,6 +16,7 @@ TABLES = {  # the network, the optimizer and the gradient's estimator
     "sgd": ("convolutional", "sgd", "straight-through"),
     "mlp": ("dense", "adam", "score-function"),
 }
+BASELINES = ("constant", "leave-one-out")  # of the score function: the paper's 125, or the batch's other images' mean
 PAPER_CELLS = ("10x8", "10x16", "10x32", "20x8", "20x16", "20x32", "30x8", "30x16", "30x32")
 
 
@@ -35,9 +36,13 @@ class Settings(experiment.Plan):
     steps: int = 60_000
     batch: int = 100
     samples: int = 512  # of the posterior, to judge by
+    baseline: str = "constant"  # of the score function
 
     def __post_init__(self) -> None:
         check_known("table", [self.table], TABLES)
+        check_known("baseline", [self.baseline], BASELINES)
+        if self.baseline != "constant" and TABLES[self.table][2] != "score-function":
+            raise UserError(f"baseline goes with the table mlp alone; got {self.baseline!r} with {self.table}")
         for name in ("cells", "searched"):
             for cell in getattr(self, name):
                 sizes(cell, name)
@@ -59,6 +64,7 @@ class Settings(experiment.Plan):
     def plan(self, cell: str, steps: int) -> Plan:
         variables, classes = sizes(cell)
         network, optimizer, estimator = TABLES[self.table]
+        estimator += "" if self.baseline == "constant" else f", {self.baseline}"
         return Plan(network, variables, classes, optimizer, estimator, steps, self.batch, self.samples)
 
 

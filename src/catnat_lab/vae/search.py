@@ -43,7 +43,7 @@ class Autoencoders(rates.RateSearch):
     kind: ClassVar[str] = "catnat vae"
     note: ClassVar[str] = NOTE
     growing: ClassVar[tuple[str, ...]] = ("cells", "searched", "data", "heads", "seeds")
-    unsaid: ClassVar[dict[str, Any]] = {"search_seeds": 1}
+    unsaid: ClassVar[dict[str, Any]] = {"search_seeds": 1, "baseline": "constant"}
 
     @cached_property
     def images(self) -> Images:

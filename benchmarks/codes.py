@@ -1,9 +1,9 @@
 """Codes that a trained VAE's encoder gets wrong, and whether it is certain of them.
 
 `python -m benchmarks.codes runs/vae-mlp --output results/vae/mlp` looks at the models that `catnat vae` keeps, one per
-cell and head. An image's code has the most probable class of every variable. Each variable is changed to every other
-class while the rest of the code stays. Where a change lowers the cross-entropy of the image, the variable is wrong.
-The score function finds a better class only by drawing it. Where it has hardly any probability, it is not found.
+cell and head, on test images. An image's code has the most probable class of every variable. Each variable is changed
+to every other class while the rest of the code stays. Classes that lower the image's cross-entropy by more than a nat
+are better; a variable that has one is wrong. It is a certain mistake if the encoder hardly ever draws a better one.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from catnat_lab.vae.objective import cross_entropy, one_hot
 from catnat_lab.vae.presets import TABLES, sizes
 from catnat_lab.vae.stack import Run, Stack
 
-SAVES = 1.0  # nats that a change must save for its variable to count as wrong: a smaller gain may be the draw's
-RARE = 1e-3  # a better class of less probability is hardly drawn: in 500 epochs an image is seen 500 times
+SAVES = 1.0  # nats that a change must save: pixels are drawn, and a smaller gain may be one of this drawing alone
+RARE = 1e-3  # what better classes must have together, or they are hardly drawn: 500 epochs see an image 500 times
 BLOCK = 50  # images at once
 FIELDS = ("cell", "head", "images", "saved", "wrong", "certain")
 
@@ -61,17 +61,18 @@ def measured(path: Path, images: Tensor) -> tuple[str, str, int, float, float, f
     """Of one kept model on uint8 images [n, 784], what FIELDS say.
 
     - saved: nats per image by the best single change of its code;
-    - wrong: the share of variables where a change saves more than SAVES;
-    - certain: of these, the share whose best class has a probability below RARE.
+    - wrong: the share of variables that have a better class;
+    - certain: the share of variables whose better classes have together a probability below RARE.
     """
     stack, data, cell, head = stack_in(path)
     torch.manual_seed(0)
     pixels = as_pixels(images.unsqueeze(0), torch.tensor([data == "bernoulli"]), data == "bernoulli")[0]
     probs, saved = (torch.cat(parts) for parts in zip(*(savings(stack, x) for x in pixels.split(BLOCK)), strict=True))
-    most, better = saved.max(-1)
-    wrong, rare = most > SAVES, probs.gather(-1, better.unsqueeze(-1)).squeeze(-1) < RARE
-    nats, share, certain = (float(some.float().mean()) for some in (most.amax(-1), wrong, rare[wrong]))
-    return cell, head, len(images), nats, share, certain
+    better = saved > SAVES
+    wrong = better.any(-1)
+    certain = wrong & ((probs * better).sum(-1) < RARE)
+    nats, share, sure = (float(some.float().mean()) for some in (saved.amax((-1, -2)), wrong, certain))
+    return cell, head, len(images), nats, share, sure
 
 
 def main() -> None:

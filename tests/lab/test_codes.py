@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -18,18 +17,13 @@ from catnat_lab.vae.stack import Run, Stack
 N, K = 3, 4
 
 
-def kept(folder: Path, head: str, factor: float = 1.0) -> Path:
-    """A model as `catnat vae` keeps it, with random weights; ``factor`` scales the last layer of its encoder."""
-    stack = Stack([Run("grey", head, 0.0, 1)], NETWORKS["dense"](N, K), "sgd", torch.device("cpu"))
-    views, (parted, _) = stack.views(), stack.parted
-    with torch.no_grad():
-        for view in views:
-            view *= 3  # so that codes differ
-        for view in views[parted - 2 : parted]:
-            view *= factor
-    path = folder / "models" / f"vae-mlp-grey-{N}x{K}-{head}.safetensors"
+def kept(folder: Path, head: str, data: str = "grey") -> Path:
+    """A model as `catnat vae` keeps it, with random weights."""
+    stack = Stack([Run(data, head, 0.0, 1)], NETWORKS["dense"](N, K), "sgd", torch.device("cpu"))
+    parameters = 3 * stack.parameters.detach()[0]  # so that codes differ
+    path = folder / "models" / f"vae-mlp-{data}-{N}x{K}-{head}.safetensors"
     path.parent.mkdir(exist_ok=True)
-    save_file({"parameters": stack.parameters.detach()[0]}, path, metadata={"study": f"vae mlp grey {N}x{K} {head}"})
+    save_file({"parameters": parameters}, path, metadata={"study": f"vae mlp {data} {N}x{K} {head}"})
     return path
 
 
@@ -60,21 +54,41 @@ def test_every_change_of_one_variable_is_tried(tmp_path: Path, head: str) -> Non
                 assert float(gains[variable, k]) == pytest.approx(gain, abs=2e-2)
 
 
-def test_the_command_counts_wrong_variables_and_those_it_is_certain_of(
+def test_wrong_variables_and_certain_mistakes_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two images of three variables: what one change saves, and how probable its class is."""
+    saved, probs = torch.zeros(2, N, K), torch.zeros(2, N, K)
+    saved[0, 0, 1], probs[0, 0, 1] = 1.1, 0.0009  # wrong, and certain
+    saved[0, 1, 1], probs[0, 1, 1] = 1.1, 0.0011  # wrong, but it may be drawn
+    saved[0, 2, 1], probs[0, 2, 1] = 0.9, 0.0  # not wrong
+    saved[1, 0, 1:3], probs[1, 0, 1:3] = torch.tensor([3.0, 2.0]), torch.tensor([0.0, 0.2])  # the second may be drawn
+    saved[1, 1, 1:3], probs[1, 1, 1:3] = torch.tensor([3.0, 0.5]), torch.tensor([0.0, 0.2])  # the second is no better
+    monkeypatch.setattr(codes, "savings", lambda stack, x: (probs, saved))
+    cell, head, count, nats, wrong, certain = codes.measured(kept(tmp_path, "softmax"), digits(2))
+    assert (cell, head, count) == (f"{N}x{K}", "softmax", 2)
+    assert (nats, wrong, certain) == pytest.approx(((1.1 + 3.0) / 2, 4 / 6, 2 / 6))
+
+
+@pytest.mark.parametrize("data", ["grey", "bernoulli"])
+def test_images_are_drawn_where_the_study_drew_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: str) -> None:
+    seen: list[torch.Tensor] = []
+    monkeypatch.setattr(codes, "savings", lambda stack, x: (seen.append(x), torch.zeros(2, len(x), N, K))[1])
+    codes.measured(kept(tmp_path, "softmax", data), digits(4))
+    assert bool(((seen[0] == 0) | (seen[0] == 1)).all()) is (data == "bernoulli")
+
+
+def test_the_command_writes_a_line_per_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for head, factor in (("softmax", 1.0), ("catnat-natural", 1e6), ("catnat", 1e-6)):
-        kept(tmp_path, head, factor)
+    for head in ("softmax", "catnat"):
+        kept(tmp_path, head)
     monkeypatch.setattr("sys.argv", ["codes", str(tmp_path), "--images", "6", "--output", str(tmp_path / "out")])
-    with patch.object(codes, "load_digits", return_value=Digits(digits(20), digits(20), "made up")):
-        codes.main()
+    monkeypatch.setattr(codes, "load_digits", lambda folder: Digits(digits(20), digits(20), "made up"))
+    codes.main()
     with (tmp_path / "out" / "codes.csv").open() as file:
         found = {row["head"]: row for row in csv.DictReader(file)}
     assert {row["images"] for row in found.values()} == {"6"}
     assert all(float(row["saved"]) > 0 and 0 < float(row["wrong"]) <= 1 for row in found.values())
-    certain = [found[head]["certain"] for head in ("catnat-natural", "catnat")]
-    assert certain == ["1", "0"]  # by scores of a million, and by scores near 0
-    assert (tmp_path / "out" / "codes.json").exists() and "catnat-natural" in capsys.readouterr().out
+    assert (tmp_path / "out" / "codes.json").exists() and "softmax" in capsys.readouterr().out
 
 
 def test_a_folder_without_models_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ def main() -> None:
             face = color if stroke == "-" else "none"
             right.plot(float(row["certain"]), elbos[row["cell"], row["head"]], marker, color=color, mfc=face)
         right.plot([], [], marker, color=INK, mfc="none", label=where)
-    right.set(xlabel="share of wrong variables that are certain", ylabel="ELBO, test images", xlim=(0, 1))
+    right.set(xlabel="share of variables that are certain mistakes", ylabel="ELBO, test images", xlim=(0, 0.3))
     right.set(title="At the end, one model each")
     right.legend(frameon=False, fontsize=8, loc="lower left")
     figure.legend(*middle.get_legend_handles_labels(), frameon=False, fontsize=9, ncols=5, loc="outside lower center")

@@ -186,7 +186,7 @@ def test_the_verdict_counts_cells_of_the_columns_it_is_about() -> None:
     lines = {"softmax": cell(0.0), "a": cell(0.0)}
     text = verdict(judge(table(lines, **wide, headline=("es",))))
     assert "a has the best mean energy score in 2 of 3 cells: beside softmax it is at -4 to +10%" in text
-    assert "significantly better in 2 and worse in 1 of 3" in text
+    assert "significantly better than it in 2 and worse in 1 of 3" in text
     assert verdict(judge(table(lines, **wide))).startswith("softmax has the best mean energy score in 4 of 6 cells")
 
 

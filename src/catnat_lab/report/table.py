@@ -347,7 +347,7 @@ def verdict(judgement: Judgement) -> str:
     gains = [_gain(table, *place, found) for place, found in told.items()]
     if len(told) > 1:
         sure = [gain > 0 for gain, found in zip(gains, told.values(), strict=True) if found.p < ALPHA]
-        how = f"significantly better in {sum(sure)} and worse in {len(sure) - sum(sure)} of {len(told)}"
+        how = f"significantly better than it in {sum(sure)} and worse in {len(sure) - sum(sure)} of {len(told)}"
     else:
         p = next(iter(told.values())).p
         how = f"p = {p:.2g}" + ("" if p < ALPHA else ", not significant")

@@ -81,7 +81,9 @@ class Board:
         if self.falls:
             still = f"{sum(fall > FALLING for fall in self.falls.values())} of {len(self.falls)} means"
             most = f"at most by {max(self.falls.values()):.1f}"
-            told.append(f"in the last tenth {still} still fell by more than {FALLING} nats, {most}")
+            told.append(
+                f"in the last tenth minus the validation bound fell by more than {FALLING} nats in {still}, {most}"
+            )
         return ", ".join(told)
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from catnat_lab.provenance import provenance
 from catnat_lab.vae.data import as_pixels, images_of
-from catnat_lab.vae.digits import load_digits
+from catnat_lab.vae.digits import Digits, load_digits
 from catnat_lab.vae.networks import NETWORKS
 from catnat_lab.vae.objective import cross_entropy, one_hot
 from catnat_lab.vae.presets import TABLES, sizes
@@ -32,14 +32,14 @@ BLOCK = 50  # images at once
 FIELDS = ("cell", "head", "images", "saved", "wrong", "certain")
 
 
-def stack_in(path: Path) -> tuple[Stack, str, str, str]:
-    """A kept model with its kind of data, its cell and its head."""
+def stack_in(path: Path) -> tuple[Stack, str, str]:
+    """A kept model, the table that it is of and its cell."""
     with safe_open(path, "pt") as file:
         _, table, data, cell, head = file.metadata()["study"].split(" ")
         held = {name: file.get_tensor(name).unsqueeze(0) for name in set(file.keys()) - {"images"}}
     stack = Stack([Run(data, head, 0.0, 0)], NETWORKS[TABLES[table][0]](*sizes(cell)), "sgd", torch.device("cpu"))
     stack.put(held)
-    return stack, data, cell, head
+    return stack, table, cell
 
 
 @torch.no_grad()
@@ -57,22 +57,24 @@ def savings(stack: Stack, x: Tensor) -> tuple[Tensor, Tensor]:
     return probs, spent.gather(-1, code.unsqueeze(-1)) - spent
 
 
-def measured(path: Path, images: Tensor) -> tuple[str, str, int, float, float, float]:
-    """Of one kept model on uint8 images [n, 784], what FIELDS say.
+def measured(path: Path, digits: Digits, count: int) -> tuple[str, str, int, float, float, float]:
+    """Of one kept model on the first test images of its kind, what FIELDS say.
 
     - saved: nats per image by the best single change of its code;
     - wrong: the share of variables that have a better class;
     - certain: the share of variables whose better classes have together a probability below RARE.
     """
-    stack, data, cell, head = stack_in(path)
+    stack, table, cell = stack_in(path)
+    (run,) = stack.runs
+    images = images_of(digits, [run.data], split_test=table == "mlp")
     torch.manual_seed(0)
-    pixels = as_pixels(images.unsqueeze(0), torch.tensor([data == "bernoulli"]), data == "bernoulli")[0]
+    pixels = as_pixels(images.test[:, :count], images.drawn, bool(images.drawn.any()))[0]
     probs, saved = (torch.cat(parts) for parts in zip(*(savings(stack, x) for x in pixels.split(BLOCK)), strict=True))
     better = saved > SAVES
     wrong = better.any(-1)
     certain = wrong & ((probs * better).sum(-1) < RARE)
     nats, share, sure = (float(some.float().mean()) for some in (saved.amax((-1, -2)), wrong, certain))
-    return cell, head, len(images), nats, share, sure
+    return cell, run.head, len(pixels), nats, share, sure
 
 
 def main() -> None:
@@ -88,10 +90,9 @@ def main() -> None:
     models = sorted((arguments.study / "models").glob("*.safetensors"))
     if not models:
         parser.error(f"no model in {arguments.study / 'models'}")
-    images = images_of(load_digits(arguments.digits), ["grey"], split_test=True).test[0, : arguments.images]
-    rows = [
-        [f"{value:.5g}" if isinstance(value, float) else value for value in measured(path, images)] for path in models
-    ]
+    digits = load_digits(arguments.digits)
+    found = (measured(path, digits, arguments.images) for path in models)
+    rows = [[f"{value:.5g}" if isinstance(value, float) else value for value in line] for line in found]
     for row in (FIELDS, *rows):
         print(*row, sep="\t")
     if arguments.output is not None:

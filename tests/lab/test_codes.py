@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from benchmarks import codes
+from catnat_lab.vae.data import images_of
 from catnat_lab.vae.digits import Digits
 from catnat_lab.vae.networks import NETWORKS
 from catnat_lab.vae.stack import Run, Stack
@@ -27,15 +28,14 @@ def kept(folder: Path, head: str, data: str = "grey") -> Path:
     return path
 
 
-def digits(count: int) -> torch.Tensor:
-    return torch.randint(256, (count, 784), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+IMAGES = Digits(*torch.randint(256, (2, 20, 784), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)), "")
 
 
 @pytest.mark.parametrize("head", ["softmax", "catnat-natural"])
 def test_every_change_of_one_variable_is_tried(tmp_path: Path, head: str) -> None:
-    stack, data, cell, name = codes.stack_in(kept(tmp_path, head))
-    assert (data, cell, name) == ("grey", f"{N}x{K}", head)
-    x = digits(4).float() / 255
+    stack, table, cell = codes.stack_in(kept(tmp_path, head))
+    assert (table, cell, stack.runs[0].head) == ("mlp", f"{N}x{K}", head)
+    x = IMAGES.test[:4].float() / 255
     probs, saved = codes.savings(stack, x)
     weights = [view.detach()[0] for view in stack.views()[stack.parted[0] :]]
 
@@ -63,17 +63,20 @@ def test_wrong_variables_and_certain_mistakes_are_counted(tmp_path: Path, monkey
     saved[1, 0, 1:3], probs[1, 0, 1:3] = torch.tensor([3.0, 2.0]), torch.tensor([0.0, 0.2])  # the second may be drawn
     saved[1, 1, 1:3], probs[1, 1, 1:3] = torch.tensor([3.0, 0.5]), torch.tensor([0.0, 0.2])  # the second is no better
     monkeypatch.setattr(codes, "savings", lambda stack, x: (probs, saved))
-    cell, head, count, nats, wrong, certain = codes.measured(kept(tmp_path, "softmax"), digits(2))
+    cell, head, count, nats, wrong, certain = codes.measured(kept(tmp_path, "softmax"), IMAGES, 2)
     assert (cell, head, count) == (f"{N}x{K}", "softmax", 2)
     assert (nats, wrong, certain) == pytest.approx(((1.1 + 3.0) / 2, 4 / 6, 2 / 6))
 
 
-@pytest.mark.parametrize("data", ["grey", "bernoulli"])
-def test_images_are_drawn_where_the_study_drew_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: str) -> None:
+@pytest.mark.parametrize("data", ["grey", "binary", "bernoulli"])
+def test_images_are_those_of_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: str) -> None:
     seen: list[torch.Tensor] = []
     monkeypatch.setattr(codes, "savings", lambda stack, x: (seen.append(x), torch.zeros(2, len(x), N, K))[1])
-    codes.measured(kept(tmp_path, "softmax", data), digits(4))
-    assert bool(((seen[0] == 0) | (seen[0] == 1)).all()) is (data == "bernoulli")
+    codes.measured(kept(tmp_path, "softmax", data), IMAGES, 4)
+    (pixels,), grey = seen, images_of(IMAGES, ["grey"], split_test=True).test[0, :4] / 255
+    assert torch.equal(pixels, grey) is (data == "grey")
+    assert torch.equal(pixels, (grey > 0.5).float()) is (data == "binary")
+    assert bool(((pixels == 0) | (pixels == 1)).all()) is (data != "grey")
 
 
 def test_the_command_writes_a_line_per_model(
@@ -82,7 +85,7 @@ def test_the_command_writes_a_line_per_model(
     for head in ("softmax", "catnat"):
         kept(tmp_path, head)
     monkeypatch.setattr("sys.argv", ["codes", str(tmp_path), "--images", "6", "--output", str(tmp_path / "out")])
-    monkeypatch.setattr(codes, "load_digits", lambda folder: Digits(digits(20), digits(20), "made up"))
+    monkeypatch.setattr(codes, "load_digits", lambda folder: IMAGES)
     codes.main()
     with (tmp_path / "out" / "codes.csv").open() as file:
         found = {row["head"]: row for row in csv.DictReader(file)}

@@ -283,10 +283,10 @@ def _disagreements(table: Table, group: str, column: Column, contest: Contest) -
             if line != table.reference_line:  # which is neither better nor worse
                 way += " (better)" if (off < 0) == column.lower_is_better else " (worse)"
             share = f"{abs(off) / abs(paper.mean):.0%} " if paper.mean else ""
-            share = f"{abs(off):.{column.digits}f} {table.unit}s " if table.unit else share
+            by = f"{abs(off):.{column.digits}f} {table.unit}s " if table.unit else share
             ours, theirs = (f"{each.mean:.{column.digits}f}" for each in (mine, paper))
             p = welch_from_summaries(mine, paper)
-            text = f"our mean {ours} is {share}{way} than the paper's {theirs} (p = {p:.2g})."
+            text = f"our mean {ours} is {by}{way} than the paper's {theirs} (p = {p:.2g})."
             yield Disagreement("value", group, key, (line,), f"{place}, {line}: {text}")
 
 

@@ -18,6 +18,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from catnat_lab.errors import UserError
 from catnat_lab.provenance import provenance
 from catnat_lab.vae.data import as_pixels, images_of
 from catnat_lab.vae.digits import Digits, load_digits
@@ -29,7 +30,7 @@ from catnat_lab.vae.stack import Run, Stack
 SAVES = 1.0  # nats that a change must save: pixels are drawn, and a smaller gain may be one of this drawing alone
 RARE = 1e-3  # what better classes must have together, or they are hardly drawn: 500 epochs see an image 500 times
 BLOCK = 50  # images at once
-FIELDS = ("cell", "head", "images", "saved", "wrong", "certain")
+FIELDS = ("data", "cell", "head", "images", "saved", "wrong", "certain")
 
 
 def stack_in(path: Path) -> tuple[Stack, str, str]:
@@ -57,7 +58,7 @@ def savings(stack: Stack, x: Tensor) -> tuple[Tensor, Tensor]:
     return probs, spent.gather(-1, code.unsqueeze(-1)) - spent
 
 
-def measured(path: Path, digits: Digits, count: int) -> tuple[str, str, int, float, float, float]:
+def measured(path: Path, digits: Digits, count: int) -> tuple[str, str, str, int, float, float, float]:
     """Of one kept model on the first test images of its kind, what FIELDS say.
 
     - saved: nats per image by the best single change of its code;
@@ -74,7 +75,7 @@ def measured(path: Path, digits: Digits, count: int) -> tuple[str, str, int, flo
     wrong = better.any(-1)
     certain = wrong & ((probs * better).sum(-1) < RARE)
     nats, share, sure = (float(some.float().mean()) for some in (saved.amax((-1, -2)), wrong, certain))
-    return cell, run.head, len(pixels), nats, share, sure
+    return run.data, cell, run.head, len(pixels), nats, share, sure
 
 
 def main() -> None:
@@ -89,12 +90,18 @@ def main() -> None:
     arguments = parser.parse_args()
     models = sorted((arguments.study / "models").glob("*.safetensors"))
     if not models:
-        parser.error(f"no model in {arguments.study / 'models'}")
-    digits = load_digits(arguments.digits)
+        parser.error(f"no model in {arguments.study / 'models'}; `catnat vae` keeps them there, results/ does not")
+    if arguments.images < 1:
+        parser.error(f"--images must be at least 1; got {arguments.images}")
+    try:
+        digits = load_digits(arguments.digits)
+    except UserError as problem:
+        parser.error(str(problem))
     found = (measured(path, digits, arguments.images) for path in models)
     rows = [[f"{value:.5g}" if isinstance(value, float) else value for value in line] for line in found]
     for row in (FIELDS, *rows):
         print(*row, sep="\t")
+    print("saved: nats per image by the best single change; wrong, certain: shares of all variables")
     if arguments.output is not None:
         arguments.output.mkdir(parents=True, exist_ok=True)
         with (arguments.output / "codes.csv").open("w", newline="", encoding="utf-8") as file:

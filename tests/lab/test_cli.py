@@ -70,6 +70,16 @@ def test_a_finished_study_runs_again_in_no_time_and_says_the_same(study, capsys)
     assert capsys.readouterr().out.split("report:")[0] == printed.split("report:")[0]
 
 
+def test_what_somebody_wrote_beside_a_study_s_origin_stays_with_it(study):
+    folder, _ = study
+    path = folder / "provenance.json"
+    facts = json.loads(path.read_text())
+    for written, kept in (({"left out": "a cell"}, True), ({"left out": "a cell", "command": "another"}, False)):
+        path.write_text(json.dumps(facts | written))
+        assert main(["report", str(folder)]) == 0
+        assert json.loads(path.read_text()) == facts | ({"left out": "a cell"} if kept else {})
+
+
 def test_what_was_run_before_keeps_its_origin(study):
     folder, _ = study
     with Study(folder / "study.db", conduct=True) as opened:

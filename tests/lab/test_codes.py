@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -63,8 +64,8 @@ def test_wrong_variables_and_certain_mistakes_are_counted(tmp_path: Path, monkey
     saved[1, 0, 1:3], probs[1, 0, 1:3] = torch.tensor([3.0, 2.0]), torch.tensor([0.0, 0.2])  # the second may be drawn
     saved[1, 1, 1:3], probs[1, 1, 1:3] = torch.tensor([3.0, 0.5]), torch.tensor([0.0, 0.2])  # the second is no better
     monkeypatch.setattr(codes, "savings", lambda stack, x: (probs, saved))
-    cell, head, count, nats, wrong, certain = codes.measured(kept(tmp_path, "softmax"), IMAGES, 2)
-    assert (cell, head, count) == (f"{N}x{K}", "softmax", 2)
+    data, cell, head, count, nats, wrong, certain = codes.measured(kept(tmp_path, "softmax"), IMAGES, 2)
+    assert (data, cell, head, count) == ("grey", f"{N}x{K}", "softmax", 2)
     assert (nats, wrong, certain) == pytest.approx(((1.1 + 3.0) / 2, 4 / 6, 2 / 6))
 
 
@@ -94,7 +95,20 @@ def test_the_command_writes_a_line_per_model(
     assert (tmp_path / "out" / "codes.json").exists() and "softmax" in capsys.readouterr().out
 
 
-def test_a_folder_without_models_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["codes", str(tmp_path)])
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ([], "no model in .*models; `catnat vae` keeps them there"),
+        (["--images", "0"], "--images must be at least 1; got 0"),
+        (["--digits", "nowhere"], "nowhere"),
+    ],
+)
+def test_bad_input_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: list[str], told: str
+) -> None:
+    if given:
+        kept(tmp_path, "softmax")
+    monkeypatch.setattr("sys.argv", ["codes", str(tmp_path), *given])
     with pytest.raises(SystemExit):
         codes.main()
+    assert re.search(told, capsys.readouterr().err)

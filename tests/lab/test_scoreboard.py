@@ -81,7 +81,7 @@ def test_what_is_shorter_than_the_papers():
         assert board(natural, BASE, lengths={PLACE: length}, paper_length=100).is_short(PLACE) is short
     told = board(natural, BASE, lengths={PLACE: 99}, paper_length=100, falls={PLACE: 0.3, ("g", SOFTMAX, "c"): 0.1})
     assert told.told == (
-        "5 of 5 seeds, 99 of 100 steps, in the last tenth minus the validation bound fell by more than 0.2 nats "
+        "5 of 5 seeds, 99 of 100 steps, in the last tenth the negative validation bound fell by more than 0.2 nats "
         "in 1 of 2 means, at most by 0.3"
     )
 

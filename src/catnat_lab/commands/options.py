@@ -76,7 +76,8 @@ class Vae(_Study):
     seeds: Whole = None  # Final runs at the chosen rate.
     steps: Whole = None  # Steps of a final run.
     samples: Whole = None  # Samples of the posterior to judge a test image by.
-    baseline: str | None = None  # Of mlp's score function: constant (the paper's 125) or leave-one-out.
+    # Of mlp's score function: constant (the paper's 125) or leave-one-out, the mean of the batch's other images.
+    baseline: str | None = None
 
 
 @dataclass(frozen=True)

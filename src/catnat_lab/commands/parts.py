@@ -26,7 +26,7 @@ from catnat_lab.report.page import terminal
 from catnat_lab.report.table import Table, judge, verdict
 from catnat_lab.studies import Study, without_secrets
 
-DATABASE = "study.db"
+DATABASE, PROVENANCE = "study.db", "provenance.json"
 # By the first word of the note with a study's settings, the package whose module `report` reads it back.
 REPORTERS = {"gsl": "gsl", "vae": "vae", "rl": "rl", "minatar": "rl", "tails": "tails", "words": "words"}
 TOLD_EVERY = 60.0  # seconds between two lines of a log
@@ -170,10 +170,25 @@ def report_on(study: Study, output: Path) -> None:
     show(lambda: reporter.write_report(results, output), results.provenance, output)
 
 
+def remarks(before: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+    """What somebody wrote beside where the same study comes from, such as what it leaves out."""
+    same = all(before.get(key) == known.get(key) for key in ("command", "commit", "date"))
+    return {key: value for key, value in before.items() if same and key not in known}
+
+
+def noted_in(folder: Path) -> dict[str, Any]:
+    """Where a folder's numbers come from, as far as it is known."""
+    path = folder / PROVENANCE
+    try:
+        return dict(json.loads(path.read_text())) if path.exists() else {}
+    except ValueError as problem:
+        raise UserError(f"{path} is broken ({problem}); delete it") from None
+
+
 def show(write_report: Callable[[], tuple[Path, Sequence[Table]]], known: dict[str, Any], output: Path) -> None:
     try:
         page, tables = write_report()
-        write(output / "provenance.json", json.dumps(known, indent=2) + "\n")
+        write(output / PROVENANCE, json.dumps(known | remarks(noted_in(output), known), indent=2) + "\n")
     except OSError as problem:
         raise UserError(f"cannot write the report into {output}: {problem.strerror}") from None
     console = Console(width=None if sys.stdout.isatty() else 120)

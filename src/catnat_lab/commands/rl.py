@@ -4,12 +4,23 @@ import json
 import os
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from catnat_lab.commands.options import Rl, RlMinatar, RlSweep, RlWatch
-from catnat_lab.commands.parts import bars, chosen, command_line, continued, device_of, end_of, run_study, say, show
+from catnat_lab.commands.parts import (
+    PROVENANCE,
+    bars,
+    chosen,
+    command_line,
+    continued,
+    device_of,
+    end_of,
+    noted_in,
+    run_study,
+    say,
+    show,
+)
 from catnat_lab.errors import UserError
 from catnat_lab.experiment import Finished, Place, Results
 from catnat_lab.files import write
@@ -21,8 +32,6 @@ from catnat_lab.rl import sweep as studied
 from catnat_lab.rl import train as training
 from catnat_lab.rl.settings import preset
 from catnat_lab.rl.watch import play, write_gif
-
-PROVENANCE = "provenance.json"
 
 
 def rl(options: Rl) -> None:
@@ -100,12 +109,3 @@ def report_run(folder: Path, output: Path) -> None:
     numbers = {"curves.csv": rl_report.curves_of(results)}
     show(lambda: write_pages(page, output, numbers), known, output)
     print(f"{words}\nOver training (steps): {points or 'no episode has ended'}")
-
-
-def noted_in(folder: Path) -> dict[str, Any]:
-    """Where a folder's run comes from, as far as it is known."""
-    path = folder / PROVENANCE
-    try:
-        return dict(json.loads(path.read_text())) if path.exists() else {}
-    except ValueError as problem:
-        raise UserError(f"{path} is broken ({problem}); delete it") from None

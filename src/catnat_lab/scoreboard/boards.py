@@ -82,7 +82,7 @@ class Board:
             still = f"{sum(fall > FALLING for fall in self.falls.values())} of {len(self.falls)} means"
             most = f"at most by {max(self.falls.values()):.1f}"
             told.append(
-                f"in the last tenth minus the validation bound fell by more than {FALLING} nats in {still}, {most}"
+                f"in the last tenth the negative validation bound fell by more than {FALLING} nats in {still}, {most}"
             )
         return ", ".join(told)
 

@@ -86,24 +86,27 @@ def autoencoders(data: str) -> str:
     return grid(["N × K", *(f"{n}×{k}" for n, k in sizes)], least_bold(table))
 
 
+def leads_in(folder: str) -> dict[tuple[str, str], dict[int, float]]:
+    """By kind of digits and cell, over training: softmax's mean of minus the validation bound, minus the default's."""
+    points: dict[tuple[str, str], dict[tuple[str, int], list[float]]] = {}
+    for row in rows_of(RESULTS / "vae" / folder / "curves.csv"):
+        own = points.setdefault((row["data"], f"{row['variables']}×{row['classes']}"), {})
+        own.setdefault((row["head"], int(row["step"])), []).append(float(row["minus_elbo_validation"]))
+    return {
+        place: {step: fmean(own[head, step]) - fmean(own["catnat", step]) for head, step in own if head == "softmax"}
+        for place, own in points.items()
+    }
+
+
 def lead() -> str:
     """The default's lead on softmax over training, by the validation bound: at its greatest, and at the end."""
-    curves: dict[tuple[str, str], dict[str, dict[int, list[float]]]] = {}
-    for row in rows_of(RESULTS / "vae" / "adam" / "curves.csv"):
-        points = curves.setdefault((row["data"], f"{row['variables']}×{row['classes']}"), {}).setdefault(
-            row["head"], {}
-        )
-        points.setdefault(int(row["step"]), []).append(float(row["minus_elbo_validation"]))
-    leads = {
-        place: {step: fmean(softmax) - fmean(heads["catnat"][step]) for step, softmax in heads["softmax"].items()}
-        for place, heads in curves.items()
-    }
-    cells, body = list(dict.fromkeys(cell for _, cell in leads)), []
+    leads, body = leads_in("adam"), []
+    cells = list(dict.fromkeys(cell for _, cell in leads))
     for data in dict.fromkeys(data for data, _ in leads):
         own = [leads[data, cell] for cell in cells]
-        first = [max(gaps, key=gaps.__getitem__) for gaps in own]
-        body.append([f"{data}, greatest (after steps)"])
-        body[-1] += [f"{gaps[step]:.1f} ({step:,})" for gaps, step in zip(own, first, strict=True)]
+        most = [max(gaps, key=gaps.__getitem__) for gaps in own]
+        told = [f"{gaps[step]:.1f} ({step:,})" for gaps, step in zip(own, most, strict=True)]
+        body.append([f"{data}, greatest (after steps)", *told])
         for step in (54_000, 60_000):
             body.append([f"{data}, after {step:,}", *(f"{gaps[step]:.1f}" for gaps in own)])
     return grid(["N × K", *cells], body)
@@ -164,15 +167,11 @@ def dense_gaps() -> str:
     for pair in pairs:
         tests = [found[*pair, cell] for cell in cells]
         body.append([" minus ".join(pair), *(f"{test.difference:+.1f}, p = {test.p:.2g}" for test in tests)])
-    curves = rows_of(RESULTS / "vae" / "mlp" / "curves.csv")
+    over = leads_in("mlp")
     for epochs in (300, 500):
-        points: dict[tuple[str, str], list[float]] = {}
-        for row in (row for row in curves if int(row["step"]) == 468 * epochs):
-            place = row["head"], f"{row['variables']}×{row['classes']}"
-            points.setdefault(place, []).append(float(row["minus_elbo_validation"]))
-        leads = [fmean(points[softmax, cell]) - fmean(points["catnat", cell]) for cell in cells]
-        body.append([f"catnat minus softmax, validation, {epochs} epochs", *(f"{lead:+.1f}" for lead in leads)])
-    ends = [row for row in curves if row["step"] == "234000"]
+        told = [f"{over['bernoulli', cell][468 * epochs]:+.1f}" for cell in cells]
+        body.append([f"catnat minus softmax, validation, {epochs} epochs", *told])
+    ends = [row for row in rows_of(RESULTS / "vae" / "mlp" / "curves.csv") if row["step"] == "234000"]
     for head in ("catnat-natural", "catnat"):
         line = [f"{head}, nodes outside the range"]
         for cell in cells:
@@ -243,6 +242,31 @@ def collapse_tests() -> str:
         told = f"{FLOORS[head]}, minus {FLOORS[other]}" + (" (one study)" if both else "")
         body.append([told, f"{found.difference:+.1f} [{found.low:.1f}, {found.high:.1f}]", f"{found.p:.2g}"])
     return grid(["", "difference in nats", "p, Holm"], body)
+
+
+def clipped() -> str:
+    """Runs of N = 10 with the clip: how far the worst of a size and rate is behind the mean of the sigmoid there."""
+    clips = ("catnat-natural", "catnat-natural-exact", "catnat-clip1e-6")
+    rows = [*of_floors("values.csv"), *rows_of(RESULTS / "vae" / "mlp" / "values.csv")]
+    found: dict[tuple[str, float], dict[bool, list[float]]] = {}
+    for row in rows:
+        # at 10×32 the sigmoid has another rate than natural, so there each has its own
+        rate = float(row["rate"]) if row["classes"] != "32" else 0.0
+        if row["variables"] == "10" and row["head"] in (*clips, "catnat-sigmoid"):
+            sides = found.setdefault((row["classes"], rate), {True: [], False: []})
+            sides[row["head"] in clips].append(float(row["validation"]))
+    body = [
+        [
+            f"10×{k}",
+            f"{rate:g}" if rate else "0.00015, sigmoid 0.00022",
+            f"{len(ours)}",
+            f"{max(ours) - fmean(other):.1f}",
+        ]
+        for (k, rate), (ours, other) in sorted((place, (s[True], s[False])) for place, s in found.items())
+    ]
+    return grid(
+        ["N × K", "rate", "runs with the clip", "nats of the worst behind the sigmoid's mean, validation"], body
+    )
 
 
 TAILS = {0.5: "0.5, the sigmoid", 0.1: "0.1, the default", 0.05: "0.05", 0.01: "0.01"}
@@ -524,6 +548,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "dense-gaps": dense_gaps,
     "collapse": collapse,
     "collapse-tests": collapse_tests,
+    "clipped": clipped,
     "atari": atari,
     "breakout": breakout,
     "minatar": minatar,

@@ -70,7 +70,7 @@ class Vae(_Study):
     # The coarse grid of learning rates; one rate alone, with --refined 0, is taken without a search.
     rates: Numbers = None
     refined: Whole = None  # Rates around the best of the coarse grid.
-    # Cells with a search of their own, by default all of --cells; the others take the rates of the nearest one.
+    # Cells with a search of their own, by default those of --cells; the others take the rates of the nearest one.
     searched: Texts = None
     search_steps: Whole = None  # Steps of a run of the search.
     seeds: Whole = None  # Final runs at the chosen rate.

@@ -564,6 +564,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "unrelated": unrelated,
     "words-pieces": lambda: words("pieces"),
     "words-words": lambda: words("words"),
+    "cost": lambda: (RESULTS / "lab" / "cost.md").read_text(encoding="utf-8"),
     "cpu": lambda: ratios(["cpu/cpu.csv"], against, lambda row: True, by_rows=True),
     "jax-cpu": lambda: ratios(["jax/jax-cpu.csv"], against, lambda row: True, by_rows=True),
     "jax-gpu": lambda: ratios(["jax/jax-gpu.csv", "jax/jax-gpu-waited.csv"], against, is_shown),

@@ -45,7 +45,10 @@ def conduct(
         size = min(batch, -(-len(jobs) // workers))
         known = sum(len(study.finished(cell)) for cell in study.cells())
         study.set_note(NOW, {"left": len(jobs), "finished": known, "workers": workers, "since": time.time()})
-        for job, outcome in executor.run(experiment, experiment.batches(jobs, size)):
+        batches = experiment.batches(jobs, size)
+        at_once = f", {min(workers, len(batches))} at once" if workers > 1 else ""
+        executor.place.tell(f"jobs to train: {len(jobs):,}, batches: {len(batches):,}{at_once}")
+        for job, outcome in executor.run(experiment, batches):
             if isinstance(outcome, str):
                 study.fail(job, outcome)
             else:

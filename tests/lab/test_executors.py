@@ -44,6 +44,16 @@ def test_killed_workers_are_replaced_and_their_jobs_trained(path: Path, serial: 
     assert len(list(path.parent.glob("killed-*"))) == 6
 
 
+def test_whoever_watches_is_told_how_much_there_is(path: Path) -> None:
+    told: list[str] = []
+    toy = Toy()
+    with Study(path, conduct=True) as study:
+        begin(toy, study)
+        jobs = toy.left(study)
+        conduct(toy, study, Processes(Place(path.parent, tell=told.append), 2), 3)
+    assert told[0] == f"jobs to train: {len(jobs)}, batches: {len(toy.batches(jobs, 3))}, 2 at once"
+
+
 @pytest.mark.slow
 def test_a_job_that_kills_every_worker_is_given_up(path: Path, serial: list[object]) -> None:
     done = found(path, Toy(kills=(2,)), 2, batch=1)

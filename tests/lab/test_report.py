@@ -221,6 +221,19 @@ def test_what_is_missing_gives_a_dash_and_a_note(broken: Cell | None, note: str,
     assert ("–" in row) is has_dash
 
 
+def test_groups_and_columns_without_a_run_are_named_in_a_note_alone() -> None:
+    lines = {"softmax": cell(7.45), "a": cell(7.40, bold=True)}
+    waiting = Cell((), 4321.0, 0.01)
+    cells = {("0.1", line, "es"): content for line, content in lines.items()}
+    cells |= {("0.5", line, "mae"): waiting for line in lines}
+    columns = (Column("es", "Energy score", 3), Column("mae", "Error of θ", 3))
+    mine = table(lines, cells=cells, group_name="N", groups=("0.1", "0.5"), columns=columns)
+    for text in (text_of(report(mine)), " ".join(shown(mine).split()), page(report(mine))):
+        assert "Not shown, for no run of it is finished: N 0.5; Error of θ." in text
+        assert "4321.000" not in text and "no value yet" not in text
+    assert "1 of 4" in text_of(report(mine))  # they still count as not judged
+
+
 def test_a_head_that_was_run_alone_is_not_called_the_best() -> None:
     assert verdict(judge(table({"a": cell(7.45)}))).startswith("a was run alone")
 

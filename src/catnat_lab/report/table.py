@@ -138,6 +138,19 @@ class Table:
         return ((group, column) for group in self.groups for column in self.columns)
 
     @property
+    def begun_groups(self) -> tuple[str, ...]:
+        """Those that have a finished run, which alone are shown; all, where none has one."""
+        return tuple(group for group in self.groups if group in {key[0] for key in self._known}) or self.groups
+
+    @property
+    def begun_columns(self) -> tuple[Column, ...]:
+        return tuple(column for column in self.columns if column.key in {key[2] for key in self._known}) or self.columns
+
+    @property
+    def _known(self) -> list[Key]:
+        return [key for key, cell in self.cells.items() if cell.values]
+
+    @property
     def headed(self) -> list[tuple[str, Column]]:
         """The contests that the verdict is about."""
         return [(group, c) for group, c in self.contests if not self.headline or c.key in self.headline]
@@ -299,8 +312,9 @@ def _notes(table: Table) -> tuple[str, ...]:
     """Missing values by line and reason, diverged runs one by one, and the numbers of seeds where they differ."""
     lacking: dict[tuple[str, str], list[str]] = defaultdict(list)  # where, by line and reason
     diverged = []
+    shown = list(product(table.begun_groups, table.begun_columns))
     for line in table.rows:
-        for group, column in table.contests:
+        for group, column in shown:
             cell, place = table.cell(group, line, column), _place(table, group, column)
             if len(cell.values) < 2:
                 lacking[line, "one value only" if cell.values else "no value yet"].append(place)
@@ -313,9 +327,11 @@ def _notes(table: Table) -> tuple[str, ...]:
                 if cell.finite:
                     told += f"; the mean of the other {len(cell.finite)} is {fmean(cell.finite):.{column.digits}f}"
                 diverged.append(f"{told}.")
-    every, missing = len(list(table.contests)), []
+    waiting = [f"{table.group_name} {group}" for group in table.groups if group not in table.begun_groups]
+    waiting += [column.heading for column in table.columns if column not in table.begun_columns]
+    missing = [f"Not shown, for no run of it is finished: {'; '.join(waiting)}."] if waiting else []
     for (line, reason), places in lacking.items():
-        where = "" if len(places) == every else f" ({'; '.join(places)})"
+        where = "" if len(places) == len(shown) else f" ({'; '.join(places)})"
         missing.append(f"{line}: {reason}{where}.")
     counts = sorted({cell.summary.count for cell in table.cells.values() if cell.summary is not None})
     if counts and not (table.has_paper and counts == [table.paper_count]):

@@ -48,7 +48,7 @@ def stacked(stages: Sequence[Stage], speeds: Speeds, gpus: int) -> float:
 
 
 def autoencoder_stages(table: str) -> list[Stage]:
-    """Coarse rates, refined rates, final seeds."""
+    """Coarse rates, refined rates, final seeds; the grid is not widened."""
     plan = AUTOENCODERS[table]
     cells = len(plan.searched) * len(plan.heads) * plan.search_seeds
     final = len(plan.cells) * len(plan.data) * len(plan.heads) * plan.seeds

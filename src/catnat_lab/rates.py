@@ -37,9 +37,10 @@ def best_rate(trials: Iterable[Finished]) -> float:
 
 
 class RateSearch(Experiment):
-    """A coarse grid of rates, a refined one around its best, then the final seeds at the best of both.
+    """A coarse grid of rates, widened while the best is at its end; a refined one around the best; the final seeds.
 
-    The plan has ``rates``, how many to refine by, the ``ratio`` between those, ``search_seeds`` and ``seeds``.
+    The plan has ``rates``, by how many to ``widen`` either end, how many to refine by, the ``ratio`` between those,
+    ``search_seeds`` and ``seeds``.
     """
 
     def best(self, done: Done, cell: str, *stages: str) -> float:
@@ -51,6 +52,18 @@ class RateSearch(Experiment):
 
     def coarse(self, cells: Iterable[str]) -> list[Job]:
         return [job for cell in cells for job in self.tries(cell, "coarse", self.plan.rates)]
+
+    def wider(self, done: Done, cells: Iterable[str]) -> list[Job]:
+        """The next rate beyond that end of the grid where a cell's best is, unless enough were added."""
+        low, high = min(self.plan.rates), max(self.plan.rates)
+        jobs = []
+        for cell in cells:
+            tried, best = list(by_rate(done.finished(cell, stage="coarse"))), self.best(done, cell, "coarse")
+            if best == tried[0] and sum(rate < low for rate in tried) < self.plan.widen:
+                jobs += self.tries(cell, "coarse", [best / 2])
+            elif best == tried[-1] and sum(rate > high for rate in tried) < self.plan.widen:
+                jobs += self.tries(cell, "coarse", [best * 2])
+        return jobs
 
     def refined(self, done: Done, cells: Iterable[str]) -> list[Job]:
         # halves, because the power 0 is the coarse rate, which is known

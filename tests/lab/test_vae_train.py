@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import math
 import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -13,12 +15,16 @@ import torch
 
 from catnat_lab.cli import main
 from catnat_lab.errors import UserError
+from catnat_lab.executors import Here, begin, conduct
+from catnat_lab.experiment import Job, Place
 from catnat_lab.heads import PAPER_HEADS
+from catnat_lab.rates import by_rate
 from catnat_lab.studies import Study
 from catnat_lab.vae import report as vae_results
 from catnat_lab.vae.data import Images, images_of
 from catnat_lab.vae.digits import Digits
 from catnat_lab.vae.presets import preset
+from catnat_lab.vae.search import Autoencoders, study_name
 from catnat_lab.vae.stack import Run
 from catnat_lab.vae.train import Outcome, Plan, checkpoint_of, train
 from tests.lab.vae_cases import Kill
@@ -129,6 +135,33 @@ def write_idx(folder: Path) -> Path:
         header = struct.pack(">IIII", 2051, len(images), 28, 28)
         (folder / name).write_bytes(gzip.compress(header + images.numpy().tobytes()))
     return folder
+
+
+class Landscape(Autoencoders):
+    """In place of training: a bound with its minimum at one rate."""
+
+    def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
+        for job in jobs:
+            value = abs(math.log(job.config["rate"] / 0.0003))
+            yield job, Outcome(value, {"validation": value}, {"curve": {}}, {})
+
+
+def test_the_grid_is_widened_while_the_best_rate_is_at_its_end(tmp_path: Path) -> None:
+    plan = replace(preset("smoke", "sgd"), heads=("softmax",), rates=(0.001, 0.002), refined=0)
+    name = study_name("sgd", "grey", "4x4", "softmax")
+
+    def tried(widen: int) -> tuple[list[float], set[float]]:
+        experiment = Landscape(replace(plan, widen=widen), fake_digits())
+        with Study(tmp_path / "study.db", conduct=True) as study:
+            begin(experiment, study)  # it may grow
+            conduct(experiment, study, Here(Place(tmp_path)), 5)
+            final = {trial.config["rate"] for trial in study.finished(name, stage="final")}
+            return sorted(by_rate(study.finished(name, stage="coarse"))), final
+
+    assert tried(0) == ([0.001, 0.002], {0.001})
+    assert tried(1) == ([0.0005, 0.001, 0.002], {0.001})  # a line that was trained keeps its rate
+    (tmp_path / "study.db").unlink()
+    assert tried(4) == ([0.000125, 0.00025, 0.0005, 0.001, 0.002], {0.00025})  # no fourth: the best is inside
 
 
 @pytest.mark.parametrize("table", ["adam", "mlp"])

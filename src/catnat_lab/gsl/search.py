@@ -47,19 +47,9 @@ class GraphLearning(rates.RateSearch):
         seeds = range(1, self.plan.seeds + 1)
         yield [Job(name, {"stage": OPTIMAL, "seed": seed}) for name in optimal for seed in seeds]
         yield self.coarse(heads)
-        yield [job for name in heads for job in self._wider(done, name)]
+        yield self.wider(done, heads)
         yield self.refined(done, heads)
         yield [job for name in heads for job in self.final(done, name, name)]
-
-    def _wider(self, done: Done, name: str) -> list[Job]:
-        """The next rate beyond that end of the grid where the best is, unless enough were added."""
-        low, high = min(self.plan.rates), max(self.plan.rates)
-        tried, best = list(rates.by_rate(done.finished(name, stage="coarse"))), self.best(done, name, "coarse")
-        if best == tried[0] and sum(rate < low for rate in tried) < self.plan.widen:
-            return self.tries(name, "coarse", [best / 2])
-        if best == tried[-1] and sum(rate > high for rate in tried) < self.plan.widen:
-            return self.tries(name, "coarse", [best * 2])
-        return []
 
     def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
         plan, device = self.plan, torch.device(place.device)

@@ -28,6 +28,7 @@ class Settings(experiment.Plan):
     data: tuple[str, ...] = ("grey", "binary")
     heads: tuple[str, ...] = (*PAPER_HEADS, "catnat")
     rates: tuple[float, ...] = (0.0003, 0.001, 0.003, 0.01, 0.03)  # the coarse grid
+    widen: int = 3  # rates that may be added beyond either end of the coarse grid, while the best one is at that end
     refined: int = 4  # rates around the best of the coarse grid
     ratio: float = 1.3  # between neighbours of the refined grid
     searched: tuple[str, ...] = SEARCHED  # cells with a search of their own; others take the nearest one's rates
@@ -54,7 +55,7 @@ class Settings(experiment.Plan):
             parameterization_of(name, sizes(cell)[1])  # for its check
         check("data", self.data, VARIANTS.__contains__, f"be of {', '.join(VARIANTS)}")
         check("rates", self.rates, lambda rate: 0 < rate <= 1e3, "be positive and at most 1000")
-        check_least(self, refined=0, search_seeds=1, search_steps=1, seeds=2, steps=1, batch=2, samples=1)
+        check_least(self, refined=0, widen=0, search_seeds=1, search_steps=1, seeds=2, steps=1, batch=2, samples=1)
         check("refined", [self.refined], lambda n: n % 2 == 0, "be even, as many rates above the best as below")
         check("ratio", [self.ratio], lambda ratio: 1 < ratio < 1e3, "be above 1")
 
@@ -107,7 +108,7 @@ def preset(name: str, table: str) -> Settings:
     rate = {"adam": 0.002, "sgd": 0.01, "mlp": 0.0005}[table]
     few = tuple(head for head in paper.heads if head != "sparsemax")
     quick: dict[str, Any] = {"cells": ("10x8",), "searched": ("10x8",), "heads": few, "rates": (rate,), "refined": 0}
-    smoke: dict[str, Any] = {"cells": ("4x4",), "searched": ("4x4",), "rates": (0.001, 0.003), "refined": 2}
+    smoke: dict[str, Any] = {"cells": ("4x4",), "searched": ("4x4",), "rates": (0.001, 0.003), "widen": 0, "refined": 2}
     presets = {
         "smoke": replace(paper, **one, **smoke, search_seeds=1, search_steps=3, steps=6, batch=20, samples=4),
         "quick": replace(paper, **one, **quick, steps=3000, samples=16),  # one rate: enough to see the heads' order

@@ -126,9 +126,10 @@ def summary_of(results: Results) -> str:
     if len(settings["rates"]) == 1 and not settings["refined"]:
         found = f"All have the rate {settings['rates'][0]:g}, and {settings['seeds']} seeds."
     else:
+        wider = "; a grid whose best rate is at its end is widened" if settings.get("widen") else ""
         found = (
             f"Rates are chosen by the bound on validation images after {settings['search_steps']:,} steps, the mean of "
-            f"{count} seed{'s' if count > 1 else ''}, on the cells {', '.join(settings['searched'])}; then "
+            f"{count} seed{'s' if count > 1 else ''}, on the cells {', '.join(settings['searched'])}{wider}; then "
             f"{settings['seeds']} other seeds are trained at the chosen rate."
         )
     if (baseline := settings.get("baseline", "constant")) != "constant":

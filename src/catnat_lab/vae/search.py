@@ -1,8 +1,8 @@
 """The study: find every head's learning rate, then train its final seeds there.
 
-On the searched cells a coarse grid of rates, then a refined one around its best; every other cell takes the rates of
-the nearest searched one. All runs of a cell train as one stack. Each step follows from what is done, so a study that
-was stopped goes on where it was.
+On the searched cells a coarse grid of rates, widened while the best is at its end, then a refined one around the best;
+every other cell takes the rates of the nearest searched one. All runs of a cell train as one stack. Each step follows
+from what is done, so a study that was stopped goes on where it was.
 """
 
 import math
@@ -42,8 +42,8 @@ class Autoencoders(rates.RateSearch):
 
     kind: ClassVar[str] = "catnat vae"
     note: ClassVar[str] = NOTE
-    growing: ClassVar[tuple[str, ...]] = ("cells", "searched", "data", "heads", "seeds")
-    unsaid: ClassVar[dict[str, Any]] = {"search_seeds": 1, "baseline": "constant"}
+    growing: ClassVar[tuple[str, ...]] = ("cells", "searched", "data", "heads", "seeds", "widen")
+    unsaid: ClassVar[dict[str, Any]] = {"search_seeds": 1, "baseline": "constant", "widen": 0}
 
     @cached_property
     def images(self) -> Images:
@@ -54,6 +54,7 @@ class Autoencoders(rates.RateSearch):
         searched = [name(plan.data[0], cell, head) for cell in plan.searched for head in plan.heads]
         if plan.has_search:
             yield self.coarse(searched)
+            yield self.wider(done, searched)
             yield self.refined(done, searched)
         yield [
             job

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 import traceback
 from dataclasses import replace
@@ -127,6 +128,35 @@ def test_what_came_beside_an_error_is_kept(tmp_path: Path) -> None:
         for each in run:
             kept.append(each)
     assert [job.config["seed"] for job, _ in kept] == [2, 3]
+
+
+class Weak(Toy):
+    """The first batch ends at once; the second fails twice, when it is told to begin."""
+
+    def train(self, jobs, place):  # type: ignore[no-untyped-def]
+        if jobs[0].config["seed"] == 2:
+            while not (place.folder / "go").exists():
+                time.sleep(0.01)
+            tries = place.folder / f"tried-{len(list(place.folder.glob('tried-*')))}"
+            tries.touch()
+            if tries.name != "tried-2":
+                raise RuntimeError(tries.name)
+        yield jobs[0], Outcome(1.0, {"process": os.getpid()}, {})
+        (place.folder / "told").touch()
+
+
+def test_the_death_of_a_worker_that_waits_costs_no_try(tmp_path: Path) -> None:
+    run = Processes(Place(tmp_path), 2).run(Weak(), [[Job("one", {"seed": seed})] for seed in (1, 2)])
+    _, first = next(run)
+    assert isinstance(first, Outcome)
+    while not (tmp_path / "told").exists():
+        time.sleep(0.01)
+    time.sleep(0.3)  # by now it waits; were it killed before, this would be another test, which passes
+    idle = next(each for each in multiprocessing.active_children() if each.pid == first.metrics["process"])
+    idle.kill()
+    idle.join()
+    (tmp_path / "go").touch()
+    assert [(job.config["seed"], isinstance(found, Outcome)) for job, found in run] == [(2, True)]
 
 
 class Late(Toy):

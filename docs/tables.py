@@ -127,6 +127,27 @@ def dense_paper() -> dict[tuple[str, str], Row]:
     return {(row["head"], f"{row['n_variables']}×{row['n_categories']}"): row for row in rows}
 
 
+def sgd_rates() -> str:
+    """Minus the bound on validation images in the search with SGD, by size, head and rate; or how many seeds are lost.
+
+    A seed is lost that ends more than 30 nats behind the best of its size.
+    """
+    rows = rows_of(RESULTS / "vae" / "sgd-search" / "values.csv")
+    rates = sorted({float(row["rate"]) for row in rows})
+    body = []
+    for cell in (("10", "8"), ("20", "16"), ("30", "32")):
+        own = [row for row in rows if (row["variables"], row["classes"]) == cell]
+        best = min(float(row["validation"]) for row in own)
+        for head in HEADS:
+            told = []
+            for rate in rates:
+                found = [float(r["validation"]) for r in own if r["head"] == head and float(r["rate"]) == rate]
+                lost = sum(value > best + 30 for value in found)
+                told.append(f"{lost} of {len(found)} lost" if lost else f"{fmean(found):.1f}")
+            body.append(["×".join(cell), head, *told])
+    return grid(["N × K", "head", *(f"{rate:g}" for rate in rates)], body)
+
+
 def dense() -> str:
     """Ours and the paper's."""
     paper, table = dense_paper(), {}
@@ -544,6 +565,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "autoencoders-grey": lambda: autoencoders("grey"),
     "autoencoders-binary": lambda: autoencoders("binary"),
     "lead": lead,
+    "sgd-rates": sgd_rates,
     "dense": dense,
     "dense-gaps": dense_gaps,
     "collapse": collapse,

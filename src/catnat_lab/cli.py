@@ -36,6 +36,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {plain(where)}{plain(error.strerror or error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("stopped; the same command goes on", file=sys.stderr)
+        print("stopped; give the same command to continue", file=sys.stderr)
         return 130
     return 0

@@ -21,6 +21,11 @@ def search_seeds(count: int) -> list[int]:
     return [0, *range(FURTHER_SEEDS, FURTHER_SEEDS + count - 1)]
 
 
+def rounded(rate: float) -> float:
+    """To the three digits that a rate is tried with."""
+    return float(f"{rate:.3g}")
+
+
 def by_rate(trials: Iterable[Finished], measure: str | None = None) -> dict[float, float]:
     """From the smallest rate to the largest: the mean over seeds of the trials' values, or of one of their measures."""
     found: dict[float, list[float]] = {}
@@ -29,10 +34,10 @@ def by_rate(trials: Iterable[Finished], measure: str | None = None) -> dict[floa
     return {rate: fmean(values) for rate, values in found.items()}
 
 
-def best_rate(trials: Iterable[Finished]) -> float:
+def best_rate(trials: Iterable[Finished], search: str = "a search") -> float:
     means = by_rate(trials)
     if not means:
-        raise UserError("no run of a search has been finished, so no rate can be chosen")
+        raise UserError(f"no run of {search} has been finished, so no rate can be chosen")
     return min(means, key=means.__getitem__)
 
 
@@ -44,18 +49,19 @@ class RateSearch(Experiment):
     """
 
     def best(self, done: Done, cell: str, *stages: str) -> float:
-        return best_rate(trial for stage in stages for trial in done.finished(cell, stage=stage))
+        found = [trial for stage in stages for trial in done.finished(cell, stage=stage)]
+        return best_rate(found, f"the search of {cell}")
 
     def tries(self, cell: str, stage: str, tried: Iterable[float]) -> list[Job]:
-        seeds, rounded = search_seeds(self.plan.search_seeds), [float(f"{rate:.3g}") for rate in tried]
-        return [Job(cell, {"stage": stage, "rate": rate, "seed": seed}) for rate in rounded for seed in seeds]
+        seeds = search_seeds(self.plan.search_seeds)
+        return [Job(cell, {"stage": stage, "rate": rate, "seed": s}) for rate in map(rounded, tried) for s in seeds]
 
     def coarse(self, cells: Iterable[str]) -> list[Job]:
         return [job for cell in cells for job in self.tries(cell, "coarse", self.plan.rates)]
 
     def wider(self, done: Done, cells: Iterable[str]) -> list[Job]:
         """The next rate beyond that end of the grid where a cell's best is, unless enough were added."""
-        low, high = min(self.plan.rates), max(self.plan.rates)
+        low, high = rounded(min(self.plan.rates)), rounded(max(self.plan.rates))
         jobs = []
         for cell in cells:
             tried, best = list(by_rate(done.finished(cell, stage="coarse"))), self.best(done, cell, "coarse")

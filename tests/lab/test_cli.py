@@ -250,7 +250,8 @@ def test_the_status_of_a_study(study, tmp_path, capsys):
     with Study(tmp_path / "study" / "study.db", conduct=True) as opened:  # as a killed command leaves it
         opened.set_note(NOW, {"left": 5, "finished": finished(folder) - 2})
     assert main(["status", str(tmp_path / "study")]) == 0
-    assert "nothing; 3 jobs of its last stage are left; the command that began it goes on" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "running: nothing; 3 jobs of its stage are left, and the stages after it\nto continue: catnat " in told
     assert main(["status", str(tmp_path / "nothing")]) == 2
     assert "there is no such database" in capsys.readouterr().err
 

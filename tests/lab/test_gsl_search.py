@@ -67,13 +67,21 @@ def test_the_stages_follow_each_other(tmp_path, monkeypatch):
 
 
 def test_the_grid_is_widened_while_the_best_rate_is_at_its_end(tmp_path, monkeypatch):
-    settings = replace(SMOKE, heads=("softmax", "sparsemax", "catnat-natural"), rates=(0.01, 0.1), refined=0, widen=3)
-    best = {"softmax": 0.0026, "sparsemax": 1e-9, "catnat-natural": 0.19}
+    heads = ("softmax", "sparsemax", "catnat-natural", "catnat")
+    settings = replace(SMOKE, heads=heads, rates=(0.01, 0.1), refined=0, widen=3)
+    best = {"softmax": 0.0026, "sparsemax": 1e-9, "catnat-natural": 0.19, "catnat": 1e9}
     _, trials = run_search(tmp_path, monkeypatch, best, settings)
     assert sorted(rates(trials[0.5, "softmax"], "coarse")) == [0.00125, 0.0025, 0.005, 0.01, 0.1]
     assert sorted(rates(trials[0.5, "sparsemax"], "coarse")) == [0.00125, 0.0025, 0.005, 0.01, 0.1]  # three and no more
     assert sorted(rates(trials[0.5, "catnat-natural"], "coarse")) == [0.01, 0.1, 0.2, 0.4]
     assert rates(trials[0.5, "catnat-natural"], "final") == [0.2, 0.2]
+    assert sorted(rates(trials[0.5, "catnat"], "coarse")) == [0.01, 0.1, 0.2, 0.4, 0.8]
+
+
+def test_a_rate_is_at_the_end_of_the_grid_as_it_is_tried(tmp_path, monkeypatch):
+    settings = replace(SMOKE, heads=("softmax",), rates=(0.010004, 0.1), refined=0, widen=1)
+    _, trials = run_search(tmp_path, monkeypatch, {"softmax": 1e-9}, settings)
+    assert sorted(rates(trials[0.5, "softmax"], "coarse")) == [0.005, 0.01, 0.1]
 
 
 def test_rates_are_compared_by_the_mean_of_their_seeds(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -221,17 +222,26 @@ def test_what_is_missing_gives_a_dash_and_a_note(broken: Cell | None, note: str,
     assert ("–" in row) is has_dash
 
 
-def test_groups_and_columns_without_a_run_are_named_in_a_note_alone() -> None:
-    lines = {"softmax": cell(7.45), "a": cell(7.40, bold=True)}
+def test_groups_and_columns_without_a_final_run_are_named_in_a_note_alone() -> None:
+    lines = {"softmax": cell(7.45), "a": cell(7.40, bold=True), "b": Cell((), 7.4, 0.01)}
     waiting = Cell((), 4321.0, 0.01)
     cells = {("0.1", line, "es"): content for line, content in lines.items()}
-    cells |= {("0.5", line, "mae"): waiting for line in lines}
+    cells |= {("0.5", line, "mae"): waiting for line in lines} | {("0.5", "optimal", "es"): cell(1.0)}
     columns = (Column("es", "Energy score", 3), Column("mae", "Error of θ", 3))
-    mine = table(lines, cells=cells, group_name="N", groups=("0.1", "0.5"), columns=columns)
+    named = {"group_name": "N", "groups": ("0.1", "0.5"), "columns": columns, "reference_line": "optimal"}
+    mine = table(lines, cells=cells, **named)
     for text in (text_of(report(mine)), " ".join(shown(mine).split()), page(report(mine))):
-        assert "Not shown, for no run of it is finished: N 0.5; Error of θ." in text
-        assert "4321.000" not in text and "no value yet" not in text
-    assert "1 of 4" in text_of(report(mine))  # they still count as not judged
+        assert "Not shown, for no final run of it is finished: N 0.5; Error of θ." in text
+        assert "4321.000" not in text and "b: no value yet." in text  # of all that is shown
+    assert page(report(mine)).count('class="group">0.1<') == 2 and 'class="group">0.5<' not in page(report(mine))
+    assert "4 of 4" in text_of(report(mine))  # they still count as not judged
+
+
+def test_a_group_whose_runs_diverged_is_shown() -> None:
+    lost = Cell((float("inf"),) * 2, 7.45, 0.01)
+    cells = {("0.1", "a", "es"): cell(7.45), ("0.5", "a", "es"): lost}
+    mine = table({"a": cell(7.45)}, cells=cells, groups=("0.1", "0.5"))
+    assert "| 0.5 | a |" in text_of(report(mine)) and "Not shown" not in text_of(report(mine))
 
 
 def test_a_head_that_was_run_alone_is_not_called_the_best() -> None:
@@ -240,9 +250,17 @@ def test_a_head_that_was_run_alone_is_not_called_the_best() -> None:
 
 def test_nothing_finished_and_no_paper_number_still_gives_a_report() -> None:
     mine = Table("Empty", "ES", "θ*", ("0.1",), ("a", "b"), (Column("es", "ES", 3),), {}, reference_line="optimal")
-    assert judge(mine).disagreements == () and "no value yet" in text_of(report(mine))
-    assert "Too few runs" in verdict(judge(mine))
-    assert shown(mine) and page(report(mine, provenance={})) and text_of(report(mine, provenance={}))
+    assert judge(mine).disagreements == () and verdict(judge(mine)) == "No final run is finished yet."
+    for text in (page(report(mine, provenance={})), text_of(report(mine, provenance={}))):
+        assert "No final run is finished yet." in text and "Empty" not in text
+    assert "Too few runs" in verdict(judge(replace(mine, cells={("0.1", "a", "es"): Cell((1.0,))})))
+
+
+def test_what_is_set_aside_says_so_first() -> None:
+    mine = report(table({"a": cell(7.45)}), provenance={"set aside": "its rates are too high."})
+    for text in (text_of(mine), page(mine)):
+        assert "Set aside: its rates are too high." in text
+        assert text.index("Set aside") < text.index("a was run alone")
 
 
 def test_without_a_paper_to_compare_with_nothing_is_said_of_it() -> None:

@@ -13,7 +13,7 @@ from catnat_lab.experiment import Finished, Results
 from catnat_lab.report.page import as_csv
 from catnat_lab.report.table import agreement, judge, verdict
 from catnat_lab.vae.presets import preset, sizes
-from catnat_lab.vae.report import curve_panels, curves_of, paper_of, remarks_of, tables_of
+from catnat_lab.vae.report import curve_panels, curves_of, paper_of, remarks_of, summary_of, tables_of
 
 HEADS = ("softmax", "catnat-natural")
 SIGMOID = ("catnat-sigmoid", "catnat-natural")
@@ -131,6 +131,13 @@ def test_a_line_that_the_paper_lacks_is_named_beside_the_verdict() -> None:
     assert expected in agreement(judge(table))
     (table,) = tables_of(results(("10x8",)))
     assert "leaves out" not in agreement(judge(table))
+
+
+@pytest.mark.parametrize("widen", [0, 2])
+def test_a_grid_that_may_be_widened_is_told(widen: int) -> None:
+    found = results(("10x8",))
+    found.settings["widen"] = widen
+    assert ("widened" in summary_of(found)) == bool(widen)
 
 
 def test_curves_are_written_by_seed() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import json
 import math
+import shlex
+import shutil
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,8 +15,11 @@ from pathlib import Path
 
 import pytest
 import torch
+import tyro
 
 from catnat_lab.cli import main
+from catnat_lab.commands.options import Vae
+from catnat_lab.commands.studies import vae_settings
 from catnat_lab.errors import UserError
 from catnat_lab.executors import Here, begin, conduct
 from catnat_lab.experiment import Job, Place
@@ -24,7 +30,7 @@ from catnat_lab.vae import report as vae_results
 from catnat_lab.vae.data import Images, images_of
 from catnat_lab.vae.digits import Digits
 from catnat_lab.vae.presets import preset
-from catnat_lab.vae.search import Autoencoders, study_name
+from catnat_lab.vae.search import SOURCE, Autoencoders, study_name
 from catnat_lab.vae.stack import Run
 from catnat_lab.vae.train import Outcome, Plan, checkpoint_of, train
 from tests.lab.vae_cases import Kill
@@ -115,6 +121,7 @@ def test_validation_and_test_images_are_not_trained_on() -> None:
         ({"seeds": 1}, "seeds must be at least 2; got 1"),
         ({"steps": 0}, "steps must be at least 1; got 0"),
         ({"refined": 3}, "refined must be even"),
+        ({"widen": -1}, "widen must be at least 0; got -1"),
         ({"baseline": "none"}, "baseline must be one of constant, leave-one-out; got 'none'"),
         ({"baseline": "leave-one-out"}, "baseline goes with the table mlp alone; got 'leave-one-out' with adam"),
     ],
@@ -137,13 +144,37 @@ def write_idx(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("folder", ["adam", "mlp", "collapse", "collapse-fast", "collapse-floors", "sgd-search"])
+def test_the_command_of_a_published_study_is_still_its_own(folder: str, tmp_path: Path) -> None:
+    published = Path(__file__).parents[2] / "results" / "vae" / folder
+    command = json.loads((published / "provenance.json").read_text())["command"]
+    options = tyro.cli(Vae, args=shlex.split(command)[2:])
+    experiment = Autoencoders(vae_settings(options), fake_digits())
+    shutil.copy(published / "study.db", tmp_path)
+    with Study(tmp_path / "study.db", conduct=True) as study:
+        left = experiment.grown(begin(experiment, study)).left(study)
+    assert bool(left) == (folder == "sgd-search")  # the others are finished
+
+
+def test_without_a_search_its_settings_may_differ(tmp_path: Path) -> None:
+    plan = replace(preset("smoke", "mlp"), rates=(0.001,), refined=0)
+    with Study(tmp_path / "study.db", conduct=True) as study:
+        begin(Autoencoders(plan, fake_digits()), study)
+        other = replace(plan, search_steps=99, search_seeds=7, ratio=2, searched=("2x4",))
+        begin(Autoencoders(other, fake_digits()), study)
+        with pytest.raises(UserError, match="steps was 6, now 7"):
+            begin(Autoencoders(replace(plan, steps=7), fake_digits()), study)
+        with pytest.raises(UserError, match="search_steps was 99, now 5"):  # two rates are searched
+            begin(Autoencoders(replace(plan, rates=(0.001, 0.01), search_steps=5), fake_digits()), study)
+
+
 class Landscape(Autoencoders):
     """In place of training: a bound with its minimum at one rate."""
 
     def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
         for job in jobs:
             value = abs(math.log(job.config["rate"] / 0.0003))
-            yield job, Outcome(value, {"validation": value}, {"curve": {}}, {})
+            yield job, Outcome(value, dict.fromkeys(vae_results.METRICS, value), {"curve": {}}, {})
 
 
 def test_the_grid_is_widened_while_the_best_rate_is_at_its_end(tmp_path: Path) -> None:
@@ -154,14 +185,24 @@ def test_the_grid_is_widened_while_the_best_rate_is_at_its_end(tmp_path: Path) -
         experiment = Landscape(replace(plan, widen=widen), fake_digits())
         with Study(tmp_path / "study.db", conduct=True) as study:
             begin(experiment, study)  # it may grow
+            study.settle_note(SOURCE, {"source": "bars"})
             conduct(experiment, study, Here(Place(tmp_path)), 5)
             final = {trial.config["rate"] for trial in study.finished(name, stage="final")}
             return sorted(by_rate(study.finished(name, stage="coarse"))), final
 
+    def told() -> str:
+        with Study(tmp_path / "study.db") as study:
+            return next(text for text in vae_results.remarks_of(vae_results.load(study)) if "Chosen" in text)
+
     assert tried(0) == ([0.001, 0.002], {0.001})
+    assert told() == "Chosen rates: 4x4: softmax 0.001 (the end of its grid)."
     assert tried(1) == ([0.0005, 0.001, 0.002], {0.001})  # a line that was trained keeps its rate
+    assert "softmax 0.001 (the end of its grid, a search that went on later: 0.0005)" in told()
     (tmp_path / "study.db").unlink()
     assert tried(4) == ([0.000125, 0.00025, 0.0005, 0.001, 0.002], {0.00025})  # no fourth: the best is inside
+    (tmp_path / "study.db").unlink()
+    plan = replace(plan, refined=2, ratio=1.2)
+    assert tried(4)[1] == {0.000274}  # refined around the best of the wider grid
 
 
 @pytest.mark.parametrize("table", ["adam", "mlp"])

@@ -27,7 +27,7 @@ class _Study:
 
 @dataclass(frozen=True)
 class Gsl(_Study):
-    """Graph structure learning, the paper's first table. Stop it whenever you like: the same command goes on."""
+    """Graph structure learning, the paper's first table. Stop it whenever you like: the same command continues."""
 
     preset: str = "quick"  # smoke (seconds), quick (minutes on two cores) or paper (all of the table, on a GPU).
     output: Path = Path("runs/gsl")  # Folder of the study's database and its report.
@@ -51,7 +51,10 @@ class Demo:
 
 @dataclass(frozen=True)
 class Vae(_Study):
-    """The categorical VAE on MNIST, three tables of the paper. Stop it whenever you like: the same command goes on."""
+    """The categorical VAE on MNIST, three tables of the paper.
+
+    Stop it whenever you like: the same command continues.
+    """
 
     # adam, sgd (the convolutional VAE by straight-through samples) or mlp (the dense one by the score function).
     table: str = "adam"
@@ -69,9 +72,11 @@ class Vae(_Study):
     heads: Texts = None
     # The coarse grid of learning rates; one rate alone, with --refined 0, is taken without a search.
     rates: Numbers = None
+    widen: Whole = None  # Rates that may be added beyond either end of that grid, while the best is at the end.
     refined: Whole = None  # Rates around the best of the coarse grid.
     # Cells with a search of their own, by default those of --cells; the others take the rates of the nearest one.
     searched: Texts = None
+    search_seeds: Whole = None  # Runs of the search at every rate.
     search_steps: Whole = None  # Steps of a run of the search.
     seeds: Whole = None  # Final runs at the chosen rate.
     steps: Whole = None  # Steps of a final run.
@@ -82,7 +87,7 @@ class Vae(_Study):
 
 @dataclass(frozen=True)
 class Rl:
-    """PPO with any head as its policy. Stop it whenever you like: the same command goes on.
+    """PPO with any head as its policy. Stop it whenever you like: the same command continues.
 
     `catnat rl-sweep` searches hyperparameters, `catnat rl-watch` shows a trained policy play, and `catnat rl-minatar`
     trains many seeds at once on small games.
@@ -113,7 +118,7 @@ class Rl:
 class RlSweep(_Study):
     """Search hyperparameters by TPE, then train the best over many seeds: the paper's table of reinforcement learning.
 
-    Stop it whenever you like: the same command goes on.
+    Stop it whenever you like: the same command continues.
     """
 
     # smoke (seconds), quick (CartPole with default settings, no search, minutes) or paper (both games, 160 trials,
@@ -134,7 +139,7 @@ class RlSweep(_Study):
 class RlMinatar:
     """MinAtar in JAX: many seeds at once, for power that Atari's few seeds cannot have. It needs the extra minatar.
 
-    Stop it whenever you like: the same command goes on.
+    Stop it whenever you like: the same command continues.
     """
 
     # smoke (a minute per head), quick (minutes on two cores) or paper (all games, 64 seeds of 10 million steps, a GPU).
@@ -169,7 +174,7 @@ class RlWatch:
 class Tails(_Study):
     """How natural should it be? The family from the sigmoid to the paper's natural on many tasks, beside softmax.
 
-    Stop it whenever you like: the same command goes on.
+    Stop it whenever you like: the same command continues.
     """
 
     # smoke (about five minutes on two cores) or full (for a GPU; planned for 40 minutes of an H200).
@@ -188,7 +193,7 @@ class Tails(_Study):
 class Words(_Study):
     """How good is a wide head? Language models of source code over very many classes, beside softmax.
 
-    Stop it whenever you like: the same command goes on.
+    Stop it whenever you like: the same command continues.
     """
 
     task: str = "pieces"  # pieces (of words: 32,768 classes) or words (whole ones: 200,001).

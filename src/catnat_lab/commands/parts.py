@@ -122,7 +122,8 @@ def run_study(
     ``check`` may refuse a study that was begun otherwise.
     """
     on, minutes = getattr(options, "on", "here"), getattr(options, "minutes", None)
-    end_of(minutes)  # for its check
+    end_of(minutes)  # for their checks, before there is a study
+    executor_of(on, Place(output, str(device)), getattr(options, "job_gpus", 1.0))
     with Study(options.storage or output / DATABASE, conduct=True, tell=say) as study:
         whole = experiment.grown(begin(experiment, study))
         check(study)
@@ -138,7 +139,7 @@ def run_study(
                 trained = conduct(whole, study, executor, batch, told) > 0
             except TimeIsUp:
                 trained = True
-                say(f"stopped after {minutes:g} minutes; the same command goes on")
+                say(f"stopped after {minutes:g} minutes; give the same command to continue")
         if trained:
             known = study.note(note)
             spent = float(known.get("seconds", "0").split()[0]) + time.monotonic() - started
@@ -167,6 +168,7 @@ def report_on(study: Study, output: Path) -> None:
         raise UserError(f"{study.name} holds no study of {', '.join(REPORTERS)}")
     reporter = import_module(f"catnat_lab.{found[0]}.report")
     results = reporter.load(study)
+    results = replace(results, provenance=results.provenance | remarks(noted_in(output), results.provenance))
     show(lambda: reporter.write_report(results, output), results.provenance, output)
 
 
@@ -193,7 +195,8 @@ def show(write_report: Callable[[], tuple[Path, Sequence[Table]]], known: dict[s
         raise UserError(f"cannot write the report into {output}: {problem.strerror}") from None
     console = Console(width=None if sys.stdout.isatty() else 120)
     for table in tables:
-        console.print(terminal(table, console.width))
+        if table.begun_groups:
+            console.print(terminal(table, console.width))
     if tables:
         console.print(f"\n{verdict(judge(tables[0]))}", markup=False, highlight=False)
     if "peak GPU memory" in known:

@@ -60,7 +60,7 @@ def rl(options: Rl) -> None:
     if result.diverged:
         say("it has diverged: its losses are no numbers any more; try a lower --rate")
     elif not result.finished:
-        say(f"stopped after {options.minutes:g} minutes; the same command goes on")
+        say(f"stopped after {options.minutes:g} minutes; give the same command to continue")
     print(f"curves: {folder}")
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from catnat_lab import figure as pictures
 from catnat_lab.commands.options import Figure, Report, Scoreboard, Status
-from catnat_lab.commands.parts import DATABASE, report_on
+from catnat_lab.commands.parts import DATABASE, REPORTERS, report_on
 from catnat_lab.commands.rl import report_run
 from catnat_lab.errors import UserError, plain
 from catnat_lab.executors import NOW
@@ -42,8 +42,10 @@ def status(options: Status) -> None:
             if now.get("left") == 0:
                 print(f"running: nothing; all that was asked for is done{', but what failed' if failed else ''}")
             else:
-                known = f"{left:,} jobs of its last stage are left; " if now else ""
-                print(f"running: nothing; {known}the command that began it goes on")
+                known = f"; {left:,} jobs of its stage are left, and the stages after it" if now else ""
+                print(f"running: nothing{known}")
+                for command in filter(None, (_command(study, kind) for kind in REPORTERS)):
+                    print(f"to continue: {plain(command)}")
             return
         process, host, since = (plain(who.get(name)) for name in ("process", "host", "since"))
         print(f"running: process {process} on {host}, since {since}")
@@ -51,6 +53,11 @@ def status(options: Status) -> None:
         if new > 0 and seconds > 0:
             minutes = seconds / new / 60
             print(f"rate: {1 / minutes:.3g} jobs per minute; this stage takes {left * minutes:.3g} minutes more")
+
+
+def _command(study: Study, kind: str) -> str | None:
+    """The command that began it, of a study of this kind."""
+    return (study.note(f"{kind} provenance") or {}).get("command")
 
 
 def _study(where: str) -> Path | str:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -9,6 +10,9 @@ from catnat_lab.commands.options import Demo, Gsl, Tails, Vae, Words
 from catnat_lab.commands.parts import chosen, device_of, run_study, say
 from catnat_lab.errors import UserError
 from catnat_lab.studies import Study
+
+if TYPE_CHECKING:
+    from catnat_lab.vae.presets import Settings
 
 ON_CPU = 8  # runs trained as one program: few, so that little is lost with a killed one
 
@@ -26,13 +30,18 @@ def gsl(options: Gsl) -> None:
     run_study(experiment, options, options.output, device, stacked(options, device, 256))
 
 
-def vae(options: Vae) -> None:
-    from catnat_lab.vae.digits import load_digits
+def vae_settings(options: Vae) -> "Settings":
     from catnat_lab.vae.presets import preset
-    from catnat_lab.vae.search import CHECKPOINTS, SOURCE, Autoencoders
 
     given = options if options.searched else replace(options, searched=options.cells)
-    settings, device = chosen(preset(options.preset, options.table), given), device_of(options.device)
+    return chosen(preset(options.preset, options.table), given)
+
+
+def vae(options: Vae) -> None:
+    from catnat_lab.vae.digits import load_digits
+    from catnat_lab.vae.search import CHECKPOINTS, SOURCE, Autoencoders
+
+    settings, device = vae_settings(options), device_of(options.device)
     output, at_once = options.output or Path(f"runs/vae-{options.table}"), stacked(options, device, 64)
     digits = load_digits(options.digits)
 

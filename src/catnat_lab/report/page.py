@@ -53,6 +53,11 @@ class Report:
         return [judge(table) for table in self.tables]
 
     @property
+    def shown(self) -> list[Judgement]:
+        """Those of tables that have a final run."""
+        return [judgement for judgement in self.judged if judgement.table.begun_groups]
+
+    @property
     def every_figure(self) -> tuple[PageFigure, ...]:
         """The verdict's own, where there is something to compare, and the others."""
         first, base = self.judged[0], self.tables[0].baseline
@@ -79,7 +84,7 @@ def page(report: Report) -> str:
 
 def text_of(report: Report) -> str:
     across = max(len(table.columns) for table in report.tables)
-    given = {"judged": report.judged, "words": tables, "across": across, "star": ""}
+    given = {"judged": report.shown, "words": tables, "across": across, "star": ""}
     return TEMPLATES.get_template("page.md.j2").render(report=report, **given).rstrip() + "\n"
 
 

@@ -139,16 +139,16 @@ class Table:
 
     @property
     def begun_groups(self) -> tuple[str, ...]:
-        """Those that have a finished run, which alone are shown; all, where none has one."""
-        return tuple(group for group in self.groups if group in {key[0] for key in self._known}) or self.groups
+        """Those in which a line has a final run; they alone are shown."""
+        return tuple(group for group in self.groups if group in {key[0] for key in self._known})
 
     @property
     def begun_columns(self) -> tuple[Column, ...]:
-        return tuple(column for column in self.columns if column.key in {key[2] for key in self._known}) or self.columns
+        return tuple(column for column in self.columns if column.key in {key[2] for key in self._known})
 
     @property
     def _known(self) -> list[Key]:
-        return [key for key, cell in self.cells.items() if cell.values]
+        return [key for key, cell in self.cells.items() if cell.values and key[1] != self.reference_line]
 
     @property
     def headed(self) -> list[tuple[str, Column]]:
@@ -329,7 +329,7 @@ def _notes(table: Table) -> tuple[str, ...]:
                 diverged.append(f"{told}.")
     waiting = [f"{table.group_name} {group}" for group in table.groups if group not in table.begun_groups]
     waiting += [column.heading for column in table.columns if column not in table.begun_columns]
-    missing = [f"Not shown, for no run of it is finished: {'; '.join(waiting)}."] if waiting else []
+    missing = [f"Not shown, for no final run of it is finished: {'; '.join(waiting)}."] if shown and waiting else []
     for (line, reason), places in lacking.items():
         where = "" if len(places) == len(shown) else f" ({'; '.join(places)})"
         missing.append(f"{line}: {reason}{where}.")
@@ -347,6 +347,8 @@ def verdict(judgement: Judgement) -> str:
     """Who is best, by how much and how surely, in one sentence."""
     table = judgement.table
     judged = [(group, c) for group, c in table.headed if judgement.contests[group, c.key].ours]
+    if not table.begun_groups:
+        return "No final run is finished yet."
     if not judged:
         return f"Too few runs have ended well to say whose {table.measure} is best."
     if len(table.lines) == 1:

@@ -209,12 +209,17 @@ def _rates(results: Results) -> str:
     for cell in settings["searched"]:
         chosen = []
         for head in settings["heads"]:
-            if tried := results.stage((settings["data"][0], cell, head), *rates.SEARCHING):
+            place = (settings["data"][0], cell, head)
+            if tried := results.stage(place, *rates.SEARCHING):
                 means, best = rates.by_rate(tried), rates.best_rate(tried)
-                edge = len(means) > 1 and best in (min(means), max(means))
-                chosen.append(f"{head} {best:g}{' (the end of its grid)' if edge else ''}")
+                used = next((trial.config["rate"] for trial in results.stage(place, "final")), None)
+                notes = ["the end of its grid"] if len(means) > 1 and best in (min(means), max(means)) else []
+                notes += ["so far"] if used is None else []
+                notes += [f"a search that went on later: {best:g}"] if used not in (None, best) else []
+                chosen.append(f"{head} {used or best:g}" + (f" ({', '.join(notes)})" if notes else ""))
         told += [f"{cell}: {', '.join(chosen)}"] if chosen else []
-    return f"Chosen rates: {'; '.join(told)}. Other cells take those of the nearest searched one." if told else ""
+    others = " Other cells take those of the nearest searched one." if len(settings["cells"]) > len(told) else ""
+    return f"Chosen rates: {'; '.join(told)}.{others}" if told else ""
 
 
 def _outside(results: Results) -> str:

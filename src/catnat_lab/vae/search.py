@@ -28,6 +28,7 @@ from catnat_lab.vae.stack import Run
 NOTE = "vae settings"
 SOURCE = "vae digits"
 CHECKPOINTS = "checkpoints"
+SEARCH = ("searched", "search_seeds", "search_steps", "widen", "ratio")  # settings of the search alone
 SHOWN = 10  # test images that are kept with a trained model, to show what it makes of them
 
 
@@ -42,12 +43,17 @@ class Autoencoders(rates.RateSearch):
 
     kind: ClassVar[str] = "catnat vae"
     note: ClassVar[str] = NOTE
-    growing: ClassVar[tuple[str, ...]] = ("cells", "searched", "data", "heads", "seeds", "widen")
-    unsaid: ClassVar[dict[str, Any]] = {"search_seeds": 1, "baseline": "constant", "widen": 0}
+    growing: ClassVar[tuple[str, ...]] = ("cells", "searched", "data", "heads", "rates", "widen", "seeds")
+    unsaid: ClassVar[dict[str, Any]] = {"search_seeds": 1, "baseline": "constant"}
 
     @cached_property
     def images(self) -> Images:
         return images_of(self.digits, self.plan.data, split_test=self.plan.table == "mlp")
+
+    def settled(self, before: dict[str, Any]) -> dict[str, Any]:
+        """Where there is no search, its settings decide nothing."""
+        same = {} if self.plan.has_search else {name: self.settings[name] for name in SEARCH}
+        return super().settled(before | same)
 
     def stages(self, done: Done) -> Iterator[list[Job]]:
         plan, name = self.plan, partial(study_name, self.plan.table)

@@ -256,6 +256,12 @@ def test_the_status_of_a_study(study, tmp_path, capsys):
     assert "there is no such database" in capsys.readouterr().err
 
 
+def test_a_wrong_place_begins_no_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gsl", "--preset", "smoke", "--on", "proceses:2", "--output", str(tmp_path / "study")]) == 2
+    assert "on must be here, processes:N, ray or ray:ADDRESS; got 'proceses:2'" in capsys.readouterr().err
+    assert not (tmp_path / "study").exists()
+
+
 @pytest.mark.parametrize("command", ["gsl", "vae", "rl-sweep"])
 @pytest.mark.parametrize(("tree", "told"), [("[", "must end in a tree"), ("[[0,1],[2,[3,[4,5]]]]", "has a tree of 6")])
 def test_a_tree_that_does_not_fit_begins_no_study(

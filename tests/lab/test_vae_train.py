@@ -149,11 +149,13 @@ def test_the_command_of_a_published_study_is_still_its_own(folder: str, tmp_path
     published = Path(__file__).parents[2] / "results" / "vae" / folder
     command = json.loads((published / "provenance.json").read_text())["command"]
     options = tyro.cli(Vae, args=shlex.split(command)[2:])
-    experiment = Autoencoders(vae_settings(options), fake_digits())
+    bare = [Vae(table=options.table, preset="paper")] if folder in ("adam", "mlp", "sgd-search") else []
     shutil.copy(published / "study.db", tmp_path)
     with Study(tmp_path / "study.db", conduct=True) as study:
-        left = experiment.grown(begin(experiment, study)).left(study)
-    assert bool(left) == (folder == "sgd-search")  # the others are finished
+        for given in (options, *bare):
+            experiment = Autoencoders(vae_settings(given), fake_digits())
+            left = experiment.grown(begin(experiment, study)).left(study)
+            assert bool(left) == (folder == "sgd-search")  # the others are finished
 
 
 def test_without_a_search_its_settings_may_differ(tmp_path: Path) -> None:
@@ -203,6 +205,8 @@ def test_the_grid_is_widened_while_the_best_rate_is_at_its_end(tmp_path: Path) -
     (tmp_path / "study.db").unlink()
     plan = replace(plan, refined=2, ratio=1.2)
     assert tried(4)[1] == {0.000274}  # refined around the best of the wider grid
+    with Study(tmp_path / "study.db") as study:
+        assert list(by_rate(study.finished(name, stage="refined"))) == [0.000228, 0.000274]  # and around no other
 
 
 @pytest.mark.parametrize("table", ["adam", "mlp"])

@@ -47,7 +47,9 @@ def conduct(
         study.set_note(NOW, {"left": len(jobs), "finished": known, "workers": workers, "since": time.time()})
         batches = experiment.batches(jobs, size)
         at_once = f", {min(workers, len(batches))} at once" if workers > 1 else ""
-        executor.place.tell(f"jobs to train: {len(jobs):,}, batches: {len(batches):,}{at_once}")
+        stages = ", ".join(sorted({str(job.config["stage"]) for job in jobs if "stage" in job.config}))
+        which = f" ({stages})" if stages else ""
+        executor.place.tell(f"jobs to train{which}: {len(jobs):,}, batches: {len(batches):,}{at_once}")
         for job, outcome in executor.run(experiment, batches):
             if isinstance(outcome, str):
                 study.fail(job, outcome)

@@ -51,7 +51,10 @@ def test_whoever_watches_is_told_how_much_there_is(path: Path) -> None:
     with Study(path, conduct=True) as study:
         begin(toy, study)
         conduct(toy, study, Processes(Place(path.parent, tell=told.append), 3), 3)
-    assert told == ["jobs to train: 12, batches: 4, 3 at once", "jobs to train: 2, batches: 2, 2 at once"]
+    assert told == [
+        "jobs to train (search): 12, batches: 4, 3 at once",
+        "jobs to train (final): 2, batches: 2, 2 at once",
+    ]
 
 
 @pytest.mark.slow

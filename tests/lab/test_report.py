@@ -237,6 +237,17 @@ def test_groups_and_columns_without_a_final_run_are_named_in_a_note_alone() -> N
     assert "4 of 4" in text_of(report(mine))  # they still count as not judged
 
 
+def test_the_verdict_on_an_unfinished_table_says_of_what_it_is() -> None:
+    lines = {"softmax": cell(7.45), "a": cell(7.40)}
+    one = {("0.1", line, "es"): content for line, content in lines.items()}
+    begun = one | {("0.5", "a", "es"): cell(7.0)}  # softmax's is missing
+    text = verdict(judge(table(lines, cells=begun, groups=("0.1", "0.5"))))
+    assert text.startswith(
+        "Judged so far: 1 of 2 cells. a has the best mean energy score at θ* 0.1, Energy score: beside"
+    )
+    assert verdict(judge(table(lines, cells=one))).startswith("a has the best mean energy score: beside")
+
+
 def test_a_group_whose_runs_diverged_is_shown() -> None:
     lost = Cell((float("inf"),) * 2, 7.45, 0.01)
     cells = {("0.1", "a", "es"): cell(7.45), ("0.5", "a", "es"): lost}

@@ -357,7 +357,12 @@ def verdict(judgement: Judgement) -> str:
     nearest = Counter(table.best(group, c, [n for n in table.lines if n != table.baseline]) for group, c in judged)
     (first, count), (line, _) = best.most_common(1)[0], nearest.most_common(1)[0]
     text = f"{first} has the best mean {table.measure}"
-    text += f" in {count} of {len(judged)} cells" if len(judged) > 1 else ""
+    if len(judged) > 1:
+        text += f" in {count} of {len(judged)} cells"
+    elif len(table.headed) > 1:
+        text += f" at {_place(table, *judged[0])}"
+    if len(judged) < len(table.headed):
+        text = f"Judged so far: {len(judged)} of {len(table.headed)} cells. {text}"
     line = str(line if first == table.baseline else first)
     told = {(g, c): judgement.against[g, line, c.key] for g, c in judged if (g, line, c.key) in judgement.against}
     if not told:

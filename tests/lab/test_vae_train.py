@@ -168,6 +168,9 @@ def test_without_a_search_its_settings_may_differ(tmp_path: Path) -> None:
             begin(Autoencoders(replace(plan, steps=7), fake_digits()), study)
         with pytest.raises(UserError, match="search_steps was 99, now 5"):  # two rates are searched
             begin(Autoencoders(replace(plan, rates=(0.001, 0.01), search_steps=5), fake_digits()), study)
+        begin(Autoencoders(replace(other, rates=(0.001, 0.01)), fake_digits()), study)
+        with pytest.raises(UserError, match="search_steps was 99, now 5"):  # they were searched
+            begin(Autoencoders(replace(other, search_steps=5), fake_digits()), study)
 
 
 class Landscape(Autoencoders):

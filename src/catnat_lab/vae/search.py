@@ -52,7 +52,8 @@ class Autoencoders(rates.RateSearch):
 
     def settled(self, before: dict[str, Any]) -> dict[str, Any]:
         """Where there is no search, its settings decide nothing."""
-        same = {} if self.plan.has_search else {name: self.settings[name] for name in SEARCH}
+        has_search = self.plan.has_search or len(before["rates"]) > 1 or before["refined"] > 0
+        same = {} if has_search else {name: self.settings[name] for name in SEARCH}
         return super().settled(before | same)
 
     def stages(self, done: Done) -> Iterator[list[Job]]:

@@ -377,7 +377,7 @@ def test_ctrl_c_saves_what_there_is(tmp_path: Path, at: int) -> None:
         with pytest.raises(KeyboardInterrupt):
             conducted(study, plan, Place(tmp_path, progress=stop))
         conducted(study, plan, Place(tmp_path, tell=told.append))
-    assert told == [f"going on from step {at + 1_024:,}"]
+    assert told == ["jobs to train (final): 1, batches: 1", f"going on from step {at + 1_024:,}"]
 
 
 def test_time_that_is_up_saves_what_there_is_and_games_come_one_by_one(tmp_path: Path) -> None:

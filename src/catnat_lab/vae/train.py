@@ -28,7 +28,7 @@ from catnat_lab.vae.objective import OBJECTIVES
 from catnat_lab.vae.stack import Run, Stack
 
 SAVED_EVERY = 60.0  # seconds between checkpoints
-CURVE_POINTS = 20
+CURVE_POINTS = 20  # of a run's curve, at most; judging all validation images takes as long as many steps
 TOLD_EVERY = 25  # steps between two calls of on_step: on a GPU a step takes less than a bar's redrawing
 
 
@@ -123,7 +123,7 @@ def train(
             tensor.copy_(before.tensors[name])
         set_random_streams(before.tensors, device)
         done, curve = before.progress["done"], before.progress["curve"]
-    every, at = max(1, plan.steps // CURVE_POINTS), time.monotonic()
+    every, at = plan.steps // min(CURVE_POINTS, max(1, plan.steps // 3)), time.monotonic()
     with tensor_cores(), on_device(device):
         for step in range(done, plan.steps):
             trainer.step(step)

@@ -34,10 +34,10 @@ def by_rate(trials: Iterable[Finished], measure: str | None = None) -> dict[floa
     return {rate: fmean(values) for rate, values in found.items()}
 
 
-def best_rate(trials: Iterable[Finished], search: str = "a search") -> float:
+def best_rate(trials: Iterable[Finished]) -> float:
     means = by_rate(trials)
     if not means:
-        raise UserError(f"no run of {search} has been finished, so no rate can be chosen")
+        raise UserError("no run of a search has been finished, so no rate can be chosen")
     return min(means, key=means.__getitem__)
 
 
@@ -48,9 +48,10 @@ class RateSearch(Experiment):
     ``search_seeds`` and ``seeds``.
     """
 
-    def best(self, done: Done, cell: str, *stages: str) -> float:
+    def best(self, done: Done, cell: str, *stages: str) -> float | None:
+        """None where all jobs of the search have failed: the study goes on without the cell."""
         found = [trial for stage in stages for trial in done.finished(cell, stage=stage)]
-        return best_rate(found, f"the search of {cell}")
+        return best_rate(found) if found else None
 
     def tries(self, cell: str, stage: str, tried: Iterable[float]) -> list[Job]:
         seeds = search_seeds(self.plan.search_seeds)
@@ -65,6 +66,8 @@ class RateSearch(Experiment):
         jobs = []
         for cell in cells:
             tried, best = list(by_rate(done.finished(cell, stage="coarse"))), self.best(done, cell, "coarse")
+            if best is None:
+                continue
             if best == tried[0] and sum(rate < low for rate in tried) < self.plan.widen:
                 jobs += self.tries(cell, "coarse", [best / 2])
             elif best == tried[-1] and sum(rate > high for rate in tried) < self.plan.widen:
@@ -76,15 +79,16 @@ class RateSearch(Experiment):
         powers = [power - self.plan.refined // 2 + 0.5 for power in range(self.plan.refined)]
         jobs = []
         for cell in cells if powers else ():
-            rate = self.best(done, cell, "coarse")
-            jobs += self.tries(cell, "refined", [rate * self.plan.ratio**power for power in powers])
+            if (rate := self.best(done, cell, "coarse")) is not None:
+                jobs += self.tries(cell, "refined", [rate * self.plan.ratio**power for power in powers])
         return jobs
 
     def final(self, done: Done, cell: str, searched: str) -> list[Job]:
         """The final seeds of a cell, at the best rate of one that was searched."""
         before = done.finished(cell, stage="final")  # a search that went on later changes no line of a table
         rate = before[0].config["rate"] if before else self.best(done, searched, *SEARCHING)
-        return [Job(cell, {"stage": "final", "rate": rate, "seed": seed}) for seed in range(1, self.plan.seeds + 1)]
+        seeds = () if rate is None else range(1, self.plan.seeds + 1)
+        return [Job(cell, {"stage": "final", "rate": rate, "seed": seed}) for seed in seeds]
 
 
 def proposed(

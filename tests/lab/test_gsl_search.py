@@ -78,6 +78,20 @@ def test_the_grid_is_widened_while_the_best_rate_is_at_its_end(tmp_path, monkeyp
     assert sorted(rates(trials[0.5, "catnat"], "coarse")) == [0.01, 0.1, 0.2, 0.4, 0.8]
 
 
+@pytest.mark.parametrize("refined", [0, 2])
+def test_a_head_whose_search_fails_is_done_without(tmp_path, monkeypatch, refined):
+    class Broken(Landscape):
+        def __call__(self, runs, *arguments, **named):
+            if runs[0].head == "softmax":
+                raise RuntimeError("softmax is broken")
+            return super().__call__(runs, *arguments, **named)
+
+    monkeypatch.setattr(training, "train", Broken({"sparsemax": 0.02}))
+    settings = replace(SMOKE, heads=("softmax", "sparsemax"), rates=(0.01, 0.02, 0.04), refined=refined)
+    trials = conducted(tmp_path / "study.db", settings, 1)
+    assert trials[0.5, "softmax"] == [] and rates(trials[0.5, "sparsemax"], "final") == [0.02, 0.02]
+
+
 def test_a_rate_is_at_the_end_of_the_grid_as_it_is_tried(tmp_path, monkeypatch):
     settings = replace(SMOKE, heads=("softmax",), rates=(0.010004, 0.1), refined=0, widen=1)
     _, trials = run_search(tmp_path, monkeypatch, {"softmax": 1e-9}, settings)

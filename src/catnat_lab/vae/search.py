@@ -69,7 +69,7 @@ class Autoencoders(rates.RateSearch):
             for job in self.final(done, name(data, cell, head), name(plan.data[0], self.nearest(cell), head))
         ]
 
-    def best(self, done: Done, cell: str, *stages: str) -> float:
+    def best(self, done: Done, cell: str, *stages: str) -> float | None:
         return super().best(done, cell, *stages) if self.plan.has_search else self.plan.rates[0]
 
     def nearest(self, cell: str) -> str:

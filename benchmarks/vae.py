@@ -18,16 +18,17 @@ from typing import Any
 
 import torch
 
-from catnat_lab.devices import Repeated
+from catnat_lab.adam import adam_step
+from catnat_lab.devices import Repeated, fused
 from catnat_lab.heads import PAPER_HEADS, head
 from catnat_lab.provenance import provenance
-from catnat_lab.vae import objective, plain
+from catnat_lab.vae import objective
 from catnat_lab.vae.data import images_of
 from catnat_lab.vae.digits import Digits
-from catnat_lab.vae.kernels import adam_step
 from catnat_lab.vae.networks import convolutional
 from catnat_lab.vae.stack import Run
 from catnat_lab.vae.train import Plan, Trainer
+from tests.lab import plain_autoencoder as plain
 
 PLAN = Plan(variables=20, classes=16, batch=100)
 MODEL = convolutional(PLAN.variables, PLAN.classes)
@@ -111,8 +112,9 @@ def by_vmap(device: torch.device, runs: int, *, ours: bool) -> Callable[[], None
         count.add_(1)
         for weight, gradient, (mean, square) in zip(weights, gradients, moments, strict=True):
             p, g, m, v = (each.detach().reshape(runs, -1) for each in (weight, gradient, mean, square))
-            adam_step(p, g, m, v, rates, count)
+            step(p, g, m, v, rates, count)
 
+    step = fused(adam_step, device)
     repeated = Repeated(weights, device)
     return lambda: repeated(once)  # which keeps alive what a captured graph reads
 

@@ -3,12 +3,13 @@
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
 
 Setting = TypeVar("Setting")
+Function = TypeVar("Function", bound=Callable[..., object])
 WARM_UP = 3  # calls before a graph is captured, as PyTorch asks for; they are taken back
 
 
@@ -43,6 +44,17 @@ def uncollected() -> AbstractContextManager[None]:
     """No garbage is collected meanwhile: an old graph that is freed while another is captured breaks the capture."""
     gc.collect()
     return _held(gc.isenabled, lambda on: gc.enable() if on else gc.disable(), False)
+
+
+def fused(function: Function, device: torch.device) -> Function:
+    """The function; on a GPU in the fewer kernels that torch's compiler makes of it, for the shapes that come."""
+    return cast(Function, torch.compile(function, dynamic=False)) if device.type == "cuda" else function
+
+
+def forget_fused(device: torch.device) -> None:
+    """What was made for other shapes: of one function torch's compiler keeps eight forms, then it fuses no more."""
+    if device.type == "cuda":
+        torch.compiler.reset()
 
 
 class Repeated:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 from torch import Tensor
 
-from catnat_lab.vae import kernels, layers
+from catnat_lab.vae import layers
 from catnat_lab.vae.networks import convolutional, dense
 from catnat_lab.vae.stack import Run, Stack
 from tests.lab.plain_autoencoder import export
@@ -60,6 +58,16 @@ def test_gradients_are_those_of_torch() -> None:
             torch.testing.assert_close(one, other.grad, rtol=1e-3, atol=1e-3)  # a bias before BatchNorm has none
 
 
+@pytest.mark.parametrize("parts", [1, 3, 6])
+def test_a_parted_product_is_the_whole_one(parts: int) -> None:
+    x, weight = torch.randn(2, 6, 4, 5, requires_grad=True), torch.randn(2, 5, 3, requires_grad=True)
+    found, expected = layers._product(x, weight, parts), torch.einsum("rbpi,rio->rbpo", x, weight)
+    torch.testing.assert_close(found, expected)
+    change = torch.randn_like(found)
+    for one, other in zip(*(torch.autograd.grad(y, (x, weight), change) for y in (found, expected)), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_a_trained_network_is_a_few_matrices() -> None:
     stack = stack_of()
     for buffer in stack.buffers:
@@ -107,21 +115,3 @@ def test_steps_are_those_of_torch_at_every_runs_own_rate(optimizer: str) -> None
             (p - goal).square().sum().backward()
             stepper.step()
     torch.testing.assert_close(stack.parameters, torch.stack([p.detach() for p in theirs]), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.skipif(
-    kernels.triton is None or os.environ.get("TRITON_INTERPRET") != "1", reason="runs in Triton's interpreter"
-)
-def test_kernels_do_what_the_plain_code_does() -> None:
-    there, back = layers._patches(14, 1, CPU)
-    for x, table in ((torch.randn(3, 196, 5), there), (torch.randn(3, 441, 5), back)):
-        torch.testing.assert_close(kernels._gather_on_gpu(x, table), kernels.gather_sum(x, table))
-    p, gradient, rates = torch.randn(2, 1500), torch.randn(2, 1500), torch.tensor([[0.1], [0.01]])
-    ours, theirs = (tuple(t.clone() for t in (p, torch.zeros_like(p), torch.zeros_like(p))) for _ in range(2))
-    for step in (1, 2, 3):
-        kernels.adam_step(ours[0], gradient, *ours[1:], rates, torch.tensor(step))
-        size = rates / (1 - kernels.DECAY**step)
-        scale = torch.rsqrt(torch.tensor(1 - kernels.SQUARE_DECAY**step))
-        kernels._adam_on_gpu(theirs[0], gradient, *theirs[1:], size, scale)
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other)

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from catnat_lab.devices import tensor_cores
+from catnat_lab.adam import adam_step
+from catnat_lab.devices import forget_fused, fused, tensor_cores
 from catnat_lab.experiment import Outcome
 from catnat_lab.heads import by_head, sorted_by_head
 from catnat_lab.tails.tasks import Progress, Run, Task
 from catnat_lab.vae.digits import Digits
-from catnat_lab.vae.kernels import adam_step
 
 CLASSES = 10
 HELD_OUT = 12  # one training image in so many is for validation
@@ -117,6 +117,8 @@ class _Stack:
         steps = len(x) // task.batch
         streams = [np.random.default_rng(seed) for seed in self.seeds]
         done = torch.zeros((), device=self.device)
+        forget_fused(self.device)
+        step_of_adam = fused(adam_step, self.device)
         for epoch in range(task.epochs):
             orders = np.stack([stream.permutation(len(x))[: steps * task.batch] for stream in streams])
             rows = torch.from_numpy(orders).to(self.device).unflatten(1, (steps, task.batch))
@@ -128,7 +130,7 @@ class _Stack:
                 done += 1
                 with torch.no_grad():
                     if task.optimiser == "Adam":
-                        adam_step(self.parameters, gradient, self.mean, self.square, self.rates, done)
+                        step_of_adam(self.parameters, gradient, self.mean, self.square, self.rates, done)
                     else:
                         self.parameters -= self.rates * gradient
                 on_step(epoch * steps + step + 1, task.epochs * steps)

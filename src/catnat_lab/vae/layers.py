@@ -1,24 +1,23 @@
 """The layers of many networks at once: every tensor has a leading axis R of runs that share nothing but the code.
 
 A convolution is a gather of patches and one batched matrix product, a transposed one the product and then the gather's
-transpose; so R small networks take the launches of one: 1.5 times as fast as torch's `vmap` of stacked modules, which
-makes it a grouped convolution (`benchmarks/vae.py`). Images are [R, B, places, channels]. Weights start as PyTorch's
-own layers do.
+transpose; so R small networks take the launches of one. Torch's `vmap` of stacked modules makes it a grouped
+convolution, which is slower (`benchmarks/vae.py`). Images are [R, B, places, channels]. Weights start as PyTorch's own
+layers do. Layers are for the device that is torch's default when they are made.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import unfold
+from torch.nn.functional import pad, unfold
 from torch.nn.utils.rnn import pad_sequence
 
-from catnat_lab.vae.kernels import Gather
-
 MOMENTUM, EPSILON = 0.1, 1e-5  # of BatchNorm, as in PyTorch
+ROWS = 400  # of a matrix product, at least, if it is parted
 
 
 @dataclass(frozen=True)
@@ -121,8 +120,29 @@ def batch_norm(channels: int) -> Layer:
     return Layer(forward, (one, Parameter((channels,), 0.0)), ((channels, 0.0), (channels, 1.0)))
 
 
-@lru_cache(maxsize=64)
-def _patches(size: int, padding: int, device: torch.device) -> tuple[Tensor, Tensor]:
+class Gather(torch.autograd.Function):
+    """y[t] = sum over j of x[there[t, j]], for x [..., P, C]; an index of P, one past the end, stands for zero.
+
+    ``back`` is the table of the transpose, so that the gradient is such a sum too: no atomics, the same result always.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, there: Tensor, back: Tensor) -> Tensor:
+        ctx.save_for_backward(back)
+        return _gather_sum(x, there)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return _gather_sum(gradient, *ctx.saved_tensors), None, None
+
+
+def _gather_sum(x: Tensor, there: Tensor) -> Tensor:
+    """[..., P, C] and [T, m] to [..., T, C]."""
+    found = pad(x, (0, 0, 0, 1)).index_select(-2, there.flatten())
+    return found if there.shape[1] == 1 else found.unflatten(-2, tuple(there.shape)).sum(-2)
+
+
+def _patches(size: int, padding: int) -> tuple[Tensor, Tensor]:
     """For windows of 3 x 3, two apart, on a square image: the places of each window's cells, and their transpose.
 
     [out^2 * 9, 1] and [size^2, m].
@@ -132,18 +152,30 @@ def _patches(size: int, padding: int, device: torch.device) -> tuple[Tensor, Ten
     users = cells.argsort(stable=True).split(cells.bincount().tolist())[-size * size :]
     back = pad_sequence(list(users), batch_first=True, padding_value=len(cells))
     there = torch.where(cells > 0, cells - 1, size * size).unsqueeze(1)
-    return there.to(device, torch.int32), back.to(device, torch.int32)
+    return there.to(torch.int32), back.to(torch.int32)
+
+
+def _product(x: Tensor, weight: Tensor, parts: int | None = None) -> Tensor:
+    """x W of [R, B, places, in] and [R, in, out].
+
+    On a GPU the batch is parted, each part with W for itself. So the gradient of W, a sum over all places of all
+    images, is made part by part: one long sum would keep a few processors busy and the others idle.
+    """
+    runs, batch, places, inputs = x.shape
+    if parts is None:
+        most = min(batch, batch * places // ROWS) if x.is_cuda else 1
+        parts = max((n for n in range(2, most + 1) if batch % n == 0), default=1)
+    return (x.reshape(runs, parts, -1, inputs) @ weight.unsqueeze(1)).view(runs, batch, places, -1)
 
 
 def convolution(inputs: int, outputs: int, size: int, out: int, padding: int) -> Layer:
     """3 x 3 with stride 2, from size x size to out x out."""
     bound = 1 / math.sqrt(9 * inputs)
+    there, back = _patches(size, padding)
 
     def forward(x: Tensor, p: list[Tensor], b: list[Tensor], training: bool) -> Tensor:
-        runs, batch = x.shape[:2]
-        patches = Gather.apply(x, *_patches(size, padding, x.device))  # [R, B, out^2 * 9, inputs]
-        columns = patches.reshape(runs, batch * out * out, 9 * inputs)
-        return torch.baddbmm(p[1].unsqueeze(1), columns, p[0]).view(runs, batch, out * out, outputs)
+        patches = Gather.apply(x, there, back)  # [R, B, out^2 * 9, inputs]
+        return _product(patches.reshape(*x.shape[:2], out * out, 9 * inputs), p[0]) + p[1][:, None, None]
 
     return Layer(forward, (Parameter((9 * inputs, outputs), bound), Parameter((outputs,), bound)))
 
@@ -151,12 +183,10 @@ def convolution(inputs: int, outputs: int, size: int, out: int, padding: int) ->
 def transposed_convolution(inputs: int, outputs: int, size: int, out: int, padding: int) -> Layer:
     """3 x 3 with stride 2, from size x size to out x out: the transpose of a convolution from out x out."""
     bound = 1 / math.sqrt(9 * outputs)
+    there, back = _patches(out, padding)
 
     def forward(x: Tensor, p: list[Tensor], b: list[Tensor], training: bool) -> Tensor:
-        runs, batch = x.shape[:2]
-        columns = torch.bmm(x.reshape(runs, batch * size * size, inputs), p[0])
-        there, back = _patches(out, padding, x.device)
-        image = Gather.apply(columns.view(runs, batch, size * size * 9, outputs), back, there)
-        return image + p[1][:, None, None]
+        columns = _product(x, p[0]).view(*x.shape[:2], size * size * 9, outputs)
+        return Gather.apply(columns, back, there) + p[1][:, None, None]
 
     return Layer(forward, (Parameter((inputs, 9 * outputs), bound), Parameter((outputs,), bound)))

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from catnat_lab.adam import adam_step
+from catnat_lab.devices import fused
 from catnat_lab.heads import by_head, natural_reach
-from catnat_lab.vae.kernels import adam_step
 from catnat_lab.vae.networks import Autoencoder
 
 
@@ -26,6 +27,7 @@ class Stack:
 
     def __init__(self, runs: Sequence[Run], model: Autoencoder, optimizer: str, device: torch.device) -> None:
         self.runs, self.model, self.optimizer = list(runs), model, optimizer
+        self.adam_step = fused(adam_step, device)
         self.heads = by_head([run.head for run in runs], model.classes)
         self.parted = len(model.encoder.parameters), len(model.encoder.buffers)  # where the decoder's begin
         specs = [*model.encoder.parameters, *model.decoder.parameters]
@@ -94,7 +96,7 @@ class Stack:
             self.parameters.addcmul_(self.rates, gradient, value=-1)
             return
         mean, square = self.moments
-        adam_step(self.parameters, gradient, mean, square, self.rates, self.step)
+        self.adam_step(self.parameters, gradient, mean, square, self.rates, self.step)
 
     def outside_shares(self, scores: Tensor) -> dict[int, float]:
         """By run, the share of nodes whose score is outside the natural range: where it is clipped, dead ones."""

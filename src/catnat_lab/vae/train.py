@@ -17,14 +17,14 @@ from torch import Tensor
 
 from catnat_lab import experiment
 from catnat_lab.checkpoint import Checkpoint, random_streams, set_random_streams
-from catnat_lab.devices import Repeated, on_device, tensor_cores
+from catnat_lab.devices import Repeated, forget_fused, fused, on_device, tensor_cores
 from catnat_lab.errors import UserError
 from catnat_lab.experiment import silent
 from catnat_lab.heads import sorted_by_head
 from catnat_lab.vae.data import Images, as_pixels
 from catnat_lab.vae.judge import judge
 from catnat_lab.vae.networks import NETWORKS
-from catnat_lab.vae.objective import OBJECTIVES
+from catnat_lab.vae.objective import OBJECTIVES, gumbels
 from catnat_lab.vae.stack import Run, Stack
 
 SAVED_EVERY = 60.0  # seconds between checkpoints
@@ -66,8 +66,11 @@ class Trainer:
         if plan.batch > count:
             raise UserError(f"batch must be at most the {count} training images; got {plan.batch}")
         self.batches = count // plan.batch
-        self.stack = Stack(runs, NETWORKS[plan.network](plan.variables, plan.classes), plan.optimizer, device)
-        self.objective = OBJECTIVES[plan.estimator]
+        with device:
+            model = NETWORKS[plan.network](plan.variables, plan.classes)
+        self.stack = Stack(runs, model, plan.optimizer, device)
+        # in two parts: heads, between them, have kernels of their own, and noise its stream
+        self.encode, self.objective = fused(self.stack.scores, device), fused(OBJECTIVES[plan.estimator], device)
         self.order = torch.zeros((len(runs), count), dtype=torch.int32, device=device)
         self.loss = torch.zeros(len(runs), device=device)  # summed since the last point of the curve
         self.within = torch.arange(plan.batch, device=device)
@@ -85,7 +88,9 @@ class Trainer:
         start = self.stack.step % self.batches * self.plan.batch
         rows = self.order.index_select(1, start + self.within).long()
         x = as_pixels(self.images.train[self.which.unsqueeze(1), rows], self.drawn, self.any_drawn)
-        losses, bound = self.objective(self.stack, x)
+        views = self.stack.views()
+        log_q = self.stack.log_probs(self.encode(x, views, True))
+        losses, bound = self.objective(self.stack, x, views, log_q, gumbels(log_q.detach()))
         self.loss += bound.detach().mean(1)
         self.stack.descend(losses.mean(1).sum())
 
@@ -113,6 +118,7 @@ def train(
 ) -> list[Outcome]:
     """Train all runs side by side and judge them, in the order they came. With a checkpoint, a killed call goes on."""
     device = torch.device(device)
+    forget_fused(device)
     torch.manual_seed(_seed_of(plan, runs))
     trainer = Trainer(runs, plan, images, variants, device)
     curve: Curve = {"step": [], "train": [], "validation": [], "dead": []}

@@ -163,8 +163,8 @@ def _product(x: Tensor, weight: Tensor, parts: int | None = None) -> Tensor:
     """
     runs, batch, places, inputs = x.shape
     if parts is None:
-        most = min(batch, batch * places // ROWS) if x.is_cuda else 1
-        parts = max((n for n in range(2, most + 1) if batch % n == 0), default=1)
+        most = max(1, min(batch, batch * places // ROWS)) if x.is_cuda else 1
+        parts = [n for n in range(1, most + 1) if batch % n == 0][-1]
     return (x.reshape(runs, parts, -1, inputs) @ weight.unsqueeze(1)).view(runs, batch, places, -1)
 
 

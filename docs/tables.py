@@ -347,11 +347,12 @@ def breakout() -> str:
     """Scores on the way to 8 million steps, means over the half million before each; published runs beside."""
     marks = [million * 1_000_000 for million in range(1, 9)]
     around: dict[tuple[str, int], dict[int, float]] = {}
-    for run, folder in enumerate(("atari-unfinished", "atari-long", "atari-second"), 1):
+    for folder, before in {"atari-unfinished": 0, "atari-long": 1}.items():  # and the runs before its seeds
         for row, mark in product(rows_of(RESULTS / "rl" / folder / "curves.csv"), marks):
             step = round(int(row["step"]), -4)  # a window's end is rounded up to a whole rollout
             if mark - 500_000 < step <= mark:
-                around.setdefault((f"{row['head']}, run {run}", mark), {})[step] = float(row["score"])
+                name = f"{row['head']}, run {before + int(row['seed'])}"
+                around.setdefault((name, mark), {})[step] = float(row["score"])
     # rows are 80,000 steps apart; a run that stopped before a mark has no mean there
     found = {place: fmean(by.values()) for place, by in around.items() if max(by) > place[1] - 80_000}
     for row in rows_of(RESULTS / "rl" / "published.csv"):

@@ -10,7 +10,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 RESULTS = Path(__file__).parents[2] / "results" / "rl"
-OURS = {"softmax": ("#b3d0e6", "#1b6ca8", "#7fb2d6"), "catnat": ("#f0cabf", "#c8553d", "#e3a598")}  # by run
+OURS = {"softmax": ("#b3d0e6", "#1b6ca8", "#4d94c4"), "catnat": ("#f0cabf", "#c8553d", "#dc8672")}  # by run
 DASHES = ((4, 2), (1, 1), (6, 2, 1, 2), (2, 2))  # of those that are not ours
 WINDOW = 500_000  # steps that a point is the mean over; it stands at their end
 
@@ -18,10 +18,10 @@ WINDOW = 500_000  # steps that a point is the mean over; it stands at their end
 def main() -> None:
     """Scores over steps, a line per run. What is left of a run after its last whole window is a point of its own."""
     points: dict[str, dict[int, list[tuple[int, float]]]] = {}
-    for run, folder in enumerate(("atari-unfinished", "atari-long", "atari-second"), 1):
+    for folder, before in {"atari-unfinished": 0, "atari-long": 1}.items():  # and the runs before its seeds
         for row in read(f"{folder}/curves.csv"):
             step = round(int(row["step"]), -4)  # a window's end is rounded up to a whole rollout
-            windows = points.setdefault(f"{row['head']}, run {run}", {})
+            windows = points.setdefault(f"{row['head']}, run {before + int(row['seed'])}", {})
             windows.setdefault((step - 1) // WINDOW, []).append((step, float(row["score"])))
     for row in read("published.csv"):
         step = int(row["step"])

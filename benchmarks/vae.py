@@ -18,8 +18,7 @@ from typing import Any
 
 import torch
 
-from catnat_lab.adam import adam_step
-from catnat_lab.devices import Repeated, fused
+from catnat_lab.devices import Repeated
 from catnat_lab.heads import PAPER_HEADS, head
 from catnat_lab.provenance import provenance
 from catnat_lab.vae import objective
@@ -72,11 +71,10 @@ def stacked(device: torch.device, runs: int) -> Callable[[], None]:
     return step
 
 
-def by_vmap(device: torch.device, runs: int, *, ours: bool) -> Callable[[], None]:
+def by_vmap(device: torch.device, runs: int) -> Callable[[], None]:
     """The same by torch's own means: modules stacked, their calls mapped, its fused Adam, one captured graph a step.
 
-    Torch's fused Adam takes one rate for a tensor, so it cannot train runs at rates of their own; with ``ours`` the
-    step is our Adam instead, on the same gradients.
+    Torch's fused Adam takes one rate for a tensor, so it cannot train runs at rates of their own.
     """
     modules = [plain.modules(MODEL) for _ in range(runs)]
     stacks = [torch.func.stack_module_state([pair[i].to(device) for pair in modules]) for i in (0, 1)]
@@ -84,8 +82,6 @@ def by_vmap(device: torch.device, runs: int, *, ours: bool) -> Callable[[], None
     heads = [(list(group), head(name, PLAN.classes)) for name, group in groupby(range(runs), key=names.__getitem__)]
     weights = [value for parameters, _ in stacks for value in parameters.values()]
     data = torch.rand(6000, 1, 28, 28, device=device)
-    rates, count = torch.full((runs, 1), 1e-3, device=device), torch.zeros((), device=device)
-    moments = [(torch.zeros_like(w), torch.zeros_like(w)) for w in weights]
     optimizer = torch.optim.Adam(weights, lr=1e-3, fused=True, capturable=device.type == "cuda")
 
     def network(which: int, x: torch.Tensor) -> torch.Tensor:
@@ -104,17 +100,10 @@ def by_vmap(device: torch.device, runs: int, *, ours: bool) -> Callable[[], None
         logits = network(1, (hard + (soft - soft.detach())).flatten(2)).flatten(2)
         bound = objective.cross_entropy(logits, x.flatten(2)) + objective.kl_from_uniform(log_q)
         gradients = torch.autograd.grad(bound.mean(1).sum(), weights)
-        if not ours:
-            for weight, gradient in zip(weights, gradients, strict=True):
-                weight.grad = gradient.contiguous()  # torch's fused step wants one layout
-            optimizer.step()
-            return
-        count.add_(1)
-        for weight, gradient, (mean, square) in zip(weights, gradients, moments, strict=True):
-            p, g, m, v = (each.detach().reshape(runs, -1) for each in (weight, gradient, mean, square))
-            step(p, g, m, v, rates, count)
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.grad = gradient.contiguous()  # torch's fused step wants one layout
+        optimizer.step()
 
-    step = fused(adam_step, device)
     repeated = Repeated(weights, device)
     return lambda: repeated(once)  # which keeps alive what a captured graph reads
 
@@ -133,8 +122,7 @@ def main() -> None:
     contenders = {("plain loop, softmax", 1): plain_loop(device, "softmax")}
     contenders[("plain loop, catnat-natural", 1)] = plain_loop(device, "catnat-natural")
     most = max(arguments.runs)
-    contenders[("stack_module_state, vmap, fused Adam", most)] = by_vmap(device, most, ours=False)
-    contenders[("stack_module_state, vmap, our Adam", most)] = by_vmap(device, most, ours=True)
+    contenders[("stack_module_state, vmap, fused Adam", most)] = by_vmap(device, most)
     contenders |= {("stacked", runs): stacked(device, runs) for runs in arguments.runs}
 
     def wait() -> None:

@@ -221,7 +221,7 @@ def test_a_study_runs_reports_goes_on_and_grows(table: str, tmp_path: Path, caps
     command += ["--output", str(tmp_path / "study")]
     assert main(command) == 0
     told = capsys.readouterr()
-    assert "final seeds" in told.err and "catnat-natural" in told.out
+    assert "final seeds" in told.err and "catnat-natural" in told.out and "begun with more" not in told.err
     page = (tmp_path / "study" / "report.html").read_text()
     assert "Learning curves" in page and "Reconstructions" in page
     assert not list((tmp_path / "study" / "checkpoints").glob("*"))
@@ -242,7 +242,9 @@ def test_a_study_runs_reports_goes_on_and_grows(table: str, tmp_path: Path, caps
     assert {place[:2] for place, found in now.trials.items() if found} == {(d, c) for d in data for c in ("4x4", "2x4")}
     capsys.readouterr()
     assert main(command) == 0  # a smaller one goes on with all of it,
-    assert "0 steps" not in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert "0 steps" not in told.err
+    assert "more cells and goes on with all: 4x4 2x4 (now 4x4 was given)" in told.err
     assert main([*command, "--steps", "7"]) == 2  # but it may not change
     assert "steps was 6, now 7" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "study")]) == 0

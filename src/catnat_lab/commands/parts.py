@@ -127,6 +127,10 @@ def run_study(
     with Study(options.storage or output / DATABASE, conduct=True, tell=say) as study:
         whole = experiment.grown(begin(experiment, study))
         check(study)
+        for name in experiment.growing:
+            asked, all_of = (_listed(one.settings[name]) for one in (experiment, whole))
+            if asked != all_of:
+                say(f"this study was begun with more {name} and goes on with all: {all_of} (now {asked} was given)")
         note = experiment.note.replace("settings", "provenance")
         now = provenance(command_line(), device) | (facts or {})
         study.set_note(note, continued(study.settle_note(note, now), now))
@@ -152,6 +156,10 @@ def run_study(
                 last = plain(reason_of(reasons[-1]))
                 say(f"{cell}: {len(reasons)} of its jobs failed, the last by {last}; the same command tries them again")
         report_on(study, output)
+
+
+def _listed(setting: Any) -> str:
+    return " ".join(map(str, setting)) if isinstance(setting, list | tuple) else str(setting)
 
 
 def continued(first: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:

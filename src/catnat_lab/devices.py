@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib.util import find_spec
 from typing import TypeVar, cast
 
 import torch
@@ -51,15 +52,20 @@ def fused(function: Function, device: torch.device) -> Function:
 
     The whole function or an error: of parts of it one learns by the speed alone.
     """
-    if device.type != "cuda":
+    if not _compiles(device):
         return function
     return cast(Function, torch.compile(function, dynamic=False, fullgraph=True))
 
 
 def forget_fused(device: torch.device) -> None:
-    """What was made for other shapes: of one function torch's compiler keeps eight forms, then it fuses no more."""
-    if device.type == "cuda":
+    """What was made for other shapes: of one function torch's compiler keeps eight forms, and a ninth is an error."""
+    if _compiles(device):
         torch.compiler.reset()
+
+
+def _compiles(device: torch.device) -> bool:
+    """On a GPU where Triton is, which the compiler writes kernels in."""
+    return device.type == "cuda" and find_spec("triton") is not None
 
 
 class Repeated:

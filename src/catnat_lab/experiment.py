@@ -181,17 +181,22 @@ def settled(
     both = {key: _larger(before.get(key), value) if key in growing else value for key, value in now.items()}
     wrong = [key for key in now if both[key] is None or (key not in growing and before.get(key) != now[key])]
     if wrong:
-        told = "; ".join(f"{key} was {before.get(key)}, now {now[key]}" for key in wrong)
-        grow = f" ({', '.join(growing)} may grow at their end)" if growing else ""
+        told = "; ".join(f"{key} was {listed(before.get(key))}, now {listed(now[key])}" for key in wrong)
+        grow = f" ({', '.join(growing)} may grow)" if growing else ""
         raise UserError(f"{what} was begun with other settings: {told}; give another --output{grow}")
     return both
 
 
+def listed(setting: Any) -> str:
+    """As a command line has it."""
+    return " ".join(map(str, setting)) if isinstance(setting, list | tuple) else str(setting)
+
+
 def _larger(before: Any, now: Any) -> Any:
-    """The larger of two settings of which one begins with the other; else None."""
+    """The larger of two settings of which one holds all of the other, in the order it had before; else None."""
     if before is None:
         return now
     if isinstance(now, int):
         return max(now, before)
-    small, large = sorted((list(now), list(before)), key=len)
-    return large if large[: len(small)] == small else None
+    new = [each for each in now if each not in before]
+    return None if new and any(each not in now for each in before) else [*before, *new]

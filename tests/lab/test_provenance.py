@@ -11,6 +11,7 @@ import torch
 
 import catnat
 from catnat_lab import provenance as module
+from catnat_lab.commands.parts import continued
 from catnat_lab.provenance import provenance
 
 
@@ -53,3 +54,14 @@ def test_of_two_installed_versions_the_imported_one_is_named(tmp_path, monkeypat
     monkeypatch.undo()
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     assert provenance("x")["numpy"] == np.__version__
+
+
+def test_a_study_tells_all_places_that_it_went_on_at_and_by_what_command():
+    first = {"command": "catnat vae", "commit": "a", "date": "1"}
+    grown = continued(first, first | {"command": "catnat vae --seeds 3", "commit": "b"})
+    assert continued(first, first) == first
+    assert grown == first | {"continued with": "command catnat vae --seeds 3, commit b"}
+    assert continued(grown, first | {"command": "catnat vae --seeds 3", "commit": "b"}) == grown  # on and on
+    again = continued(grown, first | {"date": "2"})
+    assert again["continued with"] == "command catnat vae --seeds 3, commit b; date 2"
+    assert continued(again, first)["continued with"] == again["continued with"]

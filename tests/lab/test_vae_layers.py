@@ -68,6 +68,14 @@ def test_a_parted_product_is_the_whole_one(parts: int) -> None:
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.parametrize(
+    ("batch", "places", "parts"), [(100, 196, 25), (100, 49, 10), (100, 9, 2), (20, 9, 1), (97, 196, 1), (1, 4000, 1)]
+)
+def test_parts_divide_the_batch_and_are_not_too_small(batch: int, places: int, parts: int) -> None:
+    assert layers._most_parts(batch, places) == parts
+    assert parts == 1 or (batch % parts == 0 and batch // parts * places >= layers.ROWS)
+
+
 def test_a_trained_network_is_a_few_matrices() -> None:
     stack = stack_of()
     for buffer in stack.buffers:

@@ -91,15 +91,16 @@ def test_runs_astray_are_named_with_what_became_of_them() -> None:
         astray = {
             ("grey", "softmax", 1): (206.0, 0.0),
             ("binary", "catnat-natural", 1): (240.0, 10 * math.log(8)),
+            ("binary", "catnat-natural", 2): (math.nan, 0.0),
             ("binary", "catnat-natural", 3): (207.0, 0.5),
         }
         nll, kl = astray.get((data, head, seed), (100.0 + seed, 12.0))
         return {"nll": nll, "kl": kl}
 
     (told,) = [text for text in remarks_of(results(("10x8",), metrics)) if "behind the best" in text]
-    assert "softmax grey 10x8 (KL at most 20.8): 206.0 with KL 0.0; the best is 102.0" in told
-    # most of a cell's seeds may be lost
-    assert "natural binary 10x8 (KL at most 20.8): 240.0 with KL 20.8, 207.0 with KL 0.5; the best is 102.0" in told
+    assert "softmax grey 10x8, 1 of 3 (KL at most 20.8): 206.0 with KL 0.0. " in told
+    # all seeds of a head may be lost
+    assert "natural binary 10x8, 2 of 3 (KL at most 20.8): 240.0 with KL 20.8, 207.0 with KL 0.5." in told
     assert "catnat-natural grey" not in told
 
 
@@ -110,7 +111,7 @@ def test_the_worse_side_is_astray_where_higher_is_better() -> None:
     found = results(("10x8",), metrics)
     found.settings["table"] = "mlp"
     (told,) = [text for text in remarks_of(found) if "behind the best" in text]
-    assert "softmax grey 10x8 (KL at most 20.8): -150.0 with KL 5.0; the best is -90.0" in told
+    assert "softmax grey 10x8, 1 of 3 (KL at most 20.8): -150.0 with KL 5.0. " in told
     assert "natural" not in told
 
 

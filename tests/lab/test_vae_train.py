@@ -200,7 +200,7 @@ def test_the_grid_is_widened_while_the_best_rate_is_at_its_end(tmp_path: Path) -
             return next(text for text in vae_results.remarks_of(vae_results.load(study)) if "Chosen" in text)
 
     assert tried(0) == ([0.001, 0.002], {0.001})
-    assert told() == "Chosen rates: 4x4: softmax 0.001 (the end of its grid)."
+    assert told() == "Chosen rates. 4x4: softmax 0.001 (the end of its grid)."
     assert tried(1) == ([0.0005, 0.001, 0.002], {0.001})  # a line that was trained keeps its rate
     assert "softmax 0.001 (the end of its grid, a search that went on later: 0.0005)" in told()
     (tmp_path / "study.db").unlink()
@@ -221,7 +221,7 @@ def test_a_study_runs_reports_goes_on_and_grows(table: str, tmp_path: Path, caps
     command += ["--output", str(tmp_path / "study")]
     assert main(command) == 0
     told = capsys.readouterr()
-    assert "final seeds" in told.err and "catnat-natural" in told.out and "begun with more" not in told.err
+    assert "final seeds" in told.err and "catnat-natural" in told.out and "holds more" not in told.err
     page = (tmp_path / "study" / "report.html").read_text()
     assert "Learning curves" in page and "Reconstructions" in page
     assert not list((tmp_path / "study" / "checkpoints").glob("*"))
@@ -244,7 +244,7 @@ def test_a_study_runs_reports_goes_on_and_grows(table: str, tmp_path: Path, caps
     assert main(command) == 0  # a smaller one goes on with all of it,
     told = capsys.readouterr()
     assert "0 steps" not in told.err
-    assert "more cells and goes on with all: 4x4 2x4 (now 4x4 was given)" in told.err
+    assert "goes on with all of it: cells 4x4 2x4 (asked: 4x4); " in told.err
     assert main([*command, "--steps", "7"]) == 2  # but it may not change
     assert "steps was 6, now 7" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "study")]) == 0

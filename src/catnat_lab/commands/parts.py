@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from catnat_lab.errors import UserError, plain
 from catnat_lab.executors import begin, conduct, executor_of, reason_of
-from catnat_lab.experiment import Experiment, Place, TimeIsUp, silent
+from catnat_lab.experiment import Experiment, Place, TimeIsUp, listed, silent
 from catnat_lab.files import write
 from catnat_lab.provenance import provenance
 from catnat_lab.report.page import terminal
@@ -127,10 +127,8 @@ def run_study(
     with Study(options.storage or output / DATABASE, conduct=True, tell=say) as study:
         whole = experiment.grown(begin(experiment, study))
         check(study)
-        for name in experiment.growing:
-            asked, all_of = (_listed(one.settings[name]) for one in (experiment, whole))
-            if asked != all_of:
-                say(f"this study was begun with more {name} and goes on with all: {all_of} (now {asked} was given)")
+        if more := list(_more(experiment, whole)):
+            say(f"this study holds more than this command asks for, and goes on with all of it: {'; '.join(more)}")
         note = experiment.note.replace("settings", "provenance")
         now = provenance(command_line(), device) | (facts or {})
         study.set_note(note, continued(study.settle_note(note, now), now))
@@ -158,15 +156,20 @@ def run_study(
         report_on(study, output)
 
 
-def _listed(setting: Any) -> str:
-    return " ".join(map(str, setting)) if isinstance(setting, list | tuple) else str(setting)
+def _more(asked: Experiment, whole: Experiment) -> Iterator[str]:
+    """What a study holds beyond what is asked for now, setting by setting."""
+    for name in asked.growing:
+        now, held = asked.settings[name], whole.settings[name]
+        if held > now if isinstance(held, int) else any(each not in now for each in held):
+            yield f"{name} {listed(held)} (asked: {listed(now)})"
 
 
 def continued(first: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """Where a study or a run comes from, when it was begun there and goes on here."""
-    other = {key: value for key, value in now.items() if key != "command" and first.get(key) != value}
-    told = {"continued with": ", ".join(f"{key} {value}" for key, value in other.items())}
-    return first | (told if other else {})
+    """Where a study or a run comes from, when it was begun there and goes on here; all such places, in turn."""
+    other = ", ".join(f"{key} {value}" for key, value in now.items() if first.get(key) != value)
+    before = [place for place in first.get("continued with", "").split("; ") if place]
+    places = [*before, *([other] if other and other not in before[-1:] else [])]
+    return first | ({"continued with": "; ".join(places)} if places else {})
 
 
 def report_on(study: Study, output: Path) -> None:

@@ -33,7 +33,7 @@ def status(options: Status) -> None:
         failed = {cell: len(reasons) for cell in cells if (reasons := study.failed(cell))}
         now, who = study.note(NOW) or {}, study.note(CONDUCTOR) or {}
         print(f"{plain(study.name)}: a study of {plain(study.note('kind') or 'nothing yet')}")
-        print(f"finished: {sum(done.values()):,} jobs in {len(done):,} cells")
+        print(f"finished: {sum(done.values()):,} jobs")
         if failed:
             print(f"failed: {', '.join(f'{plain(cell)} {count}' for cell, count in failed.items())}")
         new, seconds = sum(done.values()) - now.get("finished", 0), time.time() - now.get("since", time.time())
@@ -42,7 +42,7 @@ def status(options: Status) -> None:
             if now.get("left") == 0:
                 print(f"running: nothing; all that was asked for is done{', but what failed' if failed else ''}")
             else:
-                known = f"; {left:,} jobs of its stage are left, and the stages after it" if now else ""
+                known = f"; at least {left:,} jobs are left" if now else ""
                 print(f"running: nothing{known}")
                 for command in filter(None, (_command(study, kind) for kind in REPORTERS)):
                     print(f"to continue: {plain(command)}")

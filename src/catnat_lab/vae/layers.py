@@ -155,17 +155,24 @@ def _patches(size: int, padding: int) -> tuple[Tensor, Tensor]:
     return there.to(torch.int32), back.to(torch.int32)
 
 
-def _product(x: Tensor, weight: Tensor, parts: int | None = None) -> Tensor:
-    """x W of [R, B, places, in] and [R, in, out].
+def _product(x: Tensor, weight: Tensor, parts: int) -> Tensor:
+    """x W of [R, B, places, in] and [R, in, out], the batch in so many parts, each with W for itself.
 
-    On a GPU the batch is parted, each part with W for itself. So the gradient of W, a sum over all places of all
-    images, is made part by part: one long sum would keep a few processors busy and the others idle.
+    So the gradient of W, a sum over all places of all images, is made part by part: on a GPU one long sum would keep a
+    few processors busy and the others idle.
     """
     runs, batch, places, inputs = x.shape
-    if parts is None:
-        most = max(1, min(batch, batch * places // ROWS)) if x.is_cuda else 1
-        parts = [n for n in range(1, most + 1) if batch % n == 0][-1]
     return (x.reshape(runs, parts, -1, inputs) @ weight.unsqueeze(1)).view(runs, batch, places, -1)
+
+
+def _parts(x: Tensor) -> int:
+    """Of a batch [R, B, places, in] as many as divide it and leave ROWS rows in each; on a CPU one, which is faster."""
+    return _most_parts(x.shape[1], x.shape[2]) if x.is_cuda else 1
+
+
+def _most_parts(batch: int, places: int) -> int:
+    most = max(1, min(batch, batch * places // ROWS))
+    return [n for n in range(1, most + 1) if batch % n == 0][-1]
 
 
 def convolution(inputs: int, outputs: int, size: int, out: int, padding: int) -> Layer:
@@ -175,7 +182,8 @@ def convolution(inputs: int, outputs: int, size: int, out: int, padding: int) ->
 
     def forward(x: Tensor, p: list[Tensor], b: list[Tensor], training: bool) -> Tensor:
         patches = Gather.apply(x, there, back)  # [R, B, out^2 * 9, inputs]
-        return _product(patches.reshape(*x.shape[:2], out * out, 9 * inputs), p[0]) + p[1][:, None, None]
+        columns = patches.reshape(*x.shape[:2], out * out, 9 * inputs)
+        return _product(columns, p[0], _parts(columns)) + p[1][:, None, None]
 
     return Layer(forward, (Parameter((9 * inputs, outputs), bound), Parameter((outputs,), bound)))
 
@@ -186,7 +194,7 @@ def transposed_convolution(inputs: int, outputs: int, size: int, out: int, paddi
     there, back = _patches(out, padding)
 
     def forward(x: Tensor, p: list[Tensor], b: list[Tensor], training: bool) -> Tensor:
-        columns = _product(x, p[0]).view(*x.shape[:2], size * size * 9, outputs)
+        columns = _product(x, p[0], _parts(x)).view(*x.shape[:2], size * size * 9, outputs)
         return Gather.apply(columns, back, there) + p[1][:, None, None]
 
     return Layer(forward, (Parameter((inputs, 9 * outputs), bound), Parameter((outputs,), bound)))

@@ -21,7 +21,7 @@ from catnat_lab.stats import paired, summarize
 from catnat_lab.studies import Study
 from catnat_lab.vae.networks import NETWORKS
 from catnat_lab.vae.objective import one_hot
-from catnat_lab.vae.presets import PAPER, sizes
+from catnat_lab.vae.presets import PAPER, nearest, sizes
 from catnat_lab.vae.search import NOTE, SHOWN, SOURCE, study_name
 from catnat_lab.vae.stack import Run, Stack
 
@@ -186,40 +186,43 @@ def _natural_by_sigmoid(results: Results) -> str:
 
 
 def _collapsed(results: Results) -> str:
-    """Seeds far behind the best of their cell, which hide all differences in its deviation, and what became of them."""
+    """Seeds far behind the best of all heads in their cell, and what became of them."""
     (measure, _, lower), told = MEASURES[results.settings["table"]][0], []
-    for data, cell, head in results.trials:
-        final = [t.metrics for t in results.stage((data, cell, head), "final") if math.isfinite(t.metrics[measure])]
-        worst = sorted(final, key=lambda found: found[measure], reverse=lower)
-        far = [found for found in worst if abs(found[measure] - worst[-1][measure]) > FAR]
+    best: dict[tuple[str, str], float] = {}
+    finals = {place: [t.metrics for t in results.stage(place, "final")] for place in results.trials}
+    for (data, cell, _), runs in finals.items():
+        reached = [run[measure] for run in runs if math.isfinite(run[measure])]
+        known = [best[data, cell]] if (data, cell) in best else []
+        if reached or known:
+            best[data, cell] = (min if lower else max)(reached + known)
+    for (data, cell, head), runs in finals.items():
+        far = [run for run in runs if abs(run[measure] - best.get((data, cell), math.nan)) > FAR]
         if far:
             n, k = sizes(cell)
-            those = ", ".join(f"{found[measure]:.1f} with KL {found['kl']:.1f}" for found in far)
-            best = f"{worst[-1][measure]:.1f}"
-            told.append(f"{head} {data} {cell} (KL at most {n * math.log(k):.1f}): {those}; the best is {best}")
-    found = (
-        f"Seeds more than {FAR:g} nats behind the best of their cell: {'. '.join(told)}. Where one is lost, the "
-        "deviation is so large that the test tells the line from no other: it is marked among the best for that alone."
-    )
-    return found if told else ""
+            those = ", ".join(f"{run[measure]:.1f} with KL {run['kl']:.1f}" for run in far)
+            told.append(f"{head} {data} {cell}, {len(far)} of {len(runs)} (KL at most {n * math.log(k):.1f}): {those}")
+    return f"Seeds more than {FAR:g} nats behind the best of any head in their cell: {'. '.join(told)}." if told else ""
 
 
 def _rates(results: Results) -> str:
+    """By searched cell, with the cells that take its rates."""
     settings, told = results.settings, []
     for cell in settings["searched"]:
+        takers = [other for other in settings["cells"] if nearest(other, settings["searched"]) == cell != other]
         chosen = []
         for head in settings["heads"]:
             place = (settings["data"][0], cell, head)
             if tried := results.stage(place, *rates.SEARCHING):
                 means, best = rates.by_rate(tried), rates.best_rate(tried)
-                used = next((trial.config["rate"] for trial in results.stage(place, "final")), None)
+                finals = [(data, other, head) for data in settings["data"] for other in (cell, *takers)]
+                used = next((trial.config["rate"] for one in finals for trial in results.stage(one, "final")), None)
                 notes = ["the end of its grid"] if len(means) > 1 and best in (min(means), max(means)) else []
                 notes += ["so far"] if used is None else []
                 notes += [f"a search that went on later: {best:g}"] if used not in (None, best) else []
                 chosen.append(f"{head} {used or best:g}" + (f" ({', '.join(notes)})" if notes else ""))
-        told += [f"{cell}: {', '.join(chosen)}"] if chosen else []
-    others = " Other cells take those of the nearest searched one." if len(settings["cells"]) > len(told) else ""
-    return f"Chosen rates: {'; '.join(told)}.{others}" if told else ""
+        also = f", also for {' '.join(takers)}" if takers else ""
+        told += [f"{cell}{also}: {', '.join(chosen)}"] if chosen else []
+    return f"Chosen rates. {'. '.join(told)}." if told else ""
 
 
 def _outside(results: Results) -> str:

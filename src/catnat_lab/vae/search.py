@@ -5,7 +5,6 @@ every other cell takes the rates of the nearest searched one. All runs of a cell
 from what is done, so a study that was stopped goes on where it was.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -22,7 +21,7 @@ from catnat_lab.files import whole_file
 from catnat_lab.vae import train as training
 from catnat_lab.vae.data import Images, images_of
 from catnat_lab.vae.digits import Digits
-from catnat_lab.vae.presets import Settings, sizes
+from catnat_lab.vae.presets import Settings, nearest
 from catnat_lab.vae.stack import Run
 
 NOTE = "vae settings"
@@ -66,19 +65,11 @@ class Autoencoders(rates.RateSearch):
         yield [
             job
             for cell, data, head in product(plan.cells, plan.data, plan.heads)
-            for job in self.final(done, name(data, cell, head), name(plan.data[0], self.nearest(cell), head))
+            for job in self.final(done, name(data, cell, head), name(plan.data[0], nearest(cell, plan.searched), head))
         ]
 
     def best(self, done: Done, cell: str, *stages: str) -> float | None:
         return super().best(done, cell, *stages) if self.plan.has_search else self.plan.rates[0]
-
-    def nearest(self, cell: str) -> str:
-        """The searched cell whose rates a cell takes."""
-
-        def far(other: str) -> float:
-            return sum(abs(math.log(its / ours)) for its, ours in zip(sizes(other), sizes(cell), strict=True))
-
-        return min(self.plan.searched, key=far)
 
     def batches(self, jobs: Sequence[Job], size: int) -> list[list[Job]]:
         """Of one cell and length each."""

@@ -1,7 +1,7 @@
 """Train many autoencoders as one program, on a GPU as one captured graph a step; stop whenever, and go on.
 
 Runs of a stack share the code, the noise's stream and nothing else. The same stack on the same device gives the same
-results, also if it was stopped and went on.
+results, also if it was stopped and went on; on a GPU up to rounding, for some of its kernels are chosen by timing.
 """
 
 import hashlib

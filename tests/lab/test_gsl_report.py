@@ -89,7 +89,7 @@ def test_the_papers_numbers_stand_beside_ours_where_the_problem_is_the_same():
 
 def test_the_verdict_is_about_the_graph_that_was_found():
     table = table_of(results(softmax=finals([0.4, 0.6, 0.5]), catnat=finals([0.3, 0.5, 0.4])))
-    assert verdict(judge(table)).startswith("catnat has the best mean MAE on θ: beside softmax it is at +20%")
+    assert verdict(judge(table)).startswith("catnat has the best mean MAE on θ: beside softmax it is better by 20%")
 
 
 def places(line: Line2D) -> list[float]:

@@ -104,7 +104,7 @@ def test_with_a_unit_differences_are_told_in_it() -> None:
     (off,) = [each.text for each in judge(table(lines, unit="nat")).disagreements if each.kind == "value"]
     assert "a: our mean 1.800 is 1.200 nats lower (better) than the paper's 3.000" in off
     assert "off the paper's by more than 1 nat and" in text_of(report(table(lines, unit="nat")))
-    assert "beside softmax it is at +1.2 nats, Cohen's d +" in verdict(judge(table(lines, unit="nat")))
+    assert "beside softmax it is better by 1.2 nats, Cohen's d " in verdict(judge(table(lines, unit="nat")))
 
 
 def test_rounding_of_the_printed_number_is_no_disagreement() -> None:
@@ -165,14 +165,12 @@ def test_the_verdict_says_who_is_best_by_how_much_and_how_surely(lower: bool) ->
     sign = 1 if lower else -1
     lines = {"softmax": cell(sign * 10.0), "a": cell(sign * 9.0), "b": cell(sign * 9.5)}
     text = verdict(judge(table(lines, lower_is_better=lower)))
-    assert text.startswith(
-        "a has the best mean energy score: beside softmax it is at +10%, Cohen's d +100 (+ is better), p = "
-    )
+    assert text.startswith("a has the best mean energy score: beside softmax it is better by 10%, Cohen's d 100, p = ")
     assert "not significant" not in text
     assert text.endswith("(Welch's test, corrected by Holm over 2 comparisons).")
     worse = {"softmax": cell(sign * 9.0), "a": cell(sign * 9.9), "b": cell(sign * 18.0)}
     text = verdict(judge(table(worse, lower_is_better=lower)))
-    assert text.startswith("softmax has the best mean energy score: the nearest, a, is at -10%, Cohen's d -90 (+")
+    assert text.startswith("softmax has the best mean energy score: the nearest, a, is worse by 10%, Cohen's d 90, p")
     close = {"softmax": Cell((1.0, 2.0, 3.0)), "a": Cell((1.1, 2.1, 3.1))}
     assert ", not significant (Welch's test" in verdict(judge(table(close, lower_is_better=lower)))
 
@@ -186,7 +184,7 @@ def test_the_verdict_counts_cells_of_the_columns_it_is_about() -> None:
     wide = {"groups": ("0.1", "0.5", "0.9"), "columns": columns, "cells": cells}
     lines = {"softmax": cell(0.0), "a": cell(0.0)}
     text = verdict(judge(table(lines, **wide, headline=("es",))))
-    assert "a has the best mean energy score in 2 of 3 cells: beside softmax it is at -4 to +10%" in text
+    assert "a has the best mean energy score in 2 of 3 cells: beside softmax it is better by -4 to 10%" in text
     assert "significantly better than it in 2 and worse in 1 of 3" in text
     assert verdict(judge(table(lines, **wide))).startswith("softmax has the best mean energy score in 4 of 6 cells")
 

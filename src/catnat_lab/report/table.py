@@ -375,10 +375,13 @@ def verdict(judgement: Judgement) -> str:
         p = next(iter(told.values())).p
         how = f"p = {p:.2g}" + ("" if p < ALPHA else ", not significant")
     beside = f"the nearest, {line}, is" if first == table.baseline else f"beside {table.baseline} it is"
-    effects = _span([-found.effect if c.lower_is_better else found.effect for (_, c), found in told.items()])
-    family = f"Welch's test, corrected by Holm over {len(judgement.against)} comparisons"
+    effects = [-found.effect if c.lower_is_better else found.effect for (_, c), found in told.items()]
+    word, sign = ("worse", -1) if all(gain < 0 for gain in gains) else ("better", 1)
+    amount, effect = (_span([sign * value for value in values]) for values in (gains, effects))
+    count = len(judgement.against)
+    family = f"Welch's test, corrected by Holm over {count} comparisons" if count > 1 else "Welch's test"
     unit = f" {table.unit}s" if table.unit else "%"
-    return f"{text}: {beside} at {_span(gains)}{unit}, Cohen's d {effects} (+ is better), {how} ({family})."
+    return f"{text}: {beside} {word} by {amount}{unit}, Cohen's d {effect}, {how} ({family})."
 
 
 def _gain(table: Table, group: str, column: Column, found: Comparison) -> float:
@@ -391,7 +394,7 @@ def _gain(table: Table, group: str, column: Column, found: Comparison) -> float:
 
 def _span(values: Sequence[float]) -> str:
     finite = [value for value in values if math.isfinite(value)]
-    ends = dict.fromkeys(f"{value:+.3g}" for value in (min(finite), max(finite))) if finite else [DASH]
+    ends = dict.fromkeys(f"{value:.3g}" for value in (min(finite), max(finite))) if finite else [DASH]
     return " to ".join(ends)
 
 

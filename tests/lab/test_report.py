@@ -272,6 +272,14 @@ def test_what_is_set_aside_says_so_first() -> None:
         assert text.index("Set aside") < text.index("a was run alone")
 
 
+def test_where_a_study_went_on_is_told() -> None:
+    mine = report(
+        table({"a": cell(7.45)}), provenance={"commit": "abc", "continued with": "command catnat vae --seeds 9"}
+    )
+    assert "commit abc; continued with command catnat vae --seeds 9; provenance.json" in text_of(mine)
+    assert "command catnat vae --seeds 9" in page(mine)
+
+
 def test_without_a_paper_to_compare_with_nothing_is_said_of_it() -> None:
     cells = {line: Cell(values(mean)) for line, mean in (("a", 1.0), ("b", 2.0))}
     mine = table(cells)

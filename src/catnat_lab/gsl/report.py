@@ -76,7 +76,8 @@ def table_of(results: Results) -> Table:
             key = (theta, head, column.key)
             cells[key] = Cell(tuple(trial.metrics[column.key] for trial in final), *paper.get(key, ()))
     return Table(
-        title=f"Graph structure learning{'' if paper else ', smaller than in the paper'}: lower is better",
+        title=f"Graph structure learning{'' if paper else ', smaller than in the paper'}: lower is better. "
+        "ES: energy score; PP-MAE, PP-MSE: errors of predictions",
         measure=COLUMNS[-1].heading,
         group_name="θ*",
         groups=tuple(_thetas(results)),

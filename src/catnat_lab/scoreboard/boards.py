@@ -24,6 +24,11 @@ from catnat_lab.stats import ALPHA, welch_from_summaries
 from catnat_lab.vae import report as vae
 from catnat_lab.vae.presets import PAPER, PAPER_CELLS
 
+GAMES = {  # by name, a board's title and digits of a score
+    "atari": ("PPO on Atari: score", 0),
+    "atari-long": ("PPO on Atari, at the paper's length: score", 0),
+    "minatar": ("PPO on MinAtar, not in the paper: score", 1),
+}
 HEADS = (*PAPER_HEADS, "catnat")  # the last is the library's default
 FALLING = 0.2  # nats in the last tenth of training: a mean that falls by more is not at its end
 Row = dict[str, str]
@@ -150,10 +155,10 @@ def _games(folder: Path, name: str) -> Board:
     def entries(row: Row) -> dict[Key, str]:
         return {(row["game"], row["head"], "score"): row["score"]}
 
-    rows = paper_rows("rl.csv") if name == "atari" else []
+    rows = [] if name == "minatar" else paper_rows("rl.csv")
     paper = {(row["game"], row["head"], "score"): printed(row) for row in rows}
     games = tuple(dict.fromkeys(row["game"] for row in rows)) or tuple(MINATAR)
-    title, digits = ("PPO on Atari: score", 0) if rows else ("PPO on MinAtar, not in the paper: score", 1)
+    title, digits = GAMES[name]
     values, curves = (_read(folder / file, entries) for file in ("values.csv", "curves.csv"))
     columns = (Column("score", "score", digits, lower_is_better=False),)
     table = _table(title, "game", games, columns, values, paper, PAPER_SEEDS if rows else 0)
@@ -187,5 +192,6 @@ BOARDS: dict[str, tuple[str, Callable[[Path, str], Board]]] = {
     "gsl": ("gsl", _graphs),
     **{name: (f"vae/{name}", _autoencoders) for name in vae.PAPER_FILES},
     "atari": ("rl/atari", _games),
+    "atari-long": ("rl/atari-long", _games),
     "minatar": ("rl/minatar-gymnax", _games),
 }

@@ -31,6 +31,7 @@ CELL_RULE = (
     "library's default."
 )
 WIDTH, BOX, ROW, LABEL, GAP, HEAD = 1270, 58, 27, 92, 14, 46  # pixels
+LETTER = 5  # pixels of a letter of the line under a title
 FAINT = "#5a5b5e"
 MIDDLE = {"text_anchor": "middle"}
 
@@ -107,7 +108,7 @@ def picture(boards: Mapping[str, Board]) -> str:
     drawn.append(_text(996, 22, "italic: not significant in the paper itself", 10, font_style="italic"))
     x, y, tallest = GAP, GAP + ROW, 0
     for board in boards.values():
-        width = LABEL + BOX * len(list(board.table.contests))
+        width = max(LABEL + BOX * len(list(board.table.contests)), LETTER * len(board.told))
         if x > GAP and x + width > WIDTH:
             x, y, tallest = GAP, y + tallest + GAP, 0
         drawn += _board(board, x, y)

@@ -277,3 +277,22 @@ def test_the_command_of_a_study_can_be_given_to_a_shell(monkeypatch: pytest.Monk
     typed = ["catnat", "rl-minatar", "--heads", "softmax", "catnat[[0,1],2]", "--output", "a folder"]
     monkeypatch.setattr("sys.argv", typed)
     assert shlex.split(command_line()) == typed and "'catnat[[0,1],2]'" in command_line()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["vae", "--stepps", "5"], ["Unrecognized options: --stepps", "--steps INT", "catnat vae --help"]),
+        (["vae", "--rates", "0.1", "abc"], ["Error parsing --rates", "'abc'", "--rates FLOAT [FLOAT ...]"]),
+        (["gsl", "--seeds", "many"], ["Error parsing --seeds", "'many'", "--seeds INT"]),
+        (["rl", "--minutes", "soon"], ["Error parsing --minutes", "'soon'", "--minutes FLOAT"]),
+        (["rl-minatar", "--storage"], ["Missing value for argument '--storage'", "catnat rl-minatar --help"]),
+        (["va"], ["Unrecognized options: va", "demo, gsl, vae"]),
+    ],
+)
+def test_a_wrong_option_is_told_in_words_of_its_command(given, told, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(given)
+    error = " ".join(capsys.readouterr().err.split())
+    assert end.value.code == 2 and all(part in error for part in told), error
+    assert "NoneType" not in error and "rl-watch --help" not in error

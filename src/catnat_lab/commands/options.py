@@ -5,21 +5,38 @@ The help is made of the comments, beside an option or above it.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
+from tyro.constructors import PrimitiveConstructorSpec as Spec
+
+
+def _read(kind: type, named: str, *, many: bool = False) -> Spec[Any]:
+    """How an option is read that may be left out. Of a bare `int | None` help and errors would tell Python's types."""
+
+    def value(given: list[str]) -> Any:
+        return tuple(map(kind, given)) if many else kind(given[0])
+
+    def shown(found: Any) -> list[str]:
+        return [str(each) for each in found] if isinstance(found, tuple) else [str(found)]
+
+    return Spec("*" if many else 1, f"{named} [{named} ...]" if many else named, value, lambda _: True, shown)
+
 
 # What is not given is the preset's.
-Whole = int | None
-Texts = tuple[str, ...] | None
-Numbers = tuple[float, ...] | None
+Whole = Annotated[int | None, _read(int, "INT")]
+Number = Annotated[float | None, _read(float, "FLOAT")]
+Text = Annotated[str | None, _read(str, "STR")]
+Place = Annotated[Path | None, _read(Path, "PATH")]
+Texts = Annotated[tuple[str, ...] | None, _read(str, "STR", many=True)]
+Numbers = Annotated[tuple[float, ...] | None, _read(float, "FLOAT", many=True)]
 
 
 @dataclass(frozen=True)
 class _Study:
     preset: str = "quick"
-    output: Path | None = None
-    storage: str | None = None  # File or URL of the study's database; by default an SQLite file in the output folder.
+    output: Place = None
+    storage: Text = None  # File or URL of the study's database; by default an SQLite file in the output folder.
     device: str = "auto"  # cpu, cuda, cuda:1 ...; auto takes a GPU where there is one.
     on: str = "here"  # Where jobs are trained: here, processes:N, or on Ray: ray (of this machine) or ray:ADDRESS.
     job_gpus: float = 1.0  # What a job on Ray takes of a GPU, where it trains on one; 0.25 lets four share it.
@@ -39,7 +56,7 @@ class Gsl(_Study):
     rates: Numbers = None  # The coarse grid of learning rates.
     seeds: Whole = None  # Final runs at the chosen rate.
     epochs: Whole = None  # Passes over the data.
-    baseline: str | None = None  # Of the score-function gradient: none, moving-average or leave-one-out.
+    baseline: Text = None  # Of the score-function gradient: none, moving-average or leave-one-out.
 
 
 @dataclass(frozen=True)
@@ -61,9 +78,9 @@ class Vae(_Study):
     # smoke (a minute or two), quick (13 minutes on two cores) or paper (all of the table, on a GPU).
     preset: str = "quick"
     # Folder of the study's database, checkpoints, models and report; by default runs/vae-TABLE.
-    output: Path | None = None
+    output: Place = None
     # Folder with MNIST's image files; by default they are fetched once and kept in the user's cache.
-    digits: Path | None = None
+    digits: Place = None
     # How many runs train side by side as one program, at most; by default 64 on a GPU and 8 on a CPU.
     stacked: Whole = None
     cells: Texts = None  # VARIABLESxCLASSES, such as 20x16; by default the preset's, as all that follows.
@@ -82,7 +99,7 @@ class Vae(_Study):
     steps: Whole = None  # Steps of a final run.
     samples: Whole = None  # Samples of the posterior to judge a test image by.
     # Of mlp's score function: constant (the paper's 125) or leave-one-out, the mean of the batch's other images.
-    baseline: str | None = None
+    baseline: Text = None
 
 
 @dataclass(frozen=True)
@@ -96,22 +113,22 @@ class Rl:
     # An Atari game, such as Breakout or Seaquest, or one of gymnasium's with numbered actions, such as CartPole-v1.
     game: str = "Breakout"
     # The policy's: softmax, sparsemax, catnat (by default), catnat-sigmoid, catnat-natural, -exact, -reflect, ...
-    head: str | None = None
+    head: Text = None
     preset: str = "quick"  # smoke (seconds), quick (100,000 steps) or paper (8 million; of gymnasium's games 100,000).
     seed: Whole = None  # Of the weights, the games and the draws; 1 by default.
-    output: Path | None = None  # Folder of the checkpoint and the curves; by default runs/rl/GAME-HEAD-SEED.
+    output: Place = None  # Folder of the checkpoint and the curves; by default runs/rl/GAME-HEAD-SEED.
     device: str = "auto"  # cpu, cuda, cuda:1 ...; auto takes a GPU where there is one.
     threads: int = 0  # Of the Atari games; 0: one a core.
-    minutes: float | None = None  # Stop after so many, with a checkpoint.
+    minutes: Number = None  # Stop after so many, with a checkpoint.
     steps: Whole = None  # Of all copies of the game together; by default the preset's, as all that follows.
     envs: Whole = None  # Copies of the game.
     rollout: Whole = None  # Steps of every copy between two updates.
     epochs: Whole = None  # Passes over a rollout.
     minibatches: Whole = None  # Parts of a rollout, for one step of Adam each.
-    rate: float | None = None  # Learning rate.
-    clip: float | None = None  # Of the probability ratio.
-    entropy: float | None = None  # Weight of the entropy.
-    gradient: float | None = None  # Largest norm of a gradient.
+    rate: Number = None  # Learning rate.
+    clip: Number = None  # Of the probability ratio.
+    entropy: Number = None  # Weight of the entropy.
+    gradient: Number = None  # Largest norm of a gradient.
 
 
 @dataclass(frozen=True)
@@ -126,7 +143,7 @@ class RlSweep(_Study):
     preset: str = "quick"
     output: Path = Path("runs/rl-sweep")  # Folder of the study's database and its runs.
     threads: int = 0  # Of the Atari games of one process; 0: one a core.
-    minutes: float | None = None  # Stop after so many, with a checkpoint.
+    minutes: Number = None  # Stop after so many, with a checkpoint.
     games: Texts = None  # Atari games or gymnasium's; by default the preset's, as all that follows.
     heads: Texts = None  # The policies'.
     steps: Whole = None  # Of every run.
@@ -145,9 +162,9 @@ class RlMinatar:
     # smoke (a minute per head), quick (minutes on two cores) or paper (all games, 64 seeds of 10 million steps, a GPU).
     preset: str = "quick"
     output: Path = Path("runs/minatar")  # Folder of the study's database, its checkpoint and its report.
-    storage: str | None = None  # File or URL of the study's database; by default an SQLite file in the output folder.
+    storage: Text = None  # File or URL of the study's database; by default an SQLite file in the output folder.
     on: str = "here"  # Where games and heads are trained: here, one after the other, or processes:N, side by side.
-    minutes: float | None = None  # Stop after so many, with checkpoints.
+    minutes: Number = None  # Stop after so many, with checkpoints.
     # Of Breakout, Asterix, Freeway, Seaquest and SpaceInvaders; by default the preset's, as all that follows.
     games: Texts = None
     heads: Texts = None  # Softmax and the catnats, also with a tree of the game's actions: 'catnat[[1,3],[0,[2,4]]]'.
@@ -164,7 +181,7 @@ class RlWatch:
     """Show a trained policy play one game: its score, and a GIF, for which gymnasium's games need the extra watch."""
 
     output: Path  # Folder of the run.
-    gif: Path | None = None  # Where to write the picture; by default play.gif in that folder.
+    gif: Place = None  # Where to write the picture; by default play.gif in that folder.
     seed: int = 12_345  # Of the game and the draws.
     greedy: bool = False  # Take the likeliest action in place of a drawn one.
     steps: int = 27_000  # Stop after so many; a game of Atari has at most 27,000.
@@ -182,11 +199,11 @@ class Tails(_Study):
     # Of graphs, vae, classifier, policy and language, in the order they are to be trained.
     tasks: tuple[str, ...] = ("graphs", "vae", "classifier", "policy", "language")
     output: Path = Path("runs/tails")  # Folder of the study's database, the tables and the figure.
-    digits: Path | None = None  # Folder with MNIST's four IDX files.
+    digits: Place = None  # Folder with MNIST's four IDX files.
     # File of the language model's tokens; by default it is made of Python's own source code, in the output folder.
-    corpus: Path | None = None
+    corpus: Place = None
     # Begin no stack of runs that would not end in time, judged by the task's last one; its first one is not judged.
-    minutes: float | None = None
+    minutes: Number = None
 
 
 @dataclass(frozen=True)
@@ -201,7 +218,7 @@ class Words(_Study):
     # Folder of the tokens, TASK.npz, which are made where they are not there, and of the study, in its folder TASK.
     output: Path = Path("runs/words")
     # Begin no run that would not end in time, judged by the head's last one; its first one is not judged.
-    minutes: float | None = None
+    minutes: Number = None
     heads: Texts = None  # Of those in catnat_lab/words/heads.py; by default the preset's, as all that follows.
     rates: Numbers = None  # Learning rates that are tried.
     search_steps: Whole = None  # Steps of a run of the search.
@@ -215,7 +232,7 @@ class Report:
     """Write the report of a study again, finished or not, or that of a single run of `catnat rl`."""
 
     where: Annotated[str, tyro.conf.Positional]  # Folder or database URL of the study, or folder of the run.
-    output: Path | None = None  # Folder of the report; by default the study's.
+    output: Place = None  # Folder of the report; by default the study's.
 
 
 @dataclass(frozen=True)
@@ -231,7 +248,7 @@ class Scoreboard:
 
     # Folder of published results, with gsl, vae and rl in it; what is not there is not run.
     results: Annotated[Path, tyro.conf.Positional] = Path("results")
-    output: Path | None = None  # Folder of scoreboard.md, .svg and .csv; by default that of the results.
+    output: Place = None  # Folder of scoreboard.md, .svg and .csv; by default that of the results.
 
 
 @dataclass(frozen=True)

@@ -230,9 +230,24 @@ def test_groups_and_columns_without_a_final_run_are_named_in_a_note_alone() -> N
     mine = table(lines, cells=cells, **named)
     for text in (text_of(report(mine)), " ".join(shown(mine).split()), page(report(mine))):
         assert "Not shown, for no final run of it is finished: N 0.5; Error of θ." in text
-        assert "4321.000" not in text and "b: no value yet." in text  # of all that is shown
+        assert "4321.000" not in text and "b, optimal: no value yet." in text  # of all that is shown
     assert page(report(mine)).count('class="group">0.1<') == 2 and 'class="group">0.5<' not in page(report(mine))
     assert "4 of 4" in text_of(report(mine))  # they still count as not judged
+
+
+def test_a_place_that_all_lines_lack_is_one_note() -> None:
+    lines = {"softmax": cell(7.45), "a": cell(7.40), "b": Cell((), 7.4, 0.01)}
+    cells = {("0.1", line, "es"): content for line, content in lines.items()}
+    cells |= {("0.5", line, "es"): Cell((), 7.4, 0.01) for line in lines}
+    cells |= {(theta, line, "mae"): lines["a"] for theta in ("0.1", "0.5") for line in lines}
+    columns = (Column("es", "ES", 3), Column("mae", "MAE", 3))
+    text = text_of(report(table(lines, cells=cells, groups=("0.1", "0.5"), columns=columns)))
+    assert text.count("no value yet") == 2
+    assert "- softmax, a: no value yet (0.5, ES)." in text.replace("θ\\* ", "")
+    assert "- b: no value yet (0.1, ES; 0.5, ES)." in text.replace("θ\\* ", "")
+    cells["0.1", "b", "es"] = lines["a"]
+    text = text_of(report(table(lines, cells=cells, groups=("0.1", "0.5"), columns=columns)))
+    assert "- All: no value yet (0.5, ES)." in text.replace("θ\\* ", "")
 
 
 def test_the_verdict_on_an_unfinished_table_says_of_what_it_is() -> None:

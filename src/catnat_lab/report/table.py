@@ -330,9 +330,12 @@ def _notes(table: Table) -> tuple[str, ...]:
     waiting = [f"{table.group_name} {group}" for group in table.groups if group not in table.begun_groups]
     waiting += [column.heading for column in table.columns if column not in table.begun_columns]
     missing = [f"Not shown, for no final run of it is finished: {'; '.join(waiting)}."] if shown and waiting else []
+    alike: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)  # lines, by reason and where
     for (line, reason), places in lacking.items():
-        where = "" if len(places) == len(shown) else f" ({'; '.join(places)})"
-        missing.append(f"{line}: {reason}{where}.")
+        alike[reason, tuple(places)].append(line)
+    for (reason, where), lines in alike.items():
+        told = "" if len(where) == len(shown) else f" ({'; '.join(where)})"
+        missing.append(f"{'All' if len(lines) == len(table.rows) else ', '.join(lines)}: {reason}{told}.")
     counts = sorted({cell.summary.count for cell in table.cells.values() if cell.summary is not None})
     if counts and not (table.has_paper and counts == [table.paper_count]):
         ours, theirs = ("Our means", f", the paper's over {table.paper_count}") if table.has_paper else ("Means", "")

@@ -74,7 +74,7 @@ class Log:
     def count(self, job: object) -> None:
         """What is trained elsewhere has no bar here."""
         self.finished += 1
-        self.tell(f"{self.finished:,} jobs are finished in this run")
+        self.tell(f"jobs finished in this run: at least {self.finished:,}")
 
 
 @contextmanager

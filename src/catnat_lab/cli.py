@@ -1,11 +1,11 @@
-"""The command line. Bad input is one line and exit code 2. Nothing heavy is imported before a command is known."""
+"""The command line. A bad value is one line, a bad option tyro's box; both end with exit code 2.
+
+Nothing heavy is imported before a command is known.
+"""
 
 import importlib
-import re
 import sys
 from collections.abc import Sequence
-from functools import reduce
-from operator import or_
 from typing import Any
 
 import tyro
@@ -17,15 +17,6 @@ from catnat_lab.errors import UserError, plain
 ABOUT = "The paper's experiments on catnat: run them, stop and go on, and see them beside the paper's numbers."
 
 
-def _parsed(given: list[str]) -> Any:
-    """The command that was asked for, alone where it is known, so that help and errors are of its own options."""
-    for kind in COMMANDS:
-        name = re.sub("(?<=[a-z])(?=[A-Z])", "-", kind.__name__).lower()
-        if given[:1] == [name]:
-            return tyro.cli(kind, prog=f"catnat {name}", args=given[1:])
-    return tyro.cli(reduce(or_, COMMANDS), prog="catnat", description=ABOUT, args=given)  # a union of them all
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given == ["--version"]:
@@ -34,10 +25,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[:1] == ["rl"] and given[1:2] and given[1] in ("sweep", "minatar", "watch"):
         print(f"error: the command is catnat rl-{given[1]}", file=sys.stderr)
         return 2
-    command = _parsed(given)
+    name = given[0].replace("_", "-") if given else ""
+    if name not in COMMANDS:  # help, or an error that lists the commands
+        known: dict[str, Any] = {each: options for each, (options, _) in COMMANDS.items()}
+        tyro.extras.subcommand_cli_from_dict(known, prog="catnat", description=ABOUT, args=given)
+        return 2
+    kind, module = COMMANDS[name]
+    options: object = tyro.cli(kind, prog=f"catnat {name}", args=given[1:])  # help and errors of its own options
     try:
-        module = importlib.import_module(f"catnat_lab.commands.{COMMANDS[type(command)]}")
-        getattr(module, given[0].replace("-", "_"))(command)
+        getattr(importlib.import_module(f"catnat_lab.commands.{module}"), name.replace("-", "_"))(options)
     except UserError as error:
         print(f"error: {plain(error)}", file=sys.stderr)
         return 2

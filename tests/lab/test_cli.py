@@ -13,8 +13,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import tyro
 
 from catnat_lab.cli import main
+from catnat_lab.commands.options import COMMANDS, Rl, Vae
 from catnat_lab.commands.parts import command_line
 from catnat_lab.executors import NOW
 from catnat_lab.experiment import Job
@@ -283,16 +285,39 @@ def test_the_command_of_a_study_can_be_given_to_a_shell(monkeypatch: pytest.Monk
     ("given", "told"),
     [
         (["vae", "--stepps", "5"], ["Unrecognized options: --stepps", "--steps INT", "catnat vae --help"]),
-        (["vae", "--rates", "0.1", "abc"], ["Error parsing --rates", "'abc'", "--rates FLOAT [FLOAT ...]"]),
-        (["gsl", "--seeds", "many"], ["Error parsing --seeds", "'many'", "--seeds INT"]),
-        (["rl", "--minutes", "soon"], ["Error parsing --minutes", "'soon'", "--minutes FLOAT"]),
+        (["rl-minatar", "--stepps", "5"], ["--steps INT Of every final run", "catnat rl-minatar --help"]),
+        (["rl_minatar", "--stepps", "5"], ["--steps INT Of every final run", "catnat rl-minatar --help"]),
+        (["vae", "--rates", "0.1", "abc"], ["parsing --rates: must be numbers; got 'abc'", "--rates [FLOAT ...]"]),
+        (["gsl", "--seeds", "1.5"], ["parsing --seeds: must be a whole number; got '1.5'", "--seeds INT"]),
+        (["rl", "--minutes", "soon"], ["parsing --minutes: must be a number; got 'soon'", "--minutes FLOAT"]),
         (["rl-minatar", "--storage"], ["Missing value for argument '--storage'", "catnat rl-minatar --help"]),
         (["va"], ["Unrecognized options: va", "demo, gsl, vae"]),
+        ([], ["Expected one of {demo, gsl, vae"]),
     ],
 )
 def test_a_wrong_option_is_told_in_words_of_its_command(given, told, capsys):
     with pytest.raises(SystemExit) as end:
         main(given)
-    error = " ".join(capsys.readouterr().err.split())
+    error = " ".join(capsys.readouterr().err.replace("│", "").split())
     assert end.value.code == 2 and all(part in error for part in told), error
     assert "NoneType" not in error and "rl-watch --help" not in error
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_no_type_of_python_s(name, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([name, "--help"])
+    text = capsys.readouterr().out
+    assert end.value.code == 0 and text.startswith(f"usage: catnat {name} ")
+    assert "None" not in text
+
+
+def test_what_is_given_comes_as_what_it_is():
+    given = ["--output", "a", "--storage=b", "--heads", "softmax", "catnat", "--rates", "0.1", "-2e3", "--seeds", "-1"]
+    read = tyro.cli(Vae, args=given)
+    assert (read.output, read.storage, read.heads) == (Path("a"), "b", ("softmax", "catnat"))
+    assert (read.rates, read.seeds) == ((0.1, -2000.0), -1) and isinstance(read.seeds, int)
+    assert tyro.cli(Vae, args=["--heads"]).heads == ()
+    assert tyro.cli(Rl, args=["--minutes", "2"]).minutes == 2.0
+    left_out = tyro.cli(Vae, args=[])
+    assert left_out.output is left_out.storage is left_out.heads is left_out.rates is left_out.seeds is None

@@ -327,6 +327,9 @@ def test_the_command_trains_resumes_and_reports(tmp_path: Path, capsys: pytest.C
     assert "theta* = 0.9" in (told := capsys.readouterr().out) and "theta-MAE" in told and "Not finished yet" in told
     assert main(["tails", "--tasks", "graph", "--output", str(tmp_path / "no")]) == 2
     assert "tasks must be of graphs, vae" in capsys.readouterr().err
+    for none_or_twice in ([], ["graphs", "graphs"]):
+        assert main(["tails", "--tasks", *none_or_twice, "--output", str(tmp_path / "no")]) == 2
+        assert "tasks must hold at least one value, each once; got" in capsys.readouterr().err
     assert main(["tails", "--tasks", "classifier", "--output", str(tmp_path / "no")]) == 2
     assert "give --digits FOLDER" in capsys.readouterr().err
 

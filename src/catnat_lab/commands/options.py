@@ -11,25 +11,36 @@ import tyro
 from tyro.constructors import PrimitiveConstructorSpec as Spec
 
 
-def _read(kind: type, named: str, *, many: bool = False) -> Spec[Any]:
+def _read(kind: type, named: str, wanted: str = "", *, many: bool = False) -> Spec[Any]:
     """How an option is read that may be left out. Of a bare `int | None` help and errors would tell Python's types."""
 
-    def value(given: list[str]) -> Any:
-        return tuple(map(kind, given)) if many else kind(given[0])
+    def one(text: str) -> Any:
+        try:
+            return kind(text)
+        except ValueError:
+            raise ValueError(f"must be {wanted}; got {text!r}") from None
 
-    def shown(found: Any) -> list[str]:
-        return [str(each) for each in found] if isinstance(found, tuple) else [str(found)]
+    def several(given: list[str]) -> Any:
+        return tuple(map(one, given))
 
-    return Spec("*" if many else 1, f"{named} [{named} ...]" if many else named, value, lambda _: True, shown)
+    def valid(default: object) -> bool:
+        return default is None
+
+    def shown(default: object) -> list[str]:  # QUIET hides it
+        return []
+
+    if many:
+        return Spec("*", f"[{named} ...]", several, valid, shown)
+    return Spec(1, named, lambda given: one(given[0]), valid, shown)
 
 
-# What is not given is the preset's.
-Whole = Annotated[int | None, _read(int, "INT")]
-Number = Annotated[float | None, _read(float, "FLOAT")]
-Text = Annotated[str | None, _read(str, "STR")]
-Place = Annotated[Path | None, _read(Path, "PATH")]
-Texts = Annotated[tuple[str, ...] | None, _read(str, "STR", many=True)]
-Numbers = Annotated[tuple[float, ...] | None, _read(float, "FLOAT", many=True)]
+QUIET = tyro.conf.arg(help_behavior_hint="")  # None tells nothing; what is taken instead is in the option's comment
+Whole = Annotated[int | None, _read(int, "INT", "a whole number"), QUIET]
+Number = Annotated[float | None, _read(float, "FLOAT", "a number"), QUIET]
+Text = Annotated[str | None, _read(str, "STR"), QUIET]
+Place = Annotated[Path | None, _read(Path, "PATH"), QUIET]
+Texts = Annotated[tuple[str, ...] | None, _read(str, "STR", many=True), QUIET]
+Numbers = Annotated[tuple[float, ...] | None, _read(float, "FLOAT", "numbers", many=True), QUIET]
 
 
 @dataclass(frozen=True)
@@ -265,11 +276,20 @@ class Playground:
     open: bool = True  # Open it in the browser; its path is printed either way.
 
 
-# The commands, and the modules whose functions, of the same names, do them.
-COMMANDS: dict[type, str] = {
-    **dict.fromkeys((Demo, Gsl, Vae), "studies"),
-    **dict.fromkeys((Rl, RlSweep, RlMinatar, RlWatch), "rl"),
-    **dict.fromkeys((Tails, Words), "studies"),
-    **dict.fromkeys((Status, Report, Scoreboard, Figure), "show"),
-    Playground: "playground",
+# By name, the options of a command and the module whose function of that name does it.
+COMMANDS: dict[str, tuple[type, str]] = {
+    "demo": (Demo, "studies"),
+    "gsl": (Gsl, "studies"),
+    "vae": (Vae, "studies"),
+    "rl": (Rl, "rl"),
+    "rl-sweep": (RlSweep, "rl"),
+    "rl-minatar": (RlMinatar, "rl"),
+    "rl-watch": (RlWatch, "rl"),
+    "tails": (Tails, "studies"),
+    "words": (Words, "studies"),
+    "status": (Status, "show"),
+    "report": (Report, "show"),
+    "scoreboard": (Scoreboard, "show"),
+    "figure": (Figure, "show"),
+    "playground": (Playground, "playground"),
 }

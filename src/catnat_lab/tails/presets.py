@@ -20,6 +20,7 @@ SMALL = (SOFTMAX, SIGMOID, tail_head(0.05), PAPER)
 
 
 def tasks_of(kinds: Sequence[str], preset: str, digits: Path | None, corpus: Path) -> list[Task]:
+    check("tasks", [kinds], lambda given: len(set(given)) == len(given) > 0, "hold at least one value, each once")
     check("tasks", kinds, KINDS.__contains__, f"be of {', '.join(KINDS)}")
     check_known("preset", [preset], PRESETS)
     few = FEW_IMAGES if preset == "smoke" else (None, None)

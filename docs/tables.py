@@ -18,7 +18,7 @@ import numpy as np
 from scipy.stats import f_oneway
 
 from catnat import Natural, Tree
-from catnat_lab.stats import bootstrap, compare, compare_all, improvement, interquartile_mean
+from catnat_lab.stats import ALPHA, bootstrap, compare, compare_all, holm, improvement, interquartile_mean
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "results"
@@ -115,7 +115,7 @@ def lead() -> str:
 
 
 def sgd_lead() -> str:
-    """The same with SGD: medians, for softmax loses a seed, and means over the points in a quarter of training."""
+    """The same with SGD, by quarters of training. Medians: softmax loses a seed, one of the default's is long stuck."""
     leads, quarter = leads_in("sgd", median), 50_000
     quarters = [range(first, first + quarter) for first in range(0, 4 * quarter, quarter)]
     body = []
@@ -162,23 +162,62 @@ def sgd_rates() -> str:
     return grid(["N × K", "head", *(f"{rate:g}" for rate in rates)], body)
 
 
+def sgd_finals() -> dict[tuple[str, str, str, str], list[float]]:
+    """By kind of digits, N, K and head, the test negative log-likelihoods with SGD."""
+    found: dict[tuple[str, str, str, str], list[float]] = {}
+    for row in rows_of(RESULTS / "vae" / "sgd" / "values.csv"):
+        if row["stage"] == "final":
+            found.setdefault((row["data"], row["variables"], row["classes"], row["head"]), []).append(float(row["nll"]))
+    return found
+
+
+def softmax_at(rate: str) -> list[float]:
+    """Softmax alone at another rate, grey 10×32."""
+    rows = rows_of(RESULTS / "vae" / "sgd-softmax" / f"rate-{rate}" / "values.csv")
+    return [float(row["nll"]) for row in rows if row["stage"] == "final"]
+
+
 def sgd_softmax() -> str:
     """What softmax's rate does to the comparison at grey 10×32; p by Welch's test, Holm over all of the table."""
-    catnats, found = HEADS[2:], {}
-    for folder in ("sgd", "sgd-softmax/rate-0.0055", "sgd-softmax/rate-0.01"):
-        for row in rows_of(RESULTS / "vae" / folder / "values.csv"):
-            if (row["data"], row["variables"], row["classes"], row["stage"]) == ("grey", "10", "32", "final"):
-                key = (row["head"], row["rate"] if row["head"] == "softmax" else "")
-                found.setdefault(key, []).append(float(row["nll"]))
-    rates = sorted(rate for head, rate in found if head == "softmax")
-    pairs = {(rate, head): (found[head, ""], found["softmax", rate]) for rate in rates for head in catnats}
+    place, finals, catnats = ("grey", "10", "32"), sgd_finals(), HEADS[2:]
+    rates = {"0.003": finals[*place, "softmax"]} | {rate: softmax_at(rate) for rate in ("0.0055", "0.01")}
+    pairs = {(rate, head): (finals[*place, head], own) for rate, own in rates.items() for head in catnats}
     tests, body = compare_all(pairs), []
-    for rate in rates:
-        own = found["softmax", rate]
+    for rate, own in rates.items():
         told = (tests[rate, head] for head in catnats)
-        gaps = (f"{one.difference:+.1f} [{one.low:.1f}, {one.high:.1f}], p {one.p:.2g}" for one in told)
+        gaps = (f"{one.difference:+.2f} [{one.low:.1f}, {one.high:.1f}], p {one.p:.2g}" for one in told)
         body.append([rate, f"{fmean(own):.1f} ± {stdev(own):.1f}", *gaps])
     return grid(["softmax's rate", "softmax", *(f"{head} minus it" for head in catnats)], body)
+
+
+def sgd_tests() -> str:
+    """How many catnats are significantly ahead of softmax, by what is corrected for and by softmax's rate."""
+    finals, planned, body = sgd_finals(), 18 * (len(HEADS) - 1), []
+    places = list(dict.fromkeys(key[:3] for key in finals))
+    for told, other in (("as searched", None), ("at 0.01 on grey 10×32", softmax_at("0.01"))):
+        base = {place: finals[*place, "softmax"] for place in places} | ({("grey", "10", "32"): other} if other else {})
+        pairs = {
+            (place, head): (finals[*place, head], base[place])
+            for place in places
+            for head in HEADS
+            if head != "softmax"
+        }
+        found = {key: compare(*pair) for key, pair in pairs.items()}
+        counts = []
+        for family in (len(found), planned):
+            corrected = holm([*(one.p for one in found.values()), *[1.0] * (family - len(found))])
+            sure = [key for key, p in zip(found, corrected, strict=False) if p < ALPHA and key[1] in HEADS[2:]]
+            ahead = [key for key in sure if found[key].difference < 0]
+            wide = sum(place[2] == "32" for place, _ in ahead)
+            behind = f"; behind {len(sure) - len(ahead)}" if len(ahead) < len(sure) else ""
+            counts.append(f"{len(ahead)} ({wide} at K = 32){behind}")
+        body.append([told, *counts])
+    every = len(places) * len(HEADS[2:])
+    heads = [
+        f"ahead of {every}, corrected over the {len(found)} so far",
+        f"over the finished table's {planned}, the others showing nothing",
+    ]
+    return grid(["softmax's rate", *heads], body)
 
 
 def dense() -> str:
@@ -605,6 +644,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "lead": lead,
     "sgd-rates": sgd_rates,
     "sgd-softmax": sgd_softmax,
+    "sgd-tests": sgd_tests,
     "dense": dense,
     "dense-gaps": dense_gaps,
     "collapse": collapse,

@@ -144,7 +144,9 @@ def write_idx(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("folder", ["adam", "mlp", "collapse", "collapse-fast", "collapse-floors", "sgd"])
+@pytest.mark.parametrize(
+    "folder", ["adam", "mlp", "collapse", "collapse-fast", "collapse-floors", "sgd", "sgd-softmax/rate-0.01"]
+)
 def test_the_command_of_a_published_study_is_still_its_own(folder: str, tmp_path: Path) -> None:
     published = Path(__file__).parents[2] / "results" / "vae" / folder
     command = json.loads((published / "provenance.json").read_text())["command"]

@@ -31,7 +31,7 @@ CELL_RULE = (
     "library's default."
 )
 WIDTH, BOX, ROW, LABEL, GAP, HEAD = 1270, 58, 27, 92, 14, 46  # pixels
-LETTER = 5  # pixels of a letter of the line under a title
+BOLD, LETTER = 7, 5  # pixels of a letter in a title and in the line under it
 FAINT = "#5a5b5e"
 MIDDLE = {"text_anchor": "middle"}
 
@@ -108,7 +108,8 @@ def picture(boards: Mapping[str, Board]) -> str:
     drawn.append(_text(996, 22, "italic: not significant in the paper itself", 10, font_style="italic"))
     x, y, tallest = GAP, GAP + ROW, 0
     for board in boards.values():
-        width = max(LABEL + BOX * len(list(board.table.contests)), LETTER * len(board.told))
+        boxes, words = LABEL + BOX * len(list(board.table.contests)), LETTER * len(board.told)
+        width = max(boxes, words, BOLD * len(board.table.title))
         if x > GAP and x + width > WIDTH:
             x, y, tallest = GAP, y + tallest + GAP, 0
         drawn += _board(board, x, y)

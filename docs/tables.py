@@ -214,8 +214,8 @@ def sgd_tests() -> str:
         body.append([told, *counts])
     every = len(places) * len(HEADS[2:])
     heads = [
-        f"ahead of {every}, corrected over the {len(found)} so far",
-        f"over the finished table's {planned}, the others showing nothing",
+        f"how many of {every}, corrected over the {len(found)} comparisons so far",
+        f"corrected over the finished table's {planned}, if the others showed nothing",
     ]
     return grid(["softmax's rate", *heads], body)
 

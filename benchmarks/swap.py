@@ -1,9 +1,9 @@
 """The stranger's swap: catnat's default where softmax was, with softmax's optimiser and rate, and whether it trains.
 
 Run it as `python -m benchmarks.swap [--backend torch|jax|both] [--digits FOLDER] [--output FOLDER]`. Two classifiers,
-scikit-learn's digits and MNIST, five settings of the optimiser each, four heads. The rule: the default is never below
-the sigmoid by more than one standard error, and loses no seed that the sigmoid keeps. Without `--digits`, a folder with
-MNIST's four IDX files, the small digits alone are trained.
+scikit-learn's digits and MNIST, four heads, five settings of the optimiser each, or SGD at the rates of `--sgd`. The
+rule: the default is never below the sigmoid by more than one standard error, and loses no seed that the sigmoid keeps.
+Without `--digits`, a folder with MNIST's four IDX files, the small digits alone are trained.
 
 All heads of a seed start from the same weights (a catnat head, one score narrower, from the first nine columns of the
 last layer) and see the same batches, in PyTorch and in JAX. So accuracies are compared in pairs, seed by seed.
@@ -535,6 +535,7 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0, help="later ones are fresh: no choice was made on them")
     parser.add_argument("--tails", type=float, nargs="+", default=[], help="more heads: natural with these tails")
     parser.add_argument("--gains", type=float, nargs="+", default=[], help="more heads: the default, so much steeper")
+    parser.add_argument("--sgd", type=float, nargs="+", help="SGD at these rates, in place of a task's five settings")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--output", type=Path, help="folder for swap.csv, swap.md and swap.json")
     arguments = parser.parse_args()
@@ -561,7 +562,7 @@ def main() -> None:
         split = small_digits() if name == "digits" else mnist(arguments.digits)
         for backend in backends:
             started = time.perf_counter()
-            for setting in TASKS[name].settings:
+            for setting in [Setting("SGD", rate) for rate in arguments.sgd or ()] or TASKS[name].settings:
                 rows += run(TASKS[name], backend, setting, seeds, split, device, heads)
                 taken = f"{time.perf_counter() - started:.0f}"
                 print(f"{name}, {backend}, {setting}: {taken} s", file=sys.stderr, flush=True)

@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
 from statistics import fmean, geometric_mean, median, stdev
@@ -18,13 +19,14 @@ import numpy as np
 from scipy.stats import f_oneway
 
 from catnat import Natural, Tree
-from catnat_lab.stats import ALPHA, bootstrap, compare, compare_all, holm, improvement, interquartile_mean
+from catnat_lab.stats import ALPHA, Comparison, bootstrap, compare, compare_all, holm, improvement, interquartile_mean
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "results"
 PAPER = DOCS.parent / "src" / "catnat_lab" / "paper"
 HEADS = ("sparsemax", "softmax", "catnat-sigmoid", "catnat-natural", "catnat")
 Row = dict[str, str]
+Cell = tuple[str, str, str]  # kind of digits, N and K
 
 
 def rows_of(path: Path) -> list[Row]:
@@ -184,38 +186,42 @@ def sgd_softmax() -> str:
     pairs = {(rate, head): (finals[*place, head], own) for rate, own in rates.items() for head in catnats}
     tests, body = compare_all(pairs), []
     for rate, own in rates.items():
-        told = (tests[rate, head] for head in catnats)
-        gaps = (f"{one.difference:+.2f} [{one.low:.1f}, {one.high:.1f}], p {one.p:.2g}" for one in told)
+        whole = {head: one.p for (at, head), one in sgd_against(own).items() if at == place}
+        told = ((tests[rate, head], whole[head]) for head in catnats)
+        gaps = (
+            f"{one.difference:+.2f} [{one.low:.1f}, {one.high:.1f}], p {one.p:.2g} ({all_p:.2g})" for one, all_p in told
+        )
         body.append([rate, f"{fmean(own):.1f} ± {stdev(own):.1f}", *gaps])
     return grid(["softmax's rate", "softmax", *(f"{head} minus it" for head in catnats)], body)
 
 
+def sgd_against(softmax: list[float] | None = None, planned: int = 0) -> dict[tuple[Cell, str], Comparison]:
+    """All heads against softmax with SGD, with another one at grey 10×32 where given; Holm over all, or all planned."""
+    finals = sgd_finals()
+    base = {key[:3]: values for key, values in finals.items() if key[3] == "softmax"}
+    base |= {("grey", "10", "32"): softmax} if softmax else {}
+    found = {(key[:3], key[3]): compare(values, base[key[:3]]) for key, values in finals.items() if key[3] != "softmax"}
+    corrected = holm([*(one.p for one in found.values()), *[1.0] * (planned - len(found))])
+    return {key: replace(one, p=p) for (key, one), p in zip(found.items(), corrected, strict=False)}
+
+
 def sgd_tests() -> str:
     """How many catnats are significantly ahead of softmax, by what is corrected for and by softmax's rate."""
-    finals, planned, body = sgd_finals(), 18 * (len(HEADS) - 1), []
-    places = list(dict.fromkeys(key[:3] for key in finals))
-    for told, other in (("as searched", None), ("at 0.01 on grey 10×32", softmax_at("0.01"))):
-        base = {place: finals[*place, "softmax"] for place in places} | ({("grey", "10", "32"): other} if other else {})
-        pairs = {
-            (place, head): (finals[*place, head], base[place])
-            for place in places
-            for head in HEADS
-            if head != "softmax"
-        }
-        found = {key: compare(*pair) for key, pair in pairs.items()}
+    body, planned, so_far = [], 18 * (len(HEADS) - 1), sgd_against()
+    for told, softmax in (("as searched", None), ("at 0.01 on grey 10×32", softmax_at("0.01"))):
         counts = []
-        for family in (len(found), planned):
-            corrected = holm([*(one.p for one in found.values()), *[1.0] * (family - len(found))])
-            sure = [key for key, p in zip(found, corrected, strict=False) if p < ALPHA and key[1] in HEADS[2:]]
-            ahead = [key for key in sure if found[key].difference < 0]
-            wide = sum(place[2] == "32" for place, _ in ahead)
+        for family in (0, planned):
+            sure = {
+                key: one for key, one in sgd_against(softmax, family).items() if one.p < ALPHA and key[1] in HEADS[2:]
+            }
+            ahead = [place for (place, _), one in sure.items() if one.difference < 0]
             behind = f"; behind {len(sure) - len(ahead)}" if len(ahead) < len(sure) else ""
-            counts.append(f"{len(ahead)} ({wide} at K = 32){behind}")
+            counts.append(f"{len(ahead)} ({sum(place[2] == '32' for place in ahead)} at K = 32){behind}")
         body.append([told, *counts])
-    every = len(places) * len(HEADS[2:])
+    of = sum(head in HEADS[2:] for _, head in so_far)
     heads = [
-        f"how many of {every}, corrected over the {len(found)} comparisons so far",
-        f"corrected over the finished table's {planned}, if the others showed nothing",
+        f"how many of {of}, corrected over the {len(so_far)} comparisons so far",
+        f"corrected over the finished table's {planned}, as if those still missing had p = 1",
     ]
     return grid(["softmax's rate", *heads], body)
 

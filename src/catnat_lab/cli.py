@@ -26,6 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: the command is catnat rl-{given[1]}", file=sys.stderr)
         return 2
     name = given[0].replace("_", "-") if given else ""
+    if name and not name.startswith("-") and name not in COMMANDS:
+        print(f"error: there is no command {plain(name)!r}; one of {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
     if name not in COMMANDS:  # help, or an error that lists the commands
         known: dict[str, Any] = {each: options for each, (options, _) in COMMANDS.items()}
         tyro.extras.subcommand_cli_from_dict(known, prog="catnat", description=ABOUT, args=given)

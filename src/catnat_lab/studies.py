@@ -353,7 +353,7 @@ def _check_file(path: Path, create: bool) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             if not create:
-                raise StudyError(f"{path}: there is no such database")
+                raise StudyError(f"{path}: there is no such study, neither folder nor database")
             return
         with path.open("rb") as file:
             if file.read(16) != b"SQLite format 3\0":

@@ -323,7 +323,7 @@ def test_a_folder_and_a_path_through_a_file_are_refused_by_name(tmp_path: Path) 
 
 def test_folders_are_made_to_conduct_and_never_to_read(tmp_path: Path) -> None:
     deep = tmp_path / "a" / "{b} %c#?" / "lab.db"
-    with pytest.raises(StudyError, match="no such database"):
+    with pytest.raises(StudyError, match="no such study"):
         Study(deep)
     assert list(tmp_path.iterdir()) == []
     with Study(deep, conduct=True) as study:

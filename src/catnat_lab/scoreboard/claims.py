@@ -21,6 +21,7 @@ RULE = (
     f"p < {ALPHA} after Holm's correction over the claim. **{CONFIRMED}**: its mean is the better one in at least nine "
     f"of ten, ahead in more than half, behind in none. **{CONTRADICTED}**: by the same rule the reverse is confirmed. "
     f"**{UNTESTED}**: fewer than half were run with the paper's length and number of seeds. **{OPEN}**: all else. "
+    "A claim is corrected over its own comparisons and a cell over its table, so their counts differ. "
     "These rules were written when most of the runs were known. How long the paper trained its convolutional VAEs it "
     "does not say, so ours count as long enough, although many means still fell (below). That natural and sigmoid are "
     f"level is **{CONFIRMED}** if the test does not tell them apart and natural is lower in most cells, "

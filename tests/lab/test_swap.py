@@ -238,3 +238,14 @@ def test_the_command_records_all_runs_and_hides_the_folder(tmp_path: Path, monke
     assert "--digits FOLDER" in facts["command"] and "private" not in json.dumps(facts)
     assert "commit" in facts and "tail" in facts["default"]
     assert "Verdict:" in (output / "swap.md").read_text()
+
+
+def test_given_rates_of_sgd_replace_a_task_s_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Setting] = []
+    monkeypatch.setattr(swap, "run", lambda task, backend, setting, *rest: seen.append(setting) or [])
+    monkeypatch.setattr(swap, "report", lambda rows: "")
+    for given, expected in (([], list(TASKS["digits"].settings)), (["--sgd", "0.5", "1"], ["SGD 0.5", "SGD 1"])):
+        seen.clear()
+        monkeypatch.setattr("sys.argv", ["swap", "--backend", "torch", "--tasks", "digits", *given])
+        swap.main()
+        assert list(map(str, seen)) == list(map(str, expected))

@@ -35,6 +35,9 @@ def study(tmp_path_factory):
     folder = tmp_path_factory.mktemp("study")
     done = subprocess.run(command(*SMOKE, "--output", folder), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert "steps" in done.stderr and "━" not in done.stderr, "a log has lines and no bars"
+    assert "trains far too little to compare heads" in done.stderr
+    assert "run again" not in done.stderr, "a new study has nothing to keep"
     return folder, done.stdout
 
 
@@ -69,7 +72,9 @@ def test_a_finished_study_runs_again_in_no_time_and_says_the_same(study, capsys)
     before = values(folder)
     assert main([*SMOKE, "--output", str(folder)]) == 0
     assert values(folder) == before
-    assert capsys.readouterr().out.split("report:")[0] == printed.split("report:")[0]
+    told = capsys.readouterr()
+    assert told.out.split("report:")[0] == printed.split("report:")[0]
+    assert f"this study has {len(before):,} finished jobs; none of them is run again" in told.err
 
 
 def test_what_somebody_wrote_beside_a_study_s_origin_stays_with_it(study):

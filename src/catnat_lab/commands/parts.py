@@ -83,14 +83,15 @@ def bars() -> Iterator[Callable[[str, int, int], None]]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("steps,"))
     left = (TimeRemainingColumn(compact=True), TextColumn("left"))
     log = Log()
-    with Progress(*columns, *left, console=Console(stderr=True)) as shown:
+    console = Console(stderr=True)
+    with Progress(*columns, *left, console=console, disable=not console.is_terminal) as shown:
 
         def step(what: str, done: int, total: int) -> None:
             nonlocal log
             if not shown.tasks or done <= shown.tasks[-1].completed:  # another stack, perhaps one that goes on
                 shown.add_task(what, total=total)
                 log = Log()
-            if not shown.console.is_terminal:  # a log has no moving bars
+            if not console.is_terminal:  # a log has no moving bars
                 log.tell(f"{what}: {done:,} of {total:,} steps")
             shown.update(shown.tasks[-1].id, completed=done, description=what)
 
@@ -129,6 +130,8 @@ def run_study(
         check(study)
         if more := list(_more(experiment, whole)):
             say(f"this study holds more than this command asks for, and goes on with all of it: {'; '.join(more)}")
+        if held := sum(len(study.finished(cell)) for cell in study.cells()):
+            say(f"this study has {held:,} finished jobs; none of them is run again")
         note = experiment.note.replace("settings", "provenance")
         now = provenance(command_line(), device) | (facts or {})
         study.set_note(note, continued(study.settle_note(note, now), now))
@@ -154,6 +157,8 @@ def run_study(
                 last = plain(reason_of(reasons[-1]))
                 say(f"{cell}: {len(reasons)} of its jobs failed, the last by {last}; the same command tries them again")
         report_on(study, output)
+    if options.preset == "smoke":
+        say("the preset smoke shows that everything runs; by itself it trains far too little to compare heads")
 
 
 def _more(asked: Experiment, whole: Experiment) -> Iterator[str]:

@@ -10,16 +10,15 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
 from statistics import fmean, geometric_mean, median, stdev
 
 import numpy as np
-from scipy.stats import f_oneway
+from scipy.stats import f_oneway, ttest_1samp
 
 from catnat import Natural, Tree
-from catnat_lab.stats import ALPHA, Comparison, bootstrap, compare, compare_all, holm, improvement, interquartile_mean
+from catnat_lab.stats import ALPHA, Comparison, bootstrap, compare, compare_all, improvement, interquartile_mean
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "results"
@@ -70,9 +69,9 @@ def graphs() -> str:
     return grid(["θ*", *thetas], least_bold(table))
 
 
-def autoencoders(table: str, folder: str, *kinds: str) -> str:
-    """The test negative log-likelihood of the cells that are trained, by kind of digits, ours and the paper's."""
-    ours = [row for row in rows_of(RESULTS / "vae" / folder / "values.csv") if row["stage"] == "final"]
+def autoencoders(table: str, kind: str) -> str:
+    """The test negative log-likelihood of the cells that are trained, ours and the paper's."""
+    ours = [row for row in rows_of(RESULTS / "vae" / table / "values.csv") if row["stage"] == "final"]
     paper = {
         (row["data"], row["n_variables"], row["n_categories"], row["head"]): float(row["mean"])
         for row in rows_of(PAPER / f"vae_{table}.csv")
@@ -80,14 +79,13 @@ def autoencoders(table: str, folder: str, *kinds: str) -> str:
     found: dict[tuple[str, ...], list[float]] = {}
     for row in ours:
         found.setdefault((row["data"], row["variables"], row["classes"], row["head"]), []).append(float(row["nll"]))
-    cells = [cell for kind in kinds for cell in dict.fromkeys(key[:3] for key in found) if cell[0] == kind]
+    cells = [cell for cell in dict.fromkeys(key[:3] for key in found) if cell[0] == kind]
     lines: dict[str, list[tuple[float, str]]] = {}
     for head, cell in product(HEADS, cells):
         values, known = found[*cell, head], paper.get((*cell, head))
         theirs = "" if known is None else f" ({known:.1f})"
         lines.setdefault(head, []).append((fmean(values), f"{fmean(values):.1f} ± {stdev(values):.1f}{theirs}"))
-    names = [f"{n}×{k}" if len(kinds) == 1 else f"{kind} {n}×{k}" for kind, n, k in cells]
-    return grid(["N × K", *names], least_bold(lines))
+    return grid(["N × K", *(f"{n}×{k}" for _, n, k in cells)], least_bold(lines))
 
 
 def leads_in(folder: str, middle: Callable[[list[float]], float] = fmean) -> dict[tuple[str, str], dict[int, float]]:
@@ -102,29 +100,19 @@ def leads_in(folder: str, middle: Callable[[list[float]], float] = fmean) -> dic
     }
 
 
-def lead() -> str:
-    """The default's lead on softmax over training, by the validation bound: at its greatest, and at the end."""
-    leads, body = leads_in("adam"), []
-    cells = list(dict.fromkeys(cell for _, cell in leads))
-    for data in dict.fromkeys(data for data, _ in leads):
-        own = [leads[data, cell] for cell in cells]
-        most = [max(gaps, key=gaps.__getitem__) for gaps in own]
-        told = [f"{gaps[step]:.1f} ({step:,})" for gaps, step in zip(own, most, strict=True)]
-        body.append([f"{data}, greatest (after steps)", *told])
-        for step in (54_000, 60_000):
-            body.append([f"{data}, after {step:,}", *(f"{gaps[step]:.1f}" for gaps in own)])
-    return grid(["N × K", *cells], body)
-
-
-def sgd_lead() -> str:
-    """The same with SGD, by quarters of training. Medians: softmax loses a seed, one of the default's is long stuck."""
-    leads, quarter = leads_in("sgd", median), 50_000
-    quarters = [range(first, first + quarter) for first in range(0, 4 * quarter, quarter)]
+def lead(folder: str) -> str:
+    """The default's lead on softmax by quarters of training. Medians of the seeds: a lost one would decide a mean."""
+    leads = leads_in(folder, median)
+    cells, quarter = list(dict.fromkeys(cell for _, cell in leads)), max(map(max, leads.values())) // 4
     body = []
-    for (data, cell), gaps in leads.items():
-        means = (fmean(gap for step, gap in gaps.items() if step - 1 in part) for part in quarters)
-        body.append([f"{data} {cell}", *(f"{mean:.1f}" for mean in means)])
-    return grid(["steps", *(f"{part.start:,} to {part.stop:,}" for part in quarters)], body)
+    for data, start in product(dict.fromkeys(data for data, _ in leads), range(0, 4 * quarter, quarter)):
+        line = [f"{data}, {start:,} to {start + quarter:,}"]
+        for cell in cells:
+            own = leads.get((data, cell), {})
+            gaps = [gap for step, gap in own.items() if step - 1 in range(start, start + quarter)]
+            line.append(f"{fmean(gaps):.1f}" if gaps else "")
+        body.append(line)
+    return grid(["steps", *cells], body)
 
 
 def dense_runs(measure: str = "elbo_paper", stage: str = "final", rate: str = "") -> dict[str, dict[str, list[float]]]:
@@ -195,35 +183,41 @@ def sgd_softmax() -> str:
     return grid(["softmax's rate", "softmax", *(f"{head} minus it" for head in catnats)], body)
 
 
-def sgd_against(softmax: list[float] | None = None, planned: int = 0) -> dict[tuple[Cell, str], Comparison]:
-    """All heads against softmax with SGD, with another one at grey 10×32 where given; Holm over all, or all planned."""
+def sgd_against(softmax: list[float] | None = None) -> dict[tuple[Cell, str], Comparison]:
+    """All heads against softmax with SGD, with another one at grey 10×32 where given; Holm over all."""
     finals = sgd_finals()
     base = {key[:3]: values for key, values in finals.items() if key[3] == "softmax"}
     base |= {("grey", "10", "32"): softmax} if softmax else {}
-    found = {(key[:3], key[3]): compare(values, base[key[:3]]) for key, values in finals.items() if key[3] != "softmax"}
-    corrected = holm([*(one.p for one in found.values()), *[1.0] * (planned - len(found))])
-    return {key: replace(one, p=p) for (key, one), p in zip(found.items(), corrected, strict=False)}
+    pairs = {(key[:3], key[3]): (values, base[key[:3]]) for key, values in finals.items() if key[3] != "softmax"}
+    return compare_all(pairs)
 
 
 def sgd_tests() -> str:
-    """How many catnats are significantly ahead of softmax, by what is corrected for and by softmax's rate."""
-    body, planned, so_far = [], 18 * (len(HEADS) - 1), sgd_against()
-    for told, softmax in (("as searched", None), ("at 0.01 on grey 10×32", softmax_at("0.01"))):
-        counts = []
-        for family in (0, planned):
-            sure = {
-                key: one for key, one in sgd_against(softmax, family).items() if one.p < ALPHA and key[1] in HEADS[2:]
-            }
-            ahead = [place for (place, _), one in sure.items() if one.difference < 0]
-            behind = f"; behind {len(sure) - len(ahead)}" if len(ahead) < len(sure) else ""
-            counts.append(f"{len(ahead)} ({sum(place[2] == '32' for place in ahead)} at K = 32){behind}")
-        body.append([told, *counts])
-    of = sum(head in HEADS[2:] for _, head in so_far)
-    heads = [
-        f"how many of {of}, corrected over the {len(so_far)} comparisons so far",
-        f"corrected over the finished table's {planned}, as if those still missing had p = 1",
-    ]
-    return grid(["softmax's rate", *heads], body)
+    """With SGD against softmax: runs lost, single cells by Welch's test, and the lead by a t-test over sizes."""
+    finals, tests, body = sgd_finals(), sgd_against(), []
+    places = list(dict.fromkeys(key[:3] for key in finals))
+    sizes = list(dict.fromkeys(place[1:] for place in places))
+    middle = {key: median(values) for key, values in finals.items()}
+    for head in HEADS[1:]:
+        lost = sum(value > middle[*place, "softmax"] + 100 for place in places for value in finals[*place, head])
+        line = [head, f"{lost} of {sum(len(finals[*place, head]) for place in places)}"]
+        if head != "softmax":
+            own = {place: tests[place, head] for place in places}
+            sure = [place for place, one in own.items() if one.p < ALPHA]
+            wins = [place for place in sure if own[place].difference < 0]
+            over = [
+                fmean(middle[*place, "softmax"] - middle[*place, head] for place in places if place[1:] == size)
+                for size in sizes
+            ]
+            test = ttest_1samp(over, 0)
+            low, high = test.confidence_interval()
+            line.append(f"{sum(one.difference < 0 for one in own.values())} of {len(own)}")
+            line.append(f"{len(wins)} ({sum(place[2] == '32' for place in wins)} at K = 32)")
+            line.append(str(len(sure) - len(wins)))
+            line.append(f"{fmean(over):+.1f} [{low:.1f}, {high:.1f}], p {test.pvalue:.2g}")
+        body.append(line + [""] * (6 - len(line)))
+    lead = f"lead over the {len(sizes)} sizes, nats"
+    return grid(["head", "runs lost", "better mean", "significantly better", "significantly worse", lead], body)
 
 
 def dense() -> str:
@@ -641,13 +635,22 @@ def words(task: str) -> str:
     return "".join(line for line in lines if line.startswith("|"))
 
 
+def claims() -> str:
+    """The scoreboard's claims, without where each stands in the paper."""
+    lines = (RESULTS / "scoreboard.md").read_text(encoding="utf-8").partition("## Claims")[2].partition("## Cells")[0]
+    cells = [line.strip("|\n ").split(" | ") for line in lines.splitlines() if line.startswith("|")]
+    return "".join(f"| {claim} | {mark} | {told} |\n" for claim, _, mark, told in cells)
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "claims": claims,
     "graphs": graphs,
-    "autoencoders-grey": lambda: autoencoders("adam", "adam", "grey"),
-    "autoencoders-binary": lambda: autoencoders("adam", "adam", "binary"),
-    "autoencoders-sgd": lambda: autoencoders("sgd", "sgd", "grey", "binary"),
-    "sgd-lead": sgd_lead,
-    "lead": lead,
+    "autoencoders-grey": lambda: autoencoders("adam", "grey"),
+    "autoencoders-binary": lambda: autoencoders("adam", "binary"),
+    "sgd-grey": lambda: autoencoders("sgd", "grey"),
+    "sgd-binary": lambda: autoencoders("sgd", "binary"),
+    "lead": lambda: lead("adam"),
+    "sgd-lead": lambda: lead("sgd"),
     "sgd-rates": sgd_rates,
     "sgd-softmax": sgd_softmax,
     "sgd-tests": sgd_tests,

@@ -69,16 +69,25 @@ def graphs() -> str:
     return grid(["θ*", *thetas], least_bold(table))
 
 
+def finals(table: str, measure: str = "nll") -> dict[tuple[str, str, str, str], list[float]]:
+    """By kind of digits, N, K and head, a number of the final runs; by size, and whole cells alone."""
+    found: dict[tuple[str, str, str, str], list[float]] = {}
+    for row in rows_of(RESULTS / "vae" / table / "values.csv"):
+        if row["stage"] == "final":
+            key = row["data"], row["variables"], row["classes"], row["head"]
+            found.setdefault(key, []).append(float(row[measure]))
+    seeds = max(map(len, found.values()))
+    whole = [key for key in found if all(len(found.get((*key[:3], head), ())) == seeds for head in HEADS)]
+    return {key: found[key] for key in sorted(whole, key=lambda key: (key[0] == "binary", int(key[1]), int(key[2])))}
+
+
 def autoencoders(table: str, kind: str) -> str:
-    """The test negative log-likelihood of the cells that are trained, ours and the paper's."""
-    ours = [row for row in rows_of(RESULTS / "vae" / table / "values.csv") if row["stage"] == "final"]
+    """The test negative log-likelihood, ours and the paper's."""
+    found = finals(table)
     paper = {
         (row["data"], row["n_variables"], row["n_categories"], row["head"]): float(row["mean"])
         for row in rows_of(PAPER / f"vae_{table}.csv")
     }
-    found: dict[tuple[str, ...], list[float]] = {}
-    for row in ours:
-        found.setdefault((row["data"], row["variables"], row["classes"], row["head"]), []).append(float(row["nll"]))
     cells = [cell for cell in dict.fromkeys(key[:3] for key in found) if cell[0] == kind]
     lines: dict[str, list[tuple[float, str]]] = {}
     for head, cell in product(HEADS, cells):
@@ -152,15 +161,6 @@ def sgd_rates() -> str:
     return grid(["N × K", "head", *(f"{rate:g}" for rate in rates)], body)
 
 
-def sgd_finals() -> dict[tuple[str, str, str, str], list[float]]:
-    """By kind of digits, N, K and head, the test negative log-likelihoods with SGD."""
-    found: dict[tuple[str, str, str, str], list[float]] = {}
-    for row in rows_of(RESULTS / "vae" / "sgd" / "values.csv"):
-        if row["stage"] == "final":
-            found.setdefault((row["data"], row["variables"], row["classes"], row["head"]), []).append(float(row["nll"]))
-    return found
-
-
 def softmax_at(rate: str) -> list[float]:
     """Softmax alone at another rate, grey 10×32."""
     rows = rows_of(RESULTS / "vae" / "sgd-softmax" / f"rate-{rate}" / "values.csv")
@@ -169,9 +169,9 @@ def softmax_at(rate: str) -> list[float]:
 
 def sgd_softmax() -> str:
     """What softmax's rate does to the comparison at grey 10×32; p by Welch's test, Holm over all of the table."""
-    place, finals, catnats = ("grey", "10", "32"), sgd_finals(), HEADS[2:]
-    rates = {"0.003": finals[*place, "softmax"]} | {rate: softmax_at(rate) for rate in ("0.0055", "0.01")}
-    pairs = {(rate, head): (finals[*place, head], own) for rate, own in rates.items() for head in catnats}
+    place, ours, catnats = ("grey", "10", "32"), finals("sgd"), HEADS[2:]
+    rates = {"0.003": ours[*place, "softmax"]} | {rate: softmax_at(rate) for rate in ("0.0055", "0.01")}
+    pairs = {(rate, head): (ours[*place, head], own) for rate, own in rates.items() for head in catnats}
     tests, body = compare_all(pairs), []
     for rate, own in rates.items():
         whole = {head: one.p for (at, head), one in sgd_against(own).items() if at == place}
@@ -185,39 +185,60 @@ def sgd_softmax() -> str:
 
 def sgd_against(softmax: list[float] | None = None) -> dict[tuple[Cell, str], Comparison]:
     """All heads against softmax with SGD, with another one at grey 10×32 where given; Holm over all."""
-    finals = sgd_finals()
-    base = {key[:3]: values for key, values in finals.items() if key[3] == "softmax"}
+    ours = finals("sgd")
+    base = {key[:3]: values for key, values in ours.items() if key[3] == "softmax"}
     base |= {("grey", "10", "32"): softmax} if softmax else {}
-    pairs = {(key[:3], key[3]): (values, base[key[:3]]) for key, values in finals.items() if key[3] != "softmax"}
-    return compare_all(pairs)
+    return compare_all({(key[:3], key[3]): (own, base[key[:3]]) for key, own in ours.items() if key[3] != "softmax"})
 
 
 def sgd_tests() -> str:
-    """With SGD against softmax: runs lost, single cells by Welch's test, and the lead by a t-test over sizes."""
-    finals, tests, body = sgd_finals(), sgd_against(), []
-    places = list(dict.fromkeys(key[:3] for key in finals))
-    sizes = list(dict.fromkeys(place[1:] for place in places))
-    middle = {key: median(values) for key, values in finals.items()}
+    """With SGD against softmax, cell by cell: runs lost, means, and what is significant."""
+    ours, tests, other = finals("sgd"), sgd_against(), sgd_against(softmax_at("0.01"))
+    places = list(dict.fromkeys(key[:3] for key in ours))
+    body = []
     for head in HEADS[1:]:
-        lost = sum(value > middle[*place, "softmax"] + 100 for place in places for value in finals[*place, head])
-        line = [head, f"{lost} of {sum(len(finals[*place, head]) for place in places)}"]
+        runs = [value - median(ours[*place, "softmax"]) for place in places for value in ours[*place, head]]
+        line = [head, f"{sum(gap > 100 for gap in runs)} of {len(runs)}"]
         if head != "softmax":
-            own = {place: tests[place, head] for place in places}
-            sure = [place for place, one in own.items() if one.p < ALPHA]
-            wins = [place for place in sure if own[place].difference < 0]
-            over = [
-                fmean(middle[*place, "softmax"] - middle[*place, head] for place in places if place[1:] == size)
-                for size in sizes
-            ]
-            test = ttest_1samp(over, 0)
+            line.append(f"{sum(tests[place, head].difference < 0 for place in places)} of {len(places)}")
+            for found in (tests, other):
+                sure = [place for place in places if found[place, head].p < ALPHA]
+                wins = [place for place in sure if found[place, head].difference < 0]
+                behind = f", worse in {len(sure) - len(wins)}" if len(wins) < len(sure) else ""
+                line.append(f"{len(wins)} ({sum(place[2] == '32' for place in wins)} at K = 32){behind}")
+        body.append(line + [""] * (5 - len(line)))
+    sure = ["significantly", "significantly, with softmax at 0.01 on grey 10×32"]
+    return grid(["head", "runs lost", "better mean", *sure], body)
+
+
+def sgd_leads() -> str:
+    """Leads with SGD by t-tests, of medians over seeds and of sizes that have both kinds of digits."""
+    middle = {key: median(values) for key, values in finals("sgd").items()}
+    rates = {key: values[0] for key, values in finals("sgd", "rate").items()}
+    kinds = ("grey", "binary")
+    sizes = [
+        key[1:3] for key in middle if key[0] == kinds[0] and key[3] == "softmax" and (kinds[1], *key[1:]) in middle
+    ]
+    shared: dict[tuple[float, ...], list[tuple[str, str]]] = {}  # sizes by the rates of their heads
+    for size in sizes:
+        shared.setdefault(tuple(rates[kinds[0], *size, head] for head in HEADS), []).append(size)
+    body = []
+    for head, beside in [*((head, "softmax") for head in HEADS[2:]), HEADS[2:4]]:
+        lead = {
+            size: fmean(middle[kind, *size, beside] - middle[kind, *size, head] for kind in kinds) for size in sizes
+        }
+        line = [f"{head} on {beside}"]
+        for values in (
+            list(lead.values()),
+            [gap for size, gap in lead.items() if size[1] != "32"],
+            [fmean(lead[size] for size in group) for group in shared.values()],
+        ):
+            test = ttest_1samp(values, 0)
             low, high = test.confidence_interval()
-            line.append(f"{sum(one.difference < 0 for one in own.values())} of {len(own)}")
-            line.append(f"{len(wins)} ({sum(place[2] == '32' for place in wins)} at K = 32)")
-            line.append(str(len(sure) - len(wins)))
-            line.append(f"{fmean(over):+.1f} [{low:.1f}, {high:.1f}], p {test.pvalue:.2g}")
-        body.append(line + [""] * (6 - len(line)))
-    lead = f"lead over the {len(sizes)} sizes, nats"
-    return grid(["head", "runs lost", "better mean", "significantly better", "significantly worse", lead], body)
+            line.append(f"{fmean(values):+.1f} [{low:.1f}, {high:.1f}], p {test.pvalue:.2g}")
+        body.append(line)
+    few = sum(size[1] != "32" for size in sizes)
+    return grid(["lead", f"{len(sizes)} sizes", f"{few} of K = 8 and 16", f"{len(shared)} groups of one rate"], body)
 
 
 def dense() -> str:
@@ -636,10 +657,9 @@ def words(task: str) -> str:
 
 
 def claims() -> str:
-    """The scoreboard's claims, without where each stands in the paper."""
-    lines = (RESULTS / "scoreboard.md").read_text(encoding="utf-8").partition("## Claims")[2].partition("## Cells")[0]
-    cells = [line.strip("|\n ").split(" | ") for line in lines.splitlines() if line.startswith("|")]
-    return "".join(f"| {claim} | {mark} | {told} |\n" for claim, _, mark, told in cells)
+    """The scoreboard's."""
+    page = (RESULTS / "scoreboard.md").read_text(encoding="utf-8").partition("## Claims")[2].partition("## Cells")[0]
+    return "".join(line for line in page.splitlines(keepends=True) if line.startswith("|"))
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -654,6 +674,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "sgd-rates": sgd_rates,
     "sgd-softmax": sgd_softmax,
     "sgd-tests": sgd_tests,
+    "sgd-leads": sgd_leads,
     "dense": dense,
     "dense-gaps": dense_gaps,
     "collapse": collapse,

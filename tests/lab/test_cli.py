@@ -17,7 +17,7 @@ import tyro
 
 from catnat_lab.cli import main
 from catnat_lab.commands.options import COMMANDS, Rl, Vae
-from catnat_lab.commands.parts import command_line
+from catnat_lab.commands.parts import bars, command_line
 from catnat_lab.executors import NOW
 from catnat_lab.experiment import Job
 from catnat_lab.studies import Study
@@ -74,7 +74,15 @@ def test_a_finished_study_runs_again_in_no_time_and_says_the_same(study, capsys)
     assert values(folder) == before
     told = capsys.readouterr()
     assert told.out.split("report:")[0] == printed.split("report:")[0]
-    assert f"this study has {len(before):,} finished jobs; none of them is run again" in told.err
+    assert f"finished jobs that this study keeps, and does not run again: {len(before)}\n" in told.err
+
+
+def test_on_a_terminal_there_are_bars(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # for rich: this is one
+    with bars() as step:
+        step("final seeds", 1, 2)
+    told = capsys.readouterr().err
+    assert "━" in told and "1/2" in told and "1 of 2 steps" not in told
 
 
 def test_what_somebody_wrote_beside_a_study_s_origin_stays_with_it(study):
@@ -178,12 +186,13 @@ main(sys.argv[1:])
 
 
 @pytest.mark.slow
-def test_killed_in_the_middle_it_goes_on_to_the_same_table(study, tmp_path):
+def test_killed_in_the_middle_it_goes_on_to_the_same_table(study, tmp_path, capsys):
     arguments = [*SMOKE, "--stacked", "1", "--output", str(tmp_path)]
     done = subprocess.run([sys.executable, "-c", KILLED_WITH_THE_SIXTH_RUN, *arguments], capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert finished(tmp_path) == 6
     assert main(arguments) == 0
+    assert "does not run again: 6\n" in capsys.readouterr().err
     expected, found = values(study[0]), values(tmp_path)
     assert [row["seed"] for row in found] == [row["seed"] for row in expected]
     for ours, theirs in zip(found, expected, strict=True):

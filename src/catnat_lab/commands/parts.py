@@ -131,7 +131,7 @@ def run_study(
         if more := list(_more(experiment, whole)):
             say(f"this study holds more than this command asks for, and goes on with all of it: {'; '.join(more)}")
         if held := sum(len(study.finished(cell)) for cell in study.cells()):
-            say(f"this study has {held:,} finished jobs; none of them is run again")
+            say(f"finished jobs that this study keeps, and does not run again: {held:,}")
         note = experiment.note.replace("settings", "provenance")
         now = provenance(command_line(), device) | (facts or {})
         study.set_note(note, continued(study.settle_note(note, now), now))

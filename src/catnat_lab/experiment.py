@@ -183,7 +183,7 @@ def settled(
     if wrong:
         told = "; ".join(f"{key} was {listed(before.get(key))}, now {listed(now[key])}" for key in wrong)
         grow = f" ({', '.join(growing)} may grow)" if growing else ""
-        raise UserError(f"{what} was begun with other settings: {told}; give another --output{grow}")
+        raise UserError(f"{what} was begun with other settings{grow}; give another --output, or change back: {told}")
     return both
 
 

@@ -4,6 +4,7 @@ A head knows how many scores K classes take, their log-probabilities, and the wa
 that experiments start every parameterization from the same distribution.
 """
 
+import difflib
 import json
 import math
 import re
@@ -180,7 +181,9 @@ def activation_of(name: str) -> catnat.Activation | None:
     if (found := _MEMBER.fullmatch(base)) is None:
         if base not in HEAD_NAMES or (tree and base not in _ACTIVATIONS):
             forms = "catnat-tailT[-gainG], catnat-clipFLOOR or catnat-reviveFLOOR, a catnat with or without a tree"
-            raise UserError(f"head must be one of {', '.join(HEAD_NAMES)}, {forms}; got {name!r}")
+            near = difflib.get_close_matches(base, HEAD_NAMES, 1)
+            hint = f" (did you mean {near[0]}?)" if near and near[0] != base else ""
+            raise UserError(f"head must be one of {', '.join(HEAD_NAMES)}, {forms}; got {name!r}{hint}")
         return _ACTIVATIONS.get(base)
     try:
         if found["saturation"]:

@@ -35,7 +35,8 @@ def study(tmp_path_factory):
     folder = tmp_path_factory.mktemp("study")
     done = subprocess.run(command(*SMOKE, "--output", folder), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "steps" in done.stderr and "━" not in done.stderr, "a log has lines and no bars"
+    assert ": 1 of 10 steps\n" in done.stderr and ": 10 of 10 steps\n" in done.stderr
+    assert "━" not in done.stderr, "a log has lines and no bars"
     assert "trains far too little to compare heads" in done.stderr
     assert "run again" not in done.stderr, "a new study has nothing to keep"
     return folder, done.stdout
@@ -263,6 +264,7 @@ def test_the_status_of_a_study(study, tmp_path, capsys):
         )
         assert main(["status", str(tmp_path / "study" / "study.db")]) == 0
     told = capsys.readouterr().out
+    assert "rate: not known before a job of this stage is finished\n" in told
     assert f"running: process {os.getpid()} on" in told and "failed: gsl theta*=0.5 softmax 1" in told
     with Study(tmp_path / "study" / "study.db", conduct=True) as opened:  # as a killed command leaves it
         opened.set_note(NOW, {"left": 5, "finished": finished(folder) - 2})

@@ -143,7 +143,7 @@ def test_a_study_that_was_stopped_goes_on_and_runs_nothing_twice(tmp_path, monke
 
 def test_other_settings_do_not_go_on_with_a_study(tmp_path, monkeypatch):
     run_search(tmp_path, monkeypatch, dict.fromkeys(SMOKE.heads, 0.05), SMOKE)
-    with pytest.raises(UserError, match=r"other settings: seeds was 2, now 3; give another --output"):
+    with pytest.raises(UserError, match=r"other settings; give another --output, or change back: seeds was 2, now 3"):
         run_search(tmp_path, monkeypatch, {}, replace(SMOKE, seeds=3))
 
 

@@ -81,7 +81,7 @@ def test_other_heads_are_not_projected(name):
 
 
 def test_an_unknown_head_is_named_with_the_known_ones():
-    with pytest.raises(UserError, match=r"head must be one of softmax, .*; got 'softmx'"):
+    with pytest.raises(UserError, match=r"head must be one of softmax, .*; got 'softmx' \(did you mean softmax\?\)"):
         head("softmx", 3)
 
 

@@ -92,7 +92,7 @@ def bars() -> Iterator[Callable[[str, int, int], None]]:
                 shown.add_task(what, total=total)
                 log = Log()
             if not console.is_terminal:  # a log has no moving bars
-                log.tell(f"{what}: {done:,} of {total:,} steps")
+                (log.tell if done < total else say)(f"{what}: {done:,} of {total:,} steps")
             shown.update(shown.tasks[-1].id, completed=done, description=what)
 
         yield step

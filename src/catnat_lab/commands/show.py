@@ -53,6 +53,8 @@ def status(options: Status) -> None:
         if new > 0 and seconds > 0:
             minutes = seconds / new / 60
             print(f"rate: {1 / minutes:.3g} jobs per minute; this stage takes {left * minutes:.3g} minutes more")
+        else:
+            print("rate: not known before a job of this stage is finished")
 
 
 def _command(study: Study, kind: str) -> str | None:

@@ -69,7 +69,7 @@ def _library() -> Path:
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of many processes one compiles and the others wait
         if not library.exists():
-            LOG.warning("compiling a C++ kernel for this CPU, once, in half a minute to a minute: %s", library)
+            LOG.warning("compiling a C++ kernel for this CPU, once per environment, within a minute or so: %s", library)
             with tempfile.TemporaryDirectory(dir=folder) as work:  # renamed when it is whole
                 for command in (["-c", SOURCE, "-o", "walk.o", *flags], ["walk.o", "-o", "walk.so", *link]):
                     subprocess.run([compiler, *extra, *command], cwd=work, check=True, capture_output=True, text=True)

@@ -164,7 +164,12 @@ def sgd_rates() -> str:
 def softmax_at(rate: str) -> list[float]:
     """Softmax alone at another rate, grey 10×32."""
     rows = rows_of(RESULTS / "vae" / "sgd-softmax" / f"rate-{rate}" / "values.csv")
-    return [float(row["nll"]) for row in rows if row["stage"] == "final"]
+    place = "grey", "10", "32"
+    return [
+        float(row["nll"])
+        for row in rows
+        if row["stage"] == "final" and (row["data"], row["variables"], row["classes"]) == place
+    ]
 
 
 def sgd_softmax() -> str:

@@ -229,14 +229,14 @@ def sgd_leads() -> str:
         shared.setdefault(tuple(rates[kinds[0], *size, head] for head in HEADS), []).append(size)
     body = []
     for head, beside in [*((head, "softmax") for head in HEADS[2:]), HEADS[2:4]]:
-        lead = {
+        gaps = {
             size: fmean(middle[kind, *size, beside] - middle[kind, *size, head] for kind in kinds) for size in sizes
         }
         line = [f"{head} on {beside}"]
         for values in (
-            list(lead.values()),
-            [gap for size, gap in lead.items() if size[1] != "32"],
-            [fmean(lead[size] for size in group) for group in shared.values()],
+            list(gaps.values()),
+            [gap for size, gap in gaps.items() if size[1] != "32"],
+            [fmean(gaps[size] for size in group) for group in shared.values()],
         ):
             test = ttest_1samp(values, 0)
             low, high = test.confidence_interval()

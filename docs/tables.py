@@ -652,6 +652,46 @@ def unrelated() -> str:
     return grid(head, ([name, *(f"{fmean(own[place]):.1f}" for place in columns)] for name, own in found.items()))
 
 
+def breaking(worked: dict[float, float]) -> tuple[float, str]:
+    """Accuracies by rate: where they first fall below 90%, between two rates on a logarithmic scale, and in words."""
+    rates = sorted(worked)
+    at = next((i for i, rate in enumerate(rates) if worked[rate] < 0.9), len(rates))
+    if at in (0, len(rates)):
+        return math.nan, f"below {rates[0]:g}" if at == 0 else f"above {rates[-1]:g}"
+    low, high = rates[at - 1], rates[at]
+    rate = low * (high / low) ** ((worked[low] - 0.9) / (worked[low] - worked[high]))
+    return rate, f"{rate:.2f}"
+
+
+def large_rates() -> str:
+    """By head: the largest gradient of a node's log-probability, and at which rate of SGD training breaks."""
+    default = Natural().tail
+    known = {"softmax": (math.nan, 1.0), "catnat-sigmoid": (0.5, 1.0), "catnat": (default, 1.0)}  # tail and gain
+    found: dict[str, dict[str, dict[float, list[float]]]] = {}  # accuracies by head, task and rate
+    for task in ("digits", "mnist"):
+        for row in rows_of(RESULTS / "swap" / f"rates-{task}.csv"):
+            by_rate = found.setdefault(row["head"], {}).setdefault(task, {})
+            accuracy = float(row["accuracy"])
+            # a run that ended as NaN knows as much as a guess
+            by_rate.setdefault(float(row["rate"]), []).append(0.1 if math.isnan(accuracy) else accuracy)
+    lines = []
+    for head, tasks in found.items():
+        kind, _, number = head.partition(" ")
+        value = float(number or 0)
+        tail, gain = known.get(head, (default, value) if kind == "gain" else (value, 1.0))
+        slope = gain * Natural(tail=tail).steepest if tail > 0 else math.inf if tail == 0 else math.nan
+        name = "softmax" if head == "softmax" else TAILS.get(tail, f"{tail:g}")
+        line = [f"{name}, gain {gain:g}" if gain != 1 else name, f"{slope:.2f}" if slope < math.inf else ""]
+        for task in ("digits", "mnist"):
+            means = {rate: fmean(values) for rate, values in tasks.get(task, {}).items()}
+            rate, told = breaking(means) if means else (math.nan, "")
+            line += [told, f"{rate * slope:.1f}" if math.isfinite(rate * slope) else ""]
+        lines.append((slope, line))
+    lines.sort(key=lambda each: -1.0 if math.isnan(each[0]) else each[0])
+    head = ["`tail`", "$s$", "8×8 digits: breaks at", "times $s$", "MNIST: breaks at", "times $s$"]
+    return grid(head, [line for _, line in lines])
+
+
 def words(task: str) -> str:
     """The report's own table."""
     lines = (RESULTS / "words" / task / "words.md").read_text(encoding="utf-8").splitlines(keepends=True)
@@ -695,6 +735,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "wide": wide,
     "wide-classes": wide_classes,
     "unrelated": unrelated,
+    "large-rates": large_rates,
     "words-pieces": lambda: words("pieces"),
     "words-words": lambda: words("words"),
     "cost": lambda: (RESULTS / "lab" / "cost.md").read_text(encoding="utf-8"),

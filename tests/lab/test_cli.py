@@ -52,7 +52,9 @@ def test_a_study_writes_its_table_its_page_and_where_they_come_from(study):
     assert printed.strip().splitlines()[-1] == f"report: {folder / 'report.html'}"
     page = (folder / "report.html").read_text()
     assert page.count("<svg") == 4 and "catnat-natural" in page
-    assert "catnat-natural" in (folder / "report.md").read_text()
+    told = (folder / "report.md").read_text()
+    assert "catnat-natural" in told
+    assert told.splitlines()[2].startswith("**Set aside: the preset smoke")  # before any verdict
     facts = json.loads((folder / "provenance.json").read_text())
     assert {"command", "commit", "torch", "processor", "seconds"} <= set(facts)
     rows = values(folder)
@@ -65,7 +67,7 @@ def test_a_smaller_study_is_not_compared_with_the_paper(study):
     folder, printed = study
     text = (folder / "report.md").read_text()
     assert "disagree" not in printed + text and "paper" not in text.replace("smaller than in the paper", "")
-    assert "**Against softmax**" in text and text.splitlines()[2] in " ".join(printed.split()).replace("*", "\\*")
+    assert "**Against softmax**" in text and text.splitlines()[4] in " ".join(printed.split()).replace("*", "\\*")
 
 
 def test_a_finished_study_runs_again_in_no_time_and_says_the_same(study, capsys):

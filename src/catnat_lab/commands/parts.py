@@ -30,6 +30,7 @@ DATABASE, PROVENANCE = "study.db", "provenance.json"
 # By the first word of the note with a study's settings, the package whose module `report` reads it back.
 REPORTERS = {"gsl": "gsl", "vae": "vae", "rl": "rl", "minatar": "rl", "tails": "tails", "words": "words"}
 TOLD_EVERY = 60.0  # seconds between two lines of a log
+SMOKE = "the preset smoke shows that everything runs; by itself it trains far too little to compare heads"
 Settings = TypeVar("Settings")
 
 
@@ -123,6 +124,7 @@ def run_study(
     ``check`` may refuse a study that was begun otherwise.
     """
     on, minutes = getattr(options, "on", "here"), getattr(options, "minutes", None)
+    smoke = options.preset == "smoke"
     end_of(minutes)  # for their checks, before there is a study
     executor_of(on, Place(output, str(device)), getattr(options, "job_gpus", 1.0))
     with Study(options.storage or output / DATABASE, conduct=True, tell=say) as study:
@@ -133,7 +135,7 @@ def run_study(
         if held := sum(len(study.finished(cell)) for cell in study.cells()):
             say(f"finished jobs that this study keeps, and does not run again: {held:,}")
         note = experiment.note.replace("settings", "provenance")
-        now = provenance(command_line(), device) | (facts or {})
+        now = provenance(command_line(), device) | (facts or {}) | ({"set aside": SMOKE} if smoke else {})
         study.set_note(note, continued(study.settle_note(note, now), now))
         started, ends = time.monotonic(), end_of(minutes)
         with bars() as progress:
@@ -157,8 +159,8 @@ def run_study(
                 last = plain(reason_of(reasons[-1]))
                 say(f"{cell}: {len(reasons)} of its jobs failed, the last by {last}; the same command tries them again")
         report_on(study, output)
-    if options.preset == "smoke":
-        say("the preset smoke shows that everything runs; by itself it trains far too little to compare heads")
+    if smoke:
+        say(SMOKE)
 
 
 def _more(asked: Experiment, whole: Experiment) -> Iterator[str]:

@@ -162,7 +162,7 @@ def sgd_rates() -> str:
 
 
 def softmax_at(rate: str) -> dict[Cell, list[float]]:
-    """Softmax alone at another rate, where K = 32."""
+    """Softmax alone at another rate, in the cells in which it was run so."""
     found: dict[Cell, list[float]] = {}
     for row in rows_of(RESULTS / "vae" / "sgd-softmax" / f"rate-{rate}" / "values.csv"):
         if row["stage"] == "final":
@@ -201,15 +201,15 @@ def sgd_tests() -> str:
         runs = [value - median(ours[*place, "softmax"]) for place in places for value in ours[*place, head]]
         line = [head, f"{sum(gap > 100 for gap in runs)} of {len(runs)}"]
         if head != "softmax":
-            line.append(f"{sum(tests[place, head].difference < 0 for place in places)} of {len(places)}")
             for found in (tests, other):
+                line.append(f"{sum(found[place, head].difference < 0 for place in places)} of {len(places)}")
                 sure = [place for place in places if found[place, head].p < ALPHA]
                 wins = [place for place in sure if found[place, head].difference < 0]
                 behind = f", worse in {len(sure) - len(wins)}" if len(wins) < len(sure) else ""
                 line.append(f"{len(wins)} ({sum(place[2] == '32' for place in wins)} at K = 32){behind}")
-        body.append(line + [""] * (5 - len(line)))
-    sure = ["significantly", "significantly, with softmax at 0.01 at K = 32"]
-    return grid(["head", "runs lost", "better mean", *sure], body)
+        body.append(line + [""] * (6 - len(line)))
+    columns = ["better mean", "significantly", "softmax at 0.01 where K = 32: better mean", "significantly"]
+    return grid(["head", "runs lost", *columns], body)
 
 
 def sgd_leads() -> str:
@@ -652,44 +652,66 @@ def unrelated() -> str:
     return grid(head, ([name, *(f"{fmean(own[place]):.1f}" for place in columns)] for name, own in found.items()))
 
 
-def breaking(worked: dict[float, float]) -> tuple[float, str]:
-    """Accuracies by rate: where they first fall below 90%, between two rates on a logarithmic scale, and in words."""
-    rates = sorted(worked)
-    at = next((i for i, rate in enumerate(rates) if worked[rate] < 0.9), len(rates))
+def steepness(head: str) -> tuple[str, float]:
+    """A head of the swap in words, and the largest gradient of a log-probability by one of its scores."""
+    default = Natural()
+    named = {
+        "softmax": ("softmax", 1.0),
+        "catnat-sigmoid": (TAILS[0.5], Natural(tail=0.5).steepest),
+        "catnat": (TAILS[default.tail], default.steepest),
+        "catnat-natural": ("0, the paper's", math.inf),
+    }
+    if head in named:
+        return named[head]
+    kind, number = head.split()
+    if kind == "gain":
+        return f"{TAILS[default.tail]}, gain {number}", float(number) * default.steepest
+    assert kind == "tail", head
+    return TAILS.get(float(number), number), Natural(tail=float(number)).steepest
+
+
+TRAINED, GUESSED = 0.9, 0.1  # a mean accuracy below the first is broken; a run that ended as NaN has the second
+
+
+def breaking(rates: Sequence[float], accuracies: np.ndarray) -> float:
+    """At which rate means first fall below `TRAINED`: between two rates on a logarithmic scale, or an end of them."""
+    broken = accuracies < TRAINED
+    at = int(broken.argmax()) if broken.any() else len(rates)
     if at in (0, len(rates)):
-        return math.nan, f"below {rates[0]:g}" if at == 0 else f"above {rates[-1]:g}"
-    low, high = rates[at - 1], rates[at]
-    rate = low * (high / low) ** ((worked[low] - 0.9) / (worked[low] - worked[high]))
-    return rate, f"{rate:.2f}"
+        return rates[0] if at == 0 else rates[-1]
+    (low, high), (above, below) = rates[at - 1 : at + 1], accuracies[at - 1 : at + 1]
+    return float(low * (high / low) ** ((above - TRAINED) / (above - below)))
 
 
 def large_rates() -> str:
-    """By head: the largest gradient of a node's log-probability, and at which rate of SGD training breaks."""
-    default = Natural().tail
-    known = {"softmax": (math.nan, 1.0), "catnat-sigmoid": (0.5, 1.0), "catnat": (default, 1.0)}  # tail and gain
+    """By head, how steep it is, and at which rate of SGD training breaks, with an interval over the seeds."""
+    tasks = {"digits": "8×8 digits", "mnist": "MNIST"}
     found: dict[str, dict[str, dict[float, list[float]]]] = {}  # accuracies by head, task and rate
-    for task in ("digits", "mnist"):
+    for task in tasks:
         for row in rows_of(RESULTS / "swap" / f"rates-{task}.csv"):
-            by_rate = found.setdefault(row["head"], {}).setdefault(task, {})
             accuracy = float(row["accuracy"])
-            # a run that ended as NaN knows as much as a guess
-            by_rate.setdefault(float(row["rate"]), []).append(0.1 if math.isnan(accuracy) else accuracy)
-    lines = []
-    for head, tasks in found.items():
-        kind, _, number = head.partition(" ")
-        value = float(number or 0)
-        tail, gain = known.get(head, (default, value) if kind == "gain" else (value, 1.0))
-        slope = gain * Natural(tail=tail).steepest if tail > 0 else math.inf if tail == 0 else math.nan
-        name = "softmax" if head == "softmax" else TAILS.get(tail, f"{tail:g}")
-        line = [f"{name}, gain {gain:g}" if gain != 1 else name, f"{slope:.2f}" if slope < math.inf else ""]
-        for task in ("digits", "mnist"):
-            means = {rate: fmean(values) for rate, values in tasks.get(task, {}).items()}
-            rate, told = breaking(means) if means else (math.nan, "")
-            line += [told, f"{rate * slope:.1f}" if math.isfinite(rate * slope) else ""]
-        lines.append((slope, line))
-    lines.sort(key=lambda each: -1.0 if math.isnan(each[0]) else each[0])
-    head = ["`tail`", "$s$", "8×8 digits: breaks at", "times $s$", "MNIST: breaks at", "times $s$"]
-    return grid(head, [line for _, line in lines])
+            own = found.setdefault(row["head"], {}).setdefault(task, {}).setdefault(float(row["rate"]), [])
+            own.append(GUESSED if math.isnan(accuracy) else accuracy)
+    body = []
+    for head in sorted(found, key=lambda head: (head != "softmax", steepness(head)[1])):
+        name, slope = steepness(head)
+        line = [name, f"{slope:.2f}" if slope < math.inf else "unbounded"]
+        for task in tasks:
+            rates = sorted(found[head].get(task, ()))
+            if not rates:
+                line += ["", ""]
+                continue
+            runs = np.array([found[head][task][rate] for rate in rates])
+            rate = breaking(rates, runs.mean(1))
+            if rate == rates[0]:
+                line += [f"below {rate:g}", ""]
+                continue
+            seeds = np.random.default_rng(0).integers(runs.shape[1], size=(2000, runs.shape[1]))
+            low, high = np.quantile([breaking(rates, runs[:, some].mean(1)) for some in seeds], (0.025, 0.975))
+            line += [f"{rate:.2f} [{low:.2f}, {high:.2f}]", f"{rate * slope:.1f}"]
+        body.append(line)
+    columns = (column for task in tasks.values() for column in (f"{task}: breaks at", "times $s$"))
+    return grid(["`tail`", "$s$", *columns], body)
 
 
 def words(task: str) -> str:

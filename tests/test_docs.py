@@ -9,7 +9,9 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
 
@@ -127,13 +129,26 @@ def test_the_costs_are_those_of_the_presets() -> None:
     assert (ROOT / "results" / "lab" / "cost.md").read_text() == computed, "run python -m benchmarks.cost"
 
 
-def test_tables_are_those_of_the_results() -> None:
+def tables_module() -> ModuleType:
     spec = importlib.util.spec_from_file_location("tables", ROOT / "docs" / "tables.py")
     assert spec is not None and spec.loader is not None
     tables = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tables)
+    return tables
+
+
+def test_tables_are_those_of_the_results() -> None:
+    tables = tables_module()
     marked = {page: page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md")}
     used = [name for text in marked.values() for name in re.findall(r"<!-- table (\S+) -->", text)]
     assert sorted(used) == sorted(tables.TABLES)
     for page, text in marked.items():
         assert tables.renewed(text) == text, f"{page.name} is not as the results are: run python docs/tables.py"
+
+
+def test_where_training_breaks_is_read_between_two_rates() -> None:
+    breaking, rates = tables_module().breaking, [1.0, 4.0, 16.0]
+    halfway = np.array([1.0, 0.8, 0.95])  # what comes back later does not count
+    assert breaking(rates, halfway) == pytest.approx(2.0)
+    assert breaking(rates, np.array([0.95, 0.9, 0.1])) == pytest.approx(4.0)
+    assert breaking(rates, np.array([0.5, 0.9, 0.9])) == 1.0 and breaking(rates, np.array([0.9, 0.9, 0.9])) == 16.0

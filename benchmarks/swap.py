@@ -18,7 +18,7 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from importlib.metadata import version
 from itertools import pairwise
@@ -77,6 +77,9 @@ class Task:
     epochs: int
     batch: int
     settings: tuple[Setting, ...]
+    last: bool = (
+        False  # whether a last batch that is not full is trained on, too, as torch's DataLoader does by default
+    )
 
 
 DIGITS_SETTINGS = (("Adam", 1e-3), ("Adam", 1e-2), ("SGD", 0.02), ("SGD", 0.1), ("SGD", 0.5))
@@ -152,11 +155,15 @@ def start(sizes: Sequence[int], seed: int) -> Layers:
     return layers
 
 
-def order(count: int, batch: int, epochs: int, seed: int) -> Ids:
-    """[steps, batch] which images every step sees: each epoch in a new order, without what does not fill a batch."""
+def order(count: int, batch: int, epochs: int, seed: int, last: bool = False) -> list[Ids]:
+    """Which images every step sees, each epoch in a new order. What fills no batch is left out, or is the last one."""
     random = np.random.default_rng([seed, 1])
-    steps = count // batch
-    return np.concatenate([random.permutation(count)[: steps * batch].reshape(steps, batch) for _ in range(epochs)])
+    end = count if last else count - count % batch
+    return [
+        shuffled[first : first + batch]
+        for shuffled in (random.permutation(count) for _ in range(epochs))
+        for first in range(0, end, batch)
+    ]
 
 
 def stack(parts: Sequence[Layers]) -> Layers:
@@ -216,8 +223,9 @@ def train_torch(
     (x, y), (test_x, test_y) = (
         tuple(torch.from_numpy(part).to(device) for part in half) for half in (split.train, split.test)
     )
-    orders = np.stack([order(len(x), task.batch, task.epochs, seed) for seed in seeds], 1)
-    for ids in torch.from_numpy(orders).to(device):  # [seeds, batch]
+    orders = [order(len(x), task.batch, task.epochs, seed, task.last) for seed in seeds]
+    for step in zip(*orders, strict=True):
+        ids = torch.from_numpy(np.stack(step)).to(device)  # [seeds, batch]
         optimiser.zero_grad()
         torch_losses(layers, heads, x[ids], y[ids]).sum().backward()  # a sum: every run has its own gradient
         optimiser.step()
@@ -298,6 +306,7 @@ def train_jax(
     with jax.default_device(jax.devices(device.type)[0]), jax.default_matmul_precision("highest"):
         first = jax.tree.map(jnp.asarray, stack([start(task.sizes, seed) for seed in seeds]))
         (x, y), (test_x, test_y) = (tuple(map(jnp.asarray, half)) for half in (split.train, split.test))
+        assert not task.last, "steps of one compiled program are of one size"
         orders = jnp.asarray(np.stack([order(len(x), task.batch, task.epochs, seed) for seed in seeds]))
         for pi in heads:
             layers = jax_training(setting.optimiser, pi)(first, orders, x, y, setting.rate)
@@ -536,6 +545,7 @@ def main() -> None:
     parser.add_argument("--tails", type=float, nargs="+", default=[], help="more heads: natural with these tails")
     parser.add_argument("--gains", type=float, nargs="+", default=[], help="more heads: the default, so much steeper")
     parser.add_argument("--sgd", type=float, nargs="+", help="SGD at these rates, in place of a task's five settings")
+    parser.add_argument("--last-batch", action="store_true", help="train on a last batch that is not full, too")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--output", type=Path, help="folder for swap.csv, swap.md and swap.json")
     arguments = parser.parse_args()
@@ -546,6 +556,8 @@ def main() -> None:
         parser.error(f"--seeds must be at least 2; got {arguments.seeds}")
     if arguments.first_seed < 0:
         parser.error(f"--first-seed must be at least 0; got {arguments.first_seed}")
+    if arguments.last_batch and arguments.backend != "torch":
+        parser.error("--last-batch needs --backend torch")
     device = torch.device(arguments.device)
     backends = ("torch", "jax") if arguments.backend == "both" else (arguments.backend,)
     heads = HEADS | {f"tail {tail:g}": _natural(tail) for tail in arguments.tails}
@@ -562,8 +574,9 @@ def main() -> None:
         split = small_digits() if name == "digits" else mnist(arguments.digits)
         for backend in backends:
             started = time.perf_counter()
-            for setting in [Setting("SGD", rate) for rate in arguments.sgd or ()] or TASKS[name].settings:
-                rows += run(TASKS[name], backend, setting, seeds, split, device, heads)
+            task = replace(TASKS[name], last=arguments.last_batch)
+            for setting in [Setting("SGD", rate) for rate in arguments.sgd or ()] or task.settings:
+                rows += run(task, backend, setting, seeds, split, device, heads)
                 taken = f"{time.perf_counter() - started:.0f}"
                 print(f"{name}, {backend}, {setting}: {taken} s", file=sys.stderr, flush=True)
             facts[f"seconds, {name}, {backend}"] = taken

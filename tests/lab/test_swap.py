@@ -115,10 +115,15 @@ def test_a_run_that_is_not_a_number_says_so_and_harms_no_other() -> None:
 
 
 def test_every_epoch_sees_every_image_once_in_an_order_of_its_own() -> None:
-    epochs = swap.order(count=20, batch=4, epochs=3, seed=1).reshape(3, 20)
+    epochs = np.stack(swap.order(count=20, batch=4, epochs=3, seed=1)).reshape(3, 20)
     assert (np.sort(epochs) == np.arange(20)).all()
     assert (epochs[0] != epochs[1]).any()
-    assert swap.order(count=22, batch=4, epochs=1, seed=1).shape == (5, 4)  # what fills no batch is left out
+    assert [len(ids) for ids in swap.order(count=22, batch=4, epochs=1, seed=1)] == [
+        4
+    ] * 5  # what fills no batch is left out
+    kept = swap.order(count=22, batch=4, epochs=2, seed=1, last=True)
+    assert [len(ids) for ids in kept] == [4, 4, 4, 4, 4, 2] * 2
+    assert all(sorted(np.concatenate(kept[i : i + 6])) == list(range(22)) for i in (0, 6))
 
 
 # ---------------------------------------------------------------- sentences

@@ -77,9 +77,8 @@ class Task:
     epochs: int
     batch: int
     settings: tuple[Setting, ...]
-    last: bool = (
-        False  # whether a last batch that is not full is trained on, too, as torch's DataLoader does by default
-    )
+    last: bool = False  # whether a last batch that is not full is kept, as torch's DataLoader does unless told
+    momentum: float = 0.0  # SGD's
 
 
 DIGITS_SETTINGS = (("Adam", 1e-3), ("Adam", 1e-2), ("SGD", 0.02), ("SGD", 0.1), ("SGD", 0.5))
@@ -218,8 +217,11 @@ def train_torch(
     """Accuracy and share beyond the natural range of every head and seed."""
     layers = torch_layers(stack([start(task.sizes, seed) for seed in seeds]), len(heads), device)
     parameters = [part for layer in layers for part in layer]
-    rule = {"Adam": torch.optim.Adam, "SGD": torch.optim.SGD}[setting.optimiser]
-    optimiser = rule(parameters, lr=setting.rate)
+    optimiser = (
+        torch.optim.Adam(parameters, lr=setting.rate)
+        if setting.optimiser == "Adam"
+        else torch.optim.SGD(parameters, lr=setting.rate, momentum=task.momentum)
+    )
     (x, y), (test_x, test_y) = (
         tuple(torch.from_numpy(part).to(device) for part in half) for half in (split.train, split.test)
     )
@@ -306,7 +308,7 @@ def train_jax(
     with jax.default_device(jax.devices(device.type)[0]), jax.default_matmul_precision("highest"):
         first = jax.tree.map(jnp.asarray, stack([start(task.sizes, seed) for seed in seeds]))
         (x, y), (test_x, test_y) = (tuple(map(jnp.asarray, half)) for half in (split.train, split.test))
-        assert not task.last, "steps of one compiled program are of one size"
+        assert not (task.last or task.momentum), "neither is written in JAX"
         orders = jnp.asarray(np.stack([order(len(x), task.batch, task.epochs, seed) for seed in seeds]))
         for pi in heads:
             layers = jax_training(setting.optimiser, pi)(first, orders, x, y, setting.rate)
@@ -546,6 +548,7 @@ def main() -> None:
     parser.add_argument("--gains", type=float, nargs="+", default=[], help="more heads: the default, so much steeper")
     parser.add_argument("--sgd", type=float, nargs="+", help="SGD at these rates, in place of a task's five settings")
     parser.add_argument("--last-batch", action="store_true", help="train on a last batch that is not full, too")
+    parser.add_argument("--momentum", type=float, default=0.0, help="SGD's")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--output", type=Path, help="folder for swap.csv, swap.md and swap.json")
     arguments = parser.parse_args()
@@ -556,8 +559,10 @@ def main() -> None:
         parser.error(f"--seeds must be at least 2; got {arguments.seeds}")
     if arguments.first_seed < 0:
         parser.error(f"--first-seed must be at least 0; got {arguments.first_seed}")
-    if arguments.last_batch and arguments.backend != "torch":
-        parser.error("--last-batch needs --backend torch")
+    if (arguments.last_batch or arguments.momentum) and arguments.backend != "torch":
+        parser.error("--last-batch and --momentum need --backend torch")
+    if not 0 <= arguments.momentum < 1:
+        parser.error(f"--momentum must be at least 0 and below 1; got {arguments.momentum:g}")
     device = torch.device(arguments.device)
     backends = ("torch", "jax") if arguments.backend == "both" else (arguments.backend,)
     heads = HEADS | {f"tail {tail:g}": _natural(tail) for tail in arguments.tails}
@@ -574,7 +579,7 @@ def main() -> None:
         split = small_digits() if name == "digits" else mnist(arguments.digits)
         for backend in backends:
             started = time.perf_counter()
-            task = replace(TASKS[name], last=arguments.last_batch)
+            task = replace(TASKS[name], last=arguments.last_batch, momentum=arguments.momentum)
             for setting in [Setting("SGD", rate) for rate in arguments.sgd or ()] or task.settings:
                 rows += run(task, backend, setting, seeds, split, device, heads)
                 taken = f"{time.perf_counter() - started:.0f}"

@@ -254,3 +254,29 @@ def test_given_rates_of_sgd_replace_a_task_s_settings(monkeypatch: pytest.Monkey
         monkeypatch.setattr("sys.argv", ["swap", "--backend", "torch", "--tasks", "digits", *given])
         swap.main()
         assert list(map(str, seen)) == list(map(str, expected))
+
+
+def test_a_last_batch_and_momentum_are_those_of_a_plain_loop() -> None:
+    random = np.random.default_rng(0)
+    x, y = random.random((10, 64), np.float32), random.integers(0, 10, 10)
+    task, seed = replace(SMALL, batch=4, epochs=10, last=True, momentum=0.9), 3
+    layers: list[torch.nn.Module] = []
+    for weight, bias in swap.start(task.sizes, seed):
+        linear = torch.nn.Linear(*weight.shape)
+        with torch.no_grad():
+            linear.weight.copy_(torch.from_numpy(weight.T))
+            linear.bias.copy_(torch.from_numpy(bias))
+        layers += [*([torch.nn.ReLU()] if layers else []), linear]
+    model = torch.nn.Sequential(*layers)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for ids in swap.order(10, task.batch, task.epochs, seed, last=True):
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(model(torch.from_numpy(x[ids])), torch.from_numpy(y[ids])).backward()
+        optimiser.step()
+    test = random.random((2000, 64), np.float32)
+    split = swap.Split((x, y), (test, model(torch.from_numpy(test)).argmax(-1).numpy()))  # right is what the loop says
+    ((accuracy, _),) = swap.train_torch(task, Setting("SGD", 0.05), [HEADS["softmax"]], [seed], split, CPU)[0]
+    assert accuracy > 0.99
+    for other in (replace(task, momentum=0.8), replace(task, last=False)):
+        ((accuracy, _),) = swap.train_torch(other, Setting("SGD", 0.05), [HEADS["softmax"]], [seed], split, CPU)[0]
+        assert accuracy < 0.95

@@ -674,44 +674,48 @@ TRAINED, GUESSED = 0.9, 0.1  # a mean accuracy below the first is broken; a run 
 
 
 def breaking(rates: Sequence[float], accuracies: np.ndarray) -> float:
-    """At which rate means first fall below `TRAINED`: between two rates on a logarithmic scale, or an end of them."""
-    broken = accuracies < TRAINED
-    at = int(broken.argmax()) if broken.any() else len(rates)
-    if at in (0, len(rates)):
-        return rates[0] if at == 0 else rates[-1]
+    """At which rate, above the best one, means fall below `TRAINED`: between two rates on a logarithmic scale.
+
+    The first rate where none has trained, the last where none is broken.
+    """
+    best = int(accuracies.argmax())
+    if accuracies[best] < TRAINED:
+        return rates[0]
+    at = next((i for i in range(best, len(rates)) if accuracies[i] < TRAINED), None)
+    if at is None:
+        return rates[-1]
     (low, high), (above, below) = rates[at - 1 : at + 1], accuracies[at - 1 : at + 1]
     return float(low * (high / low) ** ((above - TRAINED) / (above - below)))
 
 
 def large_rates() -> str:
     """By head, how steep it is, and at which rate of SGD training breaks, with an interval over the seeds."""
-    tasks = {"digits": "8×8 digits", "mnist": "MNIST"}
-    found: dict[str, dict[str, dict[float, list[float]]]] = {}  # accuracies by head, task and rate
-    for task in tasks:
-        for row in rows_of(RESULTS / "swap" / f"rates-{task}.csv"):
+    studies = {"digits": "8×8 digits", "last": "8×8 digits, a last batch of two", "mnist": "MNIST"}
+    found: dict[str, dict[str, dict[float, list[float]]]] = {}  # accuracies by head, study and rate
+    for study in studies:
+        for row in rows_of(RESULTS / "swap" / f"rates-{study}.csv"):
             accuracy = float(row["accuracy"])
-            own = found.setdefault(row["head"], {}).setdefault(task, {}).setdefault(float(row["rate"]), [])
+            own = found.setdefault(row["head"], {}).setdefault(study, {}).setdefault(float(row["rate"]), [])
             own.append(GUESSED if math.isnan(accuracy) else accuracy)
     body = []
     for head in sorted(found, key=lambda head: (head != "softmax", steepness(head)[1])):
         name, slope = steepness(head)
         line = [name, f"{slope:.2f}" if slope < math.inf else "unbounded"]
-        for task in tasks:
-            rates = sorted(found[head].get(task, ()))
+        for study in studies:
+            rates = sorted(found[head].get(study, ()))
             if not rates:
-                line += ["", ""]
+                line.append("")
                 continue
-            runs = np.array([found[head][task][rate] for rate in rates])
+            runs = np.array([found[head][study][rate] for rate in rates])
             rate = breaking(rates, runs.mean(1))
             if rate == rates[0]:
-                line += [f"below {rate:g}", ""]
+                line.append(f"below {rate:g}")
                 continue
             seeds = np.random.default_rng(0).integers(runs.shape[1], size=(2000, runs.shape[1]))
             low, high = np.quantile([breaking(rates, runs[:, some].mean(1)) for some in seeds], (0.025, 0.975))
-            line += [f"{rate:.2f} [{low:.2f}, {high:.2f}]", f"{rate * slope:.1f}"]
+            line.append(f"{rate:.2f} [{low:.2f}, {high:.2f}], {rate * slope:.1f}")
         body.append(line)
-    columns = (column for task in tasks.values() for column in (f"{task}: breaks at", "times $s$"))
-    return grid(["`tail`", "$s$", *columns], body)
+    return grid(["`tail`", "$s$", *studies.values()], body)
 
 
 def words(task: str) -> str:

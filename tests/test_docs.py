@@ -151,4 +151,5 @@ def test_where_training_breaks_is_read_between_two_rates() -> None:
     halfway = np.array([1.0, 0.8, 0.95])  # what comes back later does not count
     assert breaking(rates, halfway) == pytest.approx(2.0)
     assert breaking(rates, np.array([0.95, 0.9, 0.1])) == pytest.approx(4.0)
-    assert breaking(rates, np.array([0.5, 0.9, 0.9])) == 1.0 and breaking(rates, np.array([0.9, 0.9, 0.9])) == 16.0
+    assert breaking(rates, np.array([0.5, 1.0, 0.8])) == pytest.approx(8.0)  # too small a rate is not too large
+    assert breaking(rates, np.array([0.8, 0.5, 0.1])) == 1.0 and breaking(rates, np.array([0.9, 0.9, 0.9])) == 16.0

@@ -159,8 +159,6 @@ def run_study(
                 last = plain(reason_of(reasons[-1]))
                 say(f"{cell}: {len(reasons)} of its jobs failed, the last by {last}; the same command tries them again")
         report_on(study, output)
-    if smoke:
-        say(SMOKE)
 
 
 def _more(asked: Experiment, whole: Experiment) -> Iterator[str]:
@@ -220,3 +218,5 @@ def show(write_report: Callable[[], tuple[Path, Sequence[Table]]], known: dict[s
     if "peak GPU memory" in known:
         console.print(f"peak GPU memory: {known['peak GPU memory']}")
     console.print(f"report: {page}", soft_wrap=True)
+    if "set aside" in known:
+        say(known["set aside"])

@@ -114,7 +114,7 @@ def summary_of(results: Results) -> str:
     refined = ", and a refined one around the best" if settings["refined"] else ""
     grids = f", on a coarse grid that is widened by up to {settings['widen']} while the best is at its end{refined}"
     return (
-        f"A graph of {settings['communities']} communities is recovered from {settings['pairs']} pairs (x, y) by the "
+        f"A graph (communities: {settings['communities']}) is recovered from {settings['pairs']} pairs (x, y) by the "
         f"energy score, for θ* = {', '.join(_thetas(results))} and the parameterizations "
         f"{', '.join(settings['heads'])}. Rates are chosen by the mean validation score of {count} "
         f"seed{'s' if count > 1 else ''}{grids}; then {settings['seeds']} other seeds are trained at the chosen rate. "

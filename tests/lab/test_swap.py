@@ -118,9 +118,8 @@ def test_every_epoch_sees_every_image_once_in_an_order_of_its_own() -> None:
     epochs = np.stack(swap.order(count=20, batch=4, epochs=3, seed=1)).reshape(3, 20)
     assert (np.sort(epochs) == np.arange(20)).all()
     assert (epochs[0] != epochs[1]).any()
-    assert [len(ids) for ids in swap.order(count=22, batch=4, epochs=1, seed=1)] == [
-        4
-    ] * 5  # what fills no batch is left out
+    full = swap.order(count=22, batch=4, epochs=1, seed=1)
+    assert [len(ids) for ids in full] == [4] * 5  # what fills no batch is left out
     kept = swap.order(count=22, batch=4, epochs=2, seed=1, last=True)
     assert [len(ids) for ids in kept] == [4, 4, 4, 4, 4, 2] * 2
     assert all(sorted(np.concatenate(kept[i : i + 6])) == list(range(22)) for i in (0, 6))

@@ -124,7 +124,6 @@ def run_study(
     ``check`` may refuse a study that was begun otherwise.
     """
     on, minutes = getattr(options, "on", "here"), getattr(options, "minutes", None)
-    smoke = options.preset == "smoke"
     end_of(minutes)  # for their checks, before there is a study
     executor_of(on, Place(output, str(device)), getattr(options, "job_gpus", 1.0))
     with Study(options.storage or output / DATABASE, conduct=True, tell=say) as study:
@@ -135,7 +134,9 @@ def run_study(
         if held := sum(len(study.finished(cell)) for cell in study.cells()):
             say(f"finished jobs that this study keeps, and does not run again: {held:,}")
         note = experiment.note.replace("settings", "provenance")
-        now = provenance(command_line(), device) | (facts or {}) | ({"set aside": SMOKE} if smoke else {})
+        now = provenance(command_line(), device) | (facts or {})
+        if options.preset == "smoke":
+            now["set aside"] = SMOKE
         study.set_note(note, continued(study.settle_note(note, now), now))
         started, ends = time.monotonic(), end_of(minutes)
         with bars() as progress:

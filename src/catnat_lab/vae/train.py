@@ -84,11 +84,14 @@ class Trainer:
             self.order.copy_(torch.rand(self.order.shape, device=self.device).argsort(1))
         self.repeated(self._step)
 
-    def _step(self) -> None:
+    def batch(self) -> Tensor:
+        """The step's images, [R, B, 784]."""
         start = self.stack.step % self.batches * self.plan.batch
         rows = self.order.index_select(1, start + self.within).long()
-        x = as_pixels(self.images.train[self.which.unsqueeze(1), rows], self.drawn, self.any_drawn)
-        views = self.stack.views()
+        return as_pixels(self.images.train[self.which.unsqueeze(1), rows], self.drawn, self.any_drawn)
+
+    def _step(self) -> None:
+        x, views = self.batch(), self.stack.views()
         log_q = self.stack.log_probs(self.encode(x, views, True))
         losses, bound = self.objective(self.stack, x, views, log_q, gumbels(log_q.detach()))
         self.loss += bound.detach().mean(1)

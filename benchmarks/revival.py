@@ -1,0 +1,144 @@
+"""What leads a node back that has left the natural range: draws of the rare branch, or the entropy in the bound.
+
+Run it as `python -m benchmarks.revival --digits FOLDER --output RESULTS`; FOLDER holds MNIST's image files. It trains
+the dense VAE by the score function, N = 10, K = 8, with the paper's activation. The gradient that a score gets has two
+parts. Outside the range each may pass, as with `revive`, or be cut, as with `clip`. All runs have one floor, so a score
+means the same in all of them; only the gradient differs. A seed whose file is there already is not trained again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from catnat_lab.heads import Head, head
+from catnat_lab.provenance import provenance
+from catnat_lab.vae.data import Images, images_of
+from catnat_lab.vae.digits import load_digits
+from catnat_lab.vae.objective import BASELINE, cross_entropy, gumbels, kl_from_uniform, mean_of_others, one_hot
+from catnat_lab.vae.presets import BASELINES
+from catnat_lab.vae.stack import Run
+from catnat_lab.vae.train import Plan, Trainer
+
+CLASSES, VARIABLES = 8, 10
+WAYS = {  # what passes outside the range: the draws' gradient, the entropy's; and whether the gate sees their sum
+    "clip": (False, False, False),
+    "draws": (True, False, False),
+    "entropy": (False, True, False),
+    "apart": (True, True, False),  # each of the two, if it leads back inside
+    "revive": (True, True, True),  # their sum, if that leads back inside: as in the library
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a run's gradient is made."""
+
+    way: str
+    floor: float
+    baseline: str
+
+    def head(self, saturation: str) -> Head:
+        """The paper's activation with this floor."""
+        return head(f"catnat-{saturation}{self.floor:g}", CLASSES)
+
+
+class Parted(Trainer):
+    """A run per kind. The stack's own heads, all of them clips, are there to be judged: they have the same values."""
+
+    def __init__(
+        self, kinds: Sequence[Kind], rate: float, seed: int, plan: Plan, images: Images, device: torch.device
+    ) -> None:
+        self.kinds = sorted(kinds, key=lambda kind: kind.head("clip").name)
+        runs = [Run("bernoulli", kind.head("clip").name, rate, seed) for kind in self.kinds]
+        super().__init__(runs, plan, images, ("bernoulli",), device)
+        self.constant = torch.tensor([kind.baseline == "constant" for kind in self.kinds]).unsqueeze(1).to(device)
+        ways = torch.tensor([WAYS[kind.way] for kind in self.kinds]).to(device)
+        self.draws_pass, self.entropy_passes, self.summed = ways.view(-1, 3, 1, 1, 1).unbind(1)
+
+    def _step(self) -> None:
+        x, views = self.batch(), self.stack.views()
+        log_q, log_q_of_entropy = self.both(self.encode(x, views, True)[..., : CLASSES - 1])
+        index = (log_q.detach() + gumbels(log_q.detach())).argmax(-1)
+        found = cross_entropy(self.stack.decode(one_hot(index, CLASSES), views, training=True), x)
+        chosen = log_q.gather(-1, index.unsqueeze(-1)).sum((-1, -2))
+        spent = found.detach()
+        baseline = torch.where(self.constant, BASELINE, mean_of_others(spent))
+        bound = found + kl_from_uniform(log_q_of_entropy)
+        self.loss += bound.detach().mean(1)
+        self.stack.descend((bound + (spent - baseline) * chosen).mean(1).sum())
+
+    def both(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """log q [R, B, N, K] for the draws, and again for the entropy: the same numbers with other gradients."""
+        cut = self.stack.log_probs(scores)
+        revived, again = self.revived(scores), self.revived(scores)
+        draws = torch.where(self.draws_pass, revived, cut)
+        return draws, torch.where(self.summed, draws, torch.where(self.entropy_passes, again, cut))
+
+    def revived(self, scores: Tensor) -> Tensor:
+        """Log q [R, B, N, K], whose gradient passes outside if it leads back inside."""
+        parts = [self.kinds[rows.start].head("revive").log_probs(scores[rows]) for rows, _ in self.stack.heads]
+        return torch.cat(parts)
+
+
+def rows_of(trainer: Parted, seed: int, steps: int, every: int) -> Iterator[dict[str, object]]:
+    """Train; every so many steps a row per run, measured on validation images."""
+    for step in range(steps):
+        trainer.step(step)
+        if (step + 1) % every:
+            continue
+        found, outside = trainer.judged(trainer.images.validation), trainer.outside()
+        for i, kind in enumerate(trainer.kinds):
+            row = {"way": kind.way, "floor": kind.floor, "baseline": kind.baseline, "seed": seed, "step": step + 1}
+            measured = {name: f"{float(found[name][i]):.5g}" for name in ("elbo_paper", "bce", "kl")}
+            yield {**row, **measured, "outside": f"{outside[i]:.4f}"}
+            print(*row.values(), *measured.values(), f"{outside[i]:.4f}", file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """Train seed by seed, and write a file for each that is done, and where they come from."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.revival", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--digits", type=Path, help="folder with MNIST's image files")
+    parser.add_argument("--network", default="narrow", choices=("narrow", "dense"))
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
+    parser.add_argument("--floors", nargs="+", type=float, default=[1e-4])
+    parser.add_argument("--baselines", nargs="+", default=list(BASELINES), choices=BASELINES)
+    parser.add_argument("--rate", type=float, default=0.001)
+    parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("--every", type=int, default=1000, help="steps between two rows of a run")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--output", type=Path, required=True, help="a folder")
+    options = parser.parse_args()
+    device = torch.device(options.device)
+    kinds = [Kind(*each) for each in product(options.ways, options.floors, options.baselines)]
+    plan = Plan(options.network, VARIABLES, CLASSES, "adam", "score-function", options.steps, 128, 0)
+    images = images_of(load_digits(options.digits), ("bernoulli",), split_test=True)
+    options.output.mkdir(parents=True, exist_ok=True)
+    known = provenance(f"python -m benchmarks.revival {' '.join(sys.argv[1:])}", device)
+    for seed in options.seeds:
+        file = options.output / f"seed{seed}.csv"
+        if file.exists():
+            print(f"{file} is there already", file=sys.stderr)
+            continue
+        torch.manual_seed(seed)
+        trainer = Parted(kinds, options.rate, seed, plan, images, device)
+        found = list(rows_of(trainer, seed, options.steps, options.every))
+        with file.open("w", newline="", encoding="utf-8") as out:
+            writer = csv.DictWriter(out, list(found[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(found)
+        (options.output / "provenance.json").write_text(json.dumps(known, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -83,6 +83,21 @@ def test_a_state_dict_goes_only_where_its_scores_mean_the_same(saved, tmp_path):
         other.load_state_dict(dict(state))  # as from older files: tensors alone
 
 
+def test_weights_of_a_plain_linear_layer_stay_behind_and_it_says_so():
+    old = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 6)).state_dict()
+    network = torch.nn.Sequential(torch.nn.Linear(8, 8), ct.CatnatLinear(8, 6))
+    told = r"1\.weight \[6, 8\] is not loaded: CatnatLinear has 1\.linear\.weight \[5, 8\]\. .* train this head anew"
+    with pytest.warns(catnat.CatnatWarning, match=told):
+        network.load_state_dict(old, strict=False)
+    torch.testing.assert_close(network[0].weight, old["0.weight"], rtol=0, atol=0)
+    with pytest.warns(catnat.CatnatWarning, match=told), pytest.raises(RuntimeError, match="Missing key"):
+        network.load_state_dict(old)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        network.load_state_dict(network.state_dict())
+        network.load_state_dict({"0.weight": old["0.weight"]}, strict=False)  # a body without any head
+
+
 def test_a_default_named_by_hand_is_the_same():
     state = ct.CatnatLinear(8, 6).state_dict()
     for same in (catnat.Natural(), catnat.Parameterization(6, tree=catnat.Tree.balanced(6))):

@@ -52,6 +52,19 @@ def _compare(module: Any, state: Any, prefix: str, metadata: dict[str, Any], *re
         errors.append(f"parameterization of {prefix[:-1] or 'the module'}: saved with {theirs}; here it is {ours}.")
 
 
+def _tell_of_linear(module: Any, state: Any, prefix: str, *rest: Any) -> None:
+    """Say that weights of a `torch.nn.Linear` stay behind: with strict=False nothing else would."""
+    theirs, ours = f"{prefix}weight", f"{prefix}linear.weight"
+    if theirs in state and ours not in state:
+        warnings.warn(
+            f"{theirs} {list(state[theirs].shape)} is not loaded: CatnatLinear has {ours} "
+            f"{list(module.linear.weight.shape)}. What a torch.nn.Linear learned for K classes cannot become K-1 "
+            "scores: train this head anew",
+            CatnatWarning,
+            stacklevel=2,
+        )
+
+
 class _Watching(torch.nn.Module):
     """A module that can look after its scores, and whose state_dict knows the parameterization."""
 
@@ -239,6 +252,7 @@ class CatnatLinear(_Watching):
             )
         self.sparse = sparse
         self.linear = torch.nn.Linear(in_features, self.num_classes - 1, bias=bias, device=device, dtype=dtype)
+        self.register_load_state_dict_pre_hook(_tell_of_linear)
         if not bias:
             if class_frequencies is not None:
                 raise ValueError("class_frequencies need a bias to start from; got bias=False")

@@ -67,15 +67,21 @@ class Parted(Trainer):
 
     def _step(self) -> None:
         x, views = self.batch(), self.stack.views()
-        log_q, log_q_of_entropy = self.both(self.encode(x, views, True)[..., : CLASSES - 1])
+        scores = self.encode(x, views, True)[..., : CLASSES - 1]
+        losses, bound = self.losses(x, views, scores)
+        self.loss += bound.detach().mean(1)
+        self.stack.descend(losses.mean(1).sum())
+
+    def losses(self, x: Tensor, views: list[Tensor], scores: Tensor) -> tuple[Tensor, Tensor]:
+        """What to descend and minus the bound, both [R, B]: as the lab's score function, with log q in two parts."""
+        log_q, log_q_of_entropy = self.both(scores)
         index = (log_q.detach() + gumbels(log_q.detach())).argmax(-1)
         found = cross_entropy(self.stack.decode(one_hot(index, CLASSES), views, training=True), x)
         chosen = log_q.gather(-1, index.unsqueeze(-1)).sum((-1, -2))
         spent = found.detach()
         baseline = torch.where(self.constant, BASELINE, mean_of_others(spent))
         bound = found + kl_from_uniform(log_q_of_entropy)
-        self.loss += bound.detach().mean(1)
-        self.stack.descend((bound + (spent - baseline) * chosen).mean(1).sum())
+        return bound + (spent - baseline) * chosen, bound
 
     def both(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """log q [R, B, N, K] for the draws, and again for the entropy: the same numbers with other gradients."""

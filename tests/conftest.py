@@ -3,6 +3,7 @@
 import os
 from importlib.metadata import PackageNotFoundError, version
 
+import pytest
 from hypothesis import settings
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # the workers have the cores already; before torch is imported
@@ -28,3 +29,12 @@ os.environ["XLA_FLAGS"] = " ".join([given, *added]).strip()
 # The same examples on every machine and no time limit on one: a run must not fail because it was slow or unlucky.
 settings.register_profile("catnat", deadline=None, max_examples=60, derandomize=True, database=None)
 settings.load_profile("catnat")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a GPU. Skipped from one line, all of it takes one line of the summary."""
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("needs a GPU that PyTorch can use")

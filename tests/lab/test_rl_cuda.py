@@ -17,7 +17,7 @@ from catnat_lab.rl.ppo import Learner
 from catnat_lab.rl.settings import preset
 from catnat_lab.rl.train import CHECKPOINT, train
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda")
 
 

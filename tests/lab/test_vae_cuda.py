@@ -16,7 +16,7 @@ from catnat_lab.vae.stack import Run
 from catnat_lab.vae.train import Outcome, Plan, Trainer, checkpoint_of, train
 from tests.lab.vae_cases import Kill
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.gpu
 PLAN = Plan(variables=3, classes=4, steps=12, batch=20, samples=4)
 RUNS = sorted((Run("grey", name, 0.002, seed) for name in PAPER_HEADS for seed in (1, 2)), key=lambda run: run.head)
 

@@ -9,7 +9,7 @@ import torch
 import catnat.torch as ct
 from catnat import Natural, Parameterization, Tree
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = pytest.mark.gpu
 
 PARAMETERIZATIONS = [
     Parameterization(18, "sigmoid"),

@@ -10,7 +10,7 @@ from catnat.core import reference
 from catnat.torch import _eager
 from catnat.torch._dispatch import plan_for
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = pytest.mark.gpu
 
 CLASSES = (2, 3, 4, 8, 18, 32, 100, 128, 300, 512, 777, 1000, 1024, 3000, 4096, 5000, 8192, 32768, 50257, 131072)
 FAMILY = {

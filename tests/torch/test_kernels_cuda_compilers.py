@@ -8,7 +8,7 @@ import catnat.torch as ct
 from catnat import Parameterization
 from catnat.torch._gpu.coin import coin_of
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = pytest.mark.gpu
 
 
 def scores(rows, nodes, dtype=torch.float32):

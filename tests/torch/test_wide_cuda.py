@@ -9,7 +9,7 @@ import catnat.torch as ct
 from catnat import Parameterization, Tree
 from tests.torch.test_wide import ACTIVATIONS, trees
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda")
 
 

@@ -17,6 +17,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 # What an example needs beside catnat, and bounds on what softmax and catnat reach: far from what is seen, so that no
 # machine fails by its rounding, and far from what an untrained or a broken model gives.
 NEEDS = {
+    "classifier": (["sklearn"], (0.85, 1)),
     "distrax_policy": (["distrax", "optax"], (-7, 0)),
     "equinox_loop": (["equinox", "optax", "mlxtend"], (0.7, 1)),
     "flax_loop": (["flax", "optax", "mlxtend"], (0.8, 1)),

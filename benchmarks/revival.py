@@ -1,9 +1,14 @@
-"""What leads a node back that has left the natural range: draws of the rare branch, or the entropy in the bound.
+"""What leads a node back that has left the natural range: the entropy in the bound, or what is drawn.
 
 Run it as `python -m benchmarks.revival --digits FOLDER --output RESULTS`; FOLDER holds MNIST's image files. It trains
 the dense VAE by the score function, N = 10, K = 8, with the paper's activation. The gradient that a score gets has two
-parts. Outside the range each may pass, as with `revive`, or be cut, as with `clip`. All runs have one floor, so a score
-means the same in all of them; only the gradient differs. A seed whose file is there already is not trained again.
+parts. Outside the range each may pass where it leads back inside, as with `revive`, or be cut, as with `clip`. All runs
+have one floor, so a score means the same in all of them; only the gradient differs.
+
+Outside, a draw leads back in two cases. It went the rare way and cost less than the baseline, so the rare way is made
+likelier. Or it went the likely way and cost more, so that is made less likely. The two may pass apart, too.
+
+There is a file per seed, written when its runs are done. Runs that it has are not trained again.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,12 +36,14 @@ from catnat_lab.vae.stack import Run
 from catnat_lab.vae.train import Plan, Trainer
 
 CLASSES, VARIABLES = 8, 10
-WAYS = {  # what passes outside the range: the draws' gradient, the entropy's; and whether the gate sees their sum
-    "clip": (False, False, False),
-    "draws": (True, False, False),
-    "entropy": (False, True, False),
-    "apart": (True, True, False),  # each of the two, if it leads back inside
-    "revive": (True, True, True),  # their sum, if that leads back inside: as in the library
+WAYS = {  # what passes outside: draws below the baseline, draws above, the entropy; and whether a gate sees their sum
+    "clip": (False, False, False, False),
+    "rare": (True, False, False, False),
+    "likely": (False, True, False, False),
+    "draws": (True, True, False, False),
+    "entropy": (False, False, True, False),
+    "apart": (True, True, True, False),  # draws and entropy, each if it leads back inside
+    "revive": (True, True, True, True),  # their sum, if that leads back inside: as in the library
 }
 
 
@@ -63,7 +71,7 @@ class Parted(Trainer):
         super().__init__(runs, plan, images, ("bernoulli",), device)
         self.constant = torch.tensor([kind.baseline == "constant" for kind in self.kinds]).unsqueeze(1).to(device)
         ways = torch.tensor([WAYS[kind.way] for kind in self.kinds]).to(device)
-        self.draws_pass, self.entropy_passes, self.summed = ways.view(-1, 3, 1, 1, 1).unbind(1)
+        self.below_passes, self.above_passes, self.entropy_passes, self.summed = ways.unsqueeze(2).unbind(1)
 
     def _step(self) -> None:
         x, views = self.batch(), self.stack.views()
@@ -73,22 +81,18 @@ class Parted(Trainer):
         self.stack.descend(losses.mean(1).sum())
 
     def losses(self, x: Tensor, views: list[Tensor], scores: Tensor) -> tuple[Tensor, Tensor]:
-        """What to descend and minus the bound, both [R, B]: as the lab's score function, with log q in two parts."""
-        log_q, log_q_of_entropy = self.both(scores)
-        index = (log_q.detach() + gumbels(log_q.detach())).argmax(-1)
+        """What to descend and minus the bound, both [R, B]: as the lab's score function, in parts."""
+        cut = self.stack.log_probs(scores)  # and the same numbers twice, with the gradient that revives
+        revived, again = self.revived(scores), self.revived(scores)
+        index = (cut.detach() + gumbels(cut.detach())).argmax(-1)
         found = cross_entropy(self.stack.decode(one_hot(index, CLASSES), views, training=True), x)
-        chosen = log_q.gather(-1, index.unsqueeze(-1)).sum((-1, -2))
         spent = found.detach()
         baseline = torch.where(self.constant, BASELINE, mean_of_others(spent))
-        bound = found + kl_from_uniform(log_q_of_entropy)
+        passes = torch.where(spent < baseline, self.below_passes, self.above_passes)
+        chosen = torch.where(passes, log_prob(revived, index), log_prob(cut, index))
+        kl = torch.where(self.entropy_passes, kl_from_uniform(again), kl_from_uniform(cut))
+        bound = found + torch.where(self.summed, kl_from_uniform(revived), kl)
         return bound + (spent - baseline) * chosen, bound
-
-    def both(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """log q [R, B, N, K] for the draws, and again for the entropy: the same numbers with other gradients."""
-        cut = self.stack.log_probs(scores)
-        revived, again = self.revived(scores), self.revived(scores)
-        draws = torch.where(self.draws_pass, revived, cut)
-        return draws, torch.where(self.summed, draws, torch.where(self.entropy_passes, again, cut))
 
     def revived(self, scores: Tensor) -> Tensor:
         """Log q [R, B, N, K], whose gradient passes outside if it leads back inside."""
@@ -96,7 +100,12 @@ class Parted(Trainer):
         return torch.cat(parts)
 
 
-def rows_of(trainer: Parted, seed: int, steps: int, every: int) -> Iterator[dict[str, object]]:
+def log_prob(log_q: Tensor, index: Tensor) -> Tensor:
+    """Of the classes drawn, summed over the variables: [R, B, N, K] and [R, B, N] to [R, B]."""
+    return log_q.gather(-1, index.unsqueeze(-1)).sum((-1, -2))
+
+
+def rows_of(trainer: Parted, seed: int, steps: int, every: int) -> Iterator[dict[str, Any]]:
     """Train; every so many steps a row per run, measured on validation images."""
     for step in range(steps):
         trainer.step(step)
@@ -133,17 +142,28 @@ def main() -> None:
     known = provenance(f"python -m benchmarks.revival {' '.join(sys.argv[1:])}", device)
     for seed in options.seeds:
         file = options.output / f"seed{seed}.csv"
-        if file.exists():
-            print(f"{file} is there already", file=sys.stderr)
+        before = rows_in(file)
+        done = {(row["way"], float(row["floor"]), row["baseline"]) for row in before}
+        left = [kind for kind in kinds if (kind.way, kind.floor, kind.baseline) not in done]
+        if not left:
+            print(f"{file} has all of it", file=sys.stderr)
             continue
         torch.manual_seed(seed)
-        trainer = Parted(kinds, options.rate, seed, plan, images, device)
-        found = list(rows_of(trainer, seed, options.steps, options.every))
+        trainer = Parted(left, options.rate, seed, plan, images, device)
+        found = [*before, *rows_of(trainer, seed, options.steps, options.every)]
         with file.open("w", newline="", encoding="utf-8") as out:
             writer = csv.DictWriter(out, list(found[0]), lineterminator="\n")
             writer.writeheader()
             writer.writerows(found)
         (options.output / "provenance.json").write_text(json.dumps(known, indent=2) + "\n")
+
+
+def rows_in(file: Path) -> list[dict[str, Any]]:
+    """What it holds; nothing if it is not there."""
+    if not file.exists():
+        return []
+    with file.open(newline="", encoding="utf-8") as found:
+        return list(csv.DictReader(found))
 
 
 if __name__ == "__main__":

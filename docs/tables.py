@@ -360,6 +360,37 @@ def collapse_tests() -> str:
     return grid(["", "difference in nats", "p, Holm"], body)
 
 
+PARTS = {  # what passes outside the range in `benchmarks.revival`, if it leads back inside
+    "clip": "nothing: `clip`",
+    "rare": "draws of the rare branch",
+    "likely": "draws of the likely branch",
+    "draws": "all draws",
+    "entropy": "the entropy",
+    "apart": "draws and entropy, each",
+    "revive": "their sum: `revive`",
+}
+
+
+def revival() -> str:
+    """The dense VAE by what passes of the gradient outside: means over seeds, and each lead on the clip."""
+    rows = [row for path in sorted((RESULTS / "vae" / "revival").glob("seed*.csv")) for row in rows_of(path)]
+    last = max(int(row["step"]) for row in rows)
+    ends = {(row["baseline"], row["way"], row["seed"]): row for row in rows if int(row["step"]) == last}
+    baselines, seeds = (list(dict.fromkeys(key[i] for key in ends)) for i in (0, 2))
+    body = []
+    for way, name in PARTS.items():
+        line = [name]
+        for baseline in baselines:
+            own, clip = ([ends[baseline, some, seed] for seed in seeds] for some in (way, "clip"))
+            leads = [float(a["elbo_paper"]) - float(b["elbo_paper"]) for a, b in zip(own, clip, strict=True)]
+            kl, outside = (fmean(float(row[key]) for row in own) for key in ("kl", "outside"))
+            told = "" if way == "clip" else ", ".join(f"{lead:+.1f}" for lead in leads)
+            line += [f"{outside:.0%}", f"{kl:.1f}", told]
+        body.append(line)
+    columns = ("nodes outside", "KL", "ELBO minus clip's, by seed")
+    return grid(["what passes", *(f"{baseline}: {column}" for baseline in baselines for column in columns)], body)
+
+
 def clipped() -> str:
     """Runs of N = 10 with the clip: how far the worst of a size and rate is behind the mean of the sigmoid there."""
     clips = ("catnat-natural", "catnat-natural-exact", "catnat-clip1e-6")
@@ -747,6 +778,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "dense-gaps": dense_gaps,
     "collapse": collapse,
     "collapse-tests": collapse_tests,
+    "revival": revival,
     "clipped": clipped,
     "atari": atari,
     "breakout": breakout,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
@@ -82,6 +83,26 @@ def test_the_library_is_two_of_the_ways_and_the_others_are_its_parts(
         assert not rare[outside & (side * one >= 0)].any() and not likely[outside & (side * one <= 0)].any()
         # the gate sees the sum of both parts: what it lets pass is no more than each that leads back by itself
         assert bool((revive.abs() <= 1.00001 * apart.abs() + 1e-6)[outside].all())
+
+
+@pytest.mark.parametrize("floor", [1e-8, 1e-6, 1e-4])
+def test_what_leads_back_has_the_slopes_that_the_documentation_says(floor: float) -> None:
+    one = head(f"catnat-revive{floor:g}", 2)
+
+    def slope(part: Callable[[Tensor], Tensor]) -> float:
+        score = torch.tensor([4.0], dtype=torch.float64, requires_grad=True)
+        (found,) = torch.autograd.grad(part(one.log_probs(score)), score)
+        return float(found)
+
+    root = math.sqrt(floor)
+    assert slope(lambda log_q: -log_q[0]) == pytest.approx(1 / (2 * root), rel=1e-3)  # cheaper than the baseline, rare
+    assert slope(lambda log_q: log_q[1]) == pytest.approx(root / 2, rel=1e-3)  # dearer, likely
+    assert slope(kl) == pytest.approx(root / 2 * math.log(1 / floor), rel=1e-3)
+    assert slope(lambda log_q: log_q[0]) == slope(lambda log_q: -log_q[1]) == 0  # these lead further out
+
+
+def kl(log_q: Tensor) -> Tensor:
+    return kl_from_uniform(log_q[None])
 
 
 def test_a_seed_is_trained_once_and_its_file_says_how_it_went(

@@ -1,7 +1,7 @@
-"""What leads a node back that has left the natural range: the entropy in the bound, or what is drawn.
+"""What keeps nodes inside the natural range: the entropy in the bound, or what is drawn.
 
-Run it as `python -m benchmarks.revival --digits FOLDER --output RESULTS`; FOLDER holds MNIST's image files. It trains
-the dense VAE by the score function, N = 10, K = 8, with the paper's activation. The gradient that a score gets has two
+Run it as `python -m benchmarks.revival --digits FOLDER --output RESULTS`; FOLDER holds MNIST's image files. It trains a
+dense VAE by the score function, N = 10, K = 8, with the paper's activation. The gradient that a score gets has two
 parts. Outside the range each may pass where it leads back inside, as with `revive`, or be cut, as with `clip`. All runs
 have one floor, so a score means the same in all of them; only the gradient differs.
 
@@ -111,7 +111,9 @@ def rows_of(trainer: Parted, seed: int, steps: int, every: int) -> Iterator[dict
         trainer.step(step)
         if (step + 1) % every:
             continue
-        found, outside = trainer.judged(trainer.images.validation), trainer.outside()
+        found = trainer.judged(trainer.images.validation)
+        with torch.random.fork_rng():  # it draws pixels, and what is looked at must not change the training
+            outside = trainer.outside()
         for i, kind in enumerate(trainer.kinds):
             row = {"way": kind.way, "floor": kind.floor, "baseline": kind.baseline, "seed": seed, "step": step + 1}
             measured = {name: f"{float(found[name][i]):.5g}" for name in ("elbo_paper", "bce", "kl")}
@@ -134,23 +136,30 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--output", type=Path, required=True, help="a folder")
     options = parser.parse_args()
+    if options.steps % options.every:
+        parser.error(f"--every must divide --steps {options.steps}; got {options.every}")
     device = torch.device(options.device)
     kinds = [Kind(*each) for each in product(options.ways, options.floors, options.baselines)]
     plan = Plan(options.network, VARIABLES, CLASSES, "adam", "score-function", options.steps, 128, 0)
     images = images_of(load_digits(options.digits), ("bernoulli",), split_test=True)
     options.output.mkdir(parents=True, exist_ok=True)
+    settings = {name: getattr(options, name) for name in ("network", "rate", "steps", "every")}
+    kept = options.output / "settings.json"
+    if kept.exists() and (before := json.loads(kept.read_text())) != settings:
+        parser.error(f"{options.output} has runs with {before}; got {settings}")
+    kept.write_text(json.dumps(settings) + "\n")
     known = provenance(f"python -m benchmarks.revival {' '.join(sys.argv[1:])}", device)
     for seed in options.seeds:
         file = options.output / f"seed{seed}.csv"
-        before = rows_in(file)
-        done = {(row["way"], float(row["floor"]), row["baseline"]) for row in before}
+        held = rows_in(file)
+        done = {(row["way"], float(row["floor"]), row["baseline"]) for row in held}
         left = [kind for kind in kinds if (kind.way, kind.floor, kind.baseline) not in done]
         if not left:
             print(f"{file} has all of it", file=sys.stderr)
             continue
         torch.manual_seed(seed)
         trainer = Parted(left, options.rate, seed, plan, images, device)
-        found = [*before, *rows_of(trainer, seed, options.steps, options.every)]
+        found = [*held, *rows_of(trainer, seed, options.steps, options.every)]
         with file.open("w", newline="", encoding="utf-8") as out:
             writer = csv.DictWriter(out, list(found[0]), lineterminator="\n")
             writer.writeheader()

@@ -92,6 +92,19 @@ def test_the_verdict_is_about_the_graph_that_was_found():
     assert verdict(judge(table)).startswith("catnat has the best mean MAE on θ: beside softmax it is better by 20%")
 
 
+def test_the_verdict_names_where_the_best_is_behind():
+    softmax, catnat = finals([0.5, 0.6, 0.55]), finals([0.3, 0.4, 0.35])
+    for one in catnat:
+        one.metrics["pp_mae"] += 5
+    table = table_of(results(softmax=softmax, catnat=catnat))
+    told = verdict(judge(table))
+    assert told.startswith("catnat has the best mean MAE on θ")
+    assert told.endswith(" In PP-MAE catnat is significantly worse than softmax.")
+    assert "worse" not in verdict(judge(table_of(results(softmax=softmax, catnat=finals([0.3, 0.4, 0.35])))))
+    told = verdict(judge(table_of(results(softmax=finals([0.3, 0.31, 0.32]), catnat=finals([0.6, 0.61, 0.62])))))
+    assert told.endswith(" In ES (twice the formula), PP-MAE, PP-MSE catnat is significantly worse than softmax.")
+
+
 def places(line: Line2D) -> list[float]:
     return [float(x) for x in np.asarray(line.get_xdata(), dtype=float)]
 

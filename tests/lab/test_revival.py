@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -126,3 +127,22 @@ def test_a_seed_is_trained_once_and_its_file_says_how_it_went(
             entropy = VARIABLES * math.log(CLASSES) - float(row["kl"])
             assert float(row["elbo_paper"]) == pytest.approx(entropy - float(row["bce"]), abs=0.1)
     assert (tmp_path / "provenance.json").exists()
+    first = (tmp_path / "seed1.csv").read_text()
+    for wrong, told in ((["--rate", "0.1"], "has runs with .*0.001.*; got .*0.1"), (["--every", "3"], "must divide")):
+        monkeypatch.setattr("sys.argv", [*command, *wrong])
+        with pytest.raises(SystemExit):
+            revival.main()
+        assert re.search(told, capsys.readouterr().err)
+    (tmp_path / "seed1.csv").unlink()
+    for ways in (["clip"], ["entropy"]):  # as before
+        monkeypatch.setattr("sys.argv", [*command, "--seeds", "1", "--ways", *ways])
+        revival.main()
+    assert (tmp_path / "seed1.csv").read_text() == first
+
+
+def test_a_step_descends() -> None:
+    torch.manual_seed(0)
+    trainer = parted("constant")
+    before = trainer.stack.parameters.detach().clone()
+    trainer.step(0)
+    assert bool((trainer.stack.parameters != before).any(1).all())

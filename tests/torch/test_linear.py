@@ -17,6 +17,7 @@ X = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
 def test_a_linear_head_is_a_linear_layer_and_a_catnat(parameterization):
     torch.manual_seed(0)
     head = ct.CatnatLinear(8, 6, parameterization)
+    assert head.in_features == 8
     scores, target = head.linear(X), torch.arange(64) % 6
     assert head.linear.out_features == 5
     torch.testing.assert_close(head(X), ct.log_catnat(scores, parameterization))
@@ -86,12 +87,19 @@ def test_a_state_dict_goes_only_where_its_scores_mean_the_same(saved, tmp_path):
 def test_weights_of_a_plain_linear_layer_stay_behind_and_it_says_so():
     old = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 6)).state_dict()
     network = torch.nn.Sequential(torch.nn.Linear(8, 8), ct.CatnatLinear(8, 6))
-    told = r"1\.weight \[6, 8\] is not loaded: CatnatLinear has 1\.linear\.weight \[5, 8\]\. .* train this head anew"
+    told = (
+        r"^1\.weight is not loaded: CatnatLinear has 1\.linear\.weight\. .* for 6 classes .* 5 scores: train this head"
+    )
     with pytest.warns(catnat.CatnatWarning, match=told):
         network.load_state_dict(old, strict=False)
     torch.testing.assert_close(network[0].weight, old["0.weight"], rtol=0, atol=0)
     with pytest.warns(catnat.CatnatWarning, match=told), pytest.raises(RuntimeError, match="Missing key"):
         network.load_state_dict(old)
+    scores = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 5)).state_dict()
+    with pytest.warns(catnat.CatnatWarning, match=r"scores of the same tree, rename it to 1\.linear\.weight$"):
+        network.load_state_dict(scores, strict=False)
+    with pytest.warns(catnat.CatnatWarning, match="train this head anew"):
+        network.load_state_dict(scores | {"1.weight": None}, strict=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         network.load_state_dict(network.state_dict())

@@ -55,14 +55,17 @@ def _compare(module: Any, state: Any, prefix: str, metadata: dict[str, Any], *re
 def _tell_of_linear(module: Any, state: Any, prefix: str, *rest: Any) -> None:
     """Say that weights of a `torch.nn.Linear` stay behind: with strict=False nothing else would."""
     theirs, ours = f"{prefix}weight", f"{prefix}linear.weight"
-    if theirs in state and ours not in state:
-        warnings.warn(
-            f"{theirs} {list(state[theirs].shape)} is not loaded: CatnatLinear has {ours} "
-            f"{list(module.linear.weight.shape)}. What a torch.nn.Linear learned for K classes cannot become K-1 "
-            "scores: train this head anew",
-            CatnatWarning,
-            stacklevel=2,
+    if theirs not in state or ours in state:
+        return
+    rows = tuple(getattr(state[theirs], "shape", ()))[:1]
+    if rows == (module.num_classes - 1,):
+        advice = f"As many rows as this head has scores: if they are scores of the same tree, rename it to {ours}"
+    else:
+        advice = (
+            f"What a torch.nn.Linear learned for {module.num_classes} classes cannot become {module.num_classes - 1} "
+            "scores: train this head anew. All other layers load with strict=False"
         )
+    warnings.warn(f"{theirs} is not loaded: CatnatLinear has {ours}. {advice}", CatnatWarning, stacklevel=2)
 
 
 class _Watching(torch.nn.Module):
@@ -271,6 +274,11 @@ class CatnatLinear(_Watching):
                         "class_frequencies must be finite and above 0: a class that never comes has no score"
                     )
                 self.linear.bias.copy_(functional.scores_from_probs(frequencies, self.parameterization))
+
+    @property
+    def in_features(self) -> int:
+        """Size of the last axis of the inputs, as of a `torch.nn.Linear`."""
+        return self.linear.in_features
 
     def scores(self, x: Tensor) -> Tensor:
         """[..., in_features] to [..., K-1]."""

@@ -347,7 +347,7 @@ def _notes(table: Table) -> tuple[str, ...]:
 
 
 def verdict(judgement: Judgement) -> str:
-    """Who is best, by how much and how surely, in one sentence."""
+    """Who is best, by how much and how surely, in one sentence; and in which other columns it is behind."""
     table = judgement.table
     judged = [(group, c) for group, c in table.headed if judgement.contests[group, c.key].ours]
     if not table.begun_groups:
@@ -384,7 +384,17 @@ def verdict(judgement: Judgement) -> str:
     count = len(judgement.against)
     family = f"Welch's test, corrected by Holm over {count} comparisons" if count > 1 else "Welch's test"
     unit = f" {table.unit}s" if table.unit else "%"
-    return f"{text}: {beside} {word} by {amount}{unit}, Cohen's d {effect}, {how} ({family})."
+    behind = _worse_elsewhere(judgement, line)
+    rest = f" In {', '.join(behind)} {line} is significantly worse than {table.baseline}." if behind else ""
+    return f"{text}: {beside} {word} by {amount}{unit}, Cohen's d {effect}, {how} ({family}).{rest}"
+
+
+def _worse_elsewhere(judgement: Judgement, line: str) -> list[str]:
+    """Columns that the verdict is not about, in which a line is significantly worse than the baseline somewhere."""
+    table = judgement.table
+    others = [place for place in table.contests if place not in table.headed]
+    found = [(g, c, judgement.against[g, line, c.key]) for g, c in others if (g, line, c.key) in judgement.against]
+    return list(dict.fromkeys(c.heading for g, c, one in found if one.p < ALPHA and _gain(table, g, c, one) < 0))
 
 
 def _gain(table: Table, group: str, column: Column, found: Comparison) -> float:

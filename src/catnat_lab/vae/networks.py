@@ -1,7 +1,7 @@
-"""The two autoencoders of the paper, as pairs of an encoder and a decoder: one convolutional, one dense.
+"""The two autoencoders of the paper, one convolutional, one dense, and a smaller dense one for trials.
 
-The encoder gives N x K numbers, of which a head uses as many as it has scores: so heads of K and of K-1 scores train
-side by side. Both take and give images of 784 pixels; the decoder gives logits.
+Each is an encoder and a decoder. The encoder gives N x K numbers, of which a head uses as many as it has scores: so
+heads of K and of K-1 scores train side by side. Both take and give images of 784 pixels; the decoder gives logits.
 """
 
 from dataclasses import dataclass

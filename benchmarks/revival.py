@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from catnat_lab.files import whole_file, write
 from catnat_lab.heads import Head, head
 from catnat_lab.provenance import provenance
 from catnat_lab.vae.data import Images, images_of
@@ -132,7 +133,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0.001)
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--every", type=int, default=1000, help="steps between two rows of a run")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--output", type=Path, required=True, help="a folder")
     options = parser.parse_args()
@@ -142,12 +143,11 @@ def main() -> None:
     kinds = [Kind(*each) for each in product(options.ways, options.floors, options.baselines)]
     plan = Plan(options.network, VARIABLES, CLASSES, "adam", "score-function", options.steps, 128, 0)
     images = images_of(load_digits(options.digits), ("bernoulli",), split_test=True)
-    options.output.mkdir(parents=True, exist_ok=True)
     settings = {name: getattr(options, name) for name in ("network", "rate", "steps", "every")}
     kept = options.output / "settings.json"
     if kept.exists() and (before := json.loads(kept.read_text())) != settings:
         parser.error(f"{options.output} has runs with {before}; got {settings}")
-    kept.write_text(json.dumps(settings) + "\n")
+    write(kept, json.dumps(settings) + "\n")  # whole at once, as all here: seeds may be trained side by side
     known = provenance(f"python -m benchmarks.revival {' '.join(sys.argv[1:])}", device)
     for seed in options.seeds:
         file = options.output / f"seed{seed}.csv"
@@ -160,11 +160,11 @@ def main() -> None:
         torch.manual_seed(seed)
         trainer = Parted(left, options.rate, seed, plan, images, device)
         found = [*held, *rows_of(trainer, seed, options.steps, options.every)]
-        with file.open("w", newline="", encoding="utf-8") as out:
+        with whole_file(file) as partial, partial.open("w", newline="", encoding="utf-8") as out:
             writer = csv.DictWriter(out, list(found[0]), lineterminator="\n")
             writer.writeheader()
             writer.writerows(found)
-        (options.output / "provenance.json").write_text(json.dumps(known, indent=2) + "\n")
+        write(options.output / "provenance.json", json.dumps(known, indent=2) + "\n")
 
 
 def rows_in(file: Path) -> list[dict[str, Any]]:

@@ -137,8 +137,8 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--output", type=Path, required=True, help="a folder")
     options = parser.parse_args()
-    if options.steps % options.every:
-        parser.error(f"--every must divide --steps {options.steps}; got {options.every}")
+    if options.every < 1 or options.steps < 1 or options.steps % options.every:
+        parser.error(f"--every must divide --steps, {options.steps}, both above 0; got {options.every}")
     device = torch.device(options.device)
     kinds = [Kind(*each) for each in product(options.ways, options.floors, options.baselines)]
     plan = Plan(options.network, VARIABLES, CLASSES, "adam", "score-function", options.steps, 128, 0)

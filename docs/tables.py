@@ -371,18 +371,22 @@ PARTS = {  # what passes outside the range in `benchmarks.revival`, if it leads 
 }
 
 
-def revival() -> str:
-    """The dense VAE by what passes of the gradient outside: means over seeds, and each lead on the clip."""
+def revival_rows() -> dict[tuple[str, str, str, int], Row]:
+    """By baseline, way, seed and step."""
     files = sorted((RESULTS / "vae" / "revival").glob("seed*.csv"))
     rows = [row for path in files for row in rows_of(path) if float(row["floor"]) == 1e-4]
-    last = max(int(row["step"]) for row in rows)
-    ends = {(row["baseline"], row["way"], row["seed"]): row for row in rows if int(row["step"]) == last}
-    baselines, seeds = (list(dict.fromkeys(key[i] for key in ends)) for i in (0, 2))
+    return {(row["baseline"], row["way"], row["seed"], int(row["step"])): row for row in rows}
+
+
+def revival() -> str:
+    """The dense VAE by what passes of the gradient outside: means over seeds, and each lead on the clip."""
+    rows = revival_rows()
+    baselines, _, seeds, steps = (list(dict.fromkeys(part)) for part in zip(*rows, strict=True))
     body = []
     for way, name in PARTS.items():
         line = [name]
         for baseline in baselines:
-            own, clip = ([ends[baseline, some, seed] for seed in seeds] for some in (way, "clip"))
+            own, clip = ([rows[baseline, some, seed, max(steps)] for seed in seeds] for some in (way, "clip"))
             leads = [float(a["elbo_paper"]) - float(b["elbo_paper"]) for a, b in zip(own, clip, strict=True)]
             kl, outside = (fmean(float(row[key]) for row in own) for key in ("kl", "outside"))
             told = "" if way == "clip" else ", ".join(f"{lead:+.1f}" for lead in leads)
@@ -390,6 +394,33 @@ def revival() -> str:
         body.append(line)
     columns = ("nodes outside", "KL", "ELBO minus clip's, by seed")
     return grid(["what passes", *(f"{baseline}: {column}" for baseline in baselines for column in columns)], body)
+
+
+def revival_gains() -> str:
+    """All runs of that minus the clip's of the same seed and baseline: at the end, and over the last readings."""
+    rows = revival_rows()
+    steps = sorted({step for *_, step in rows})
+
+    def gains(measure: str, readings: Sequence[int], *ways: str) -> list[float]:
+        return [
+            float(row[measure]) - float(rows[baseline, "clip", seed, step][measure])
+            for (baseline, way, seed, step), row in rows.items()
+            if way in ways and step in readings
+        ]
+
+    others, measures = [way for way in PARTS if way != "clip"], ("elbo_paper", "bce", "kl")
+    ends = [gains(measure, steps[-1:], *others) for measure in measures]
+    lately = [[fmean(gains(measure, steps[-5:], way)) for way in others] for measure in measures]
+    cheap = [
+        int(step) for (baseline, *_, step), row in rows.items() if baseline == "constant" and float(row["bce"]) < 125
+    ]
+    body = [
+        ["at the end, mean of all runs", *(f"{fmean(values):+.1f}" for values in ends)],
+        ["at the end, above the clip's", *(f"{sum(v > 0 for v in values)} of {len(values)}" for values in ends)],
+        ["last five readings, by line", *(f"{min(values):+.1f} to {max(values):+.1f}" for values in lately)],
+        ["first reading below 125, constant baseline", "", f"at {min(cheap):,} steps", ""],
+    ]
+    return grid(["minus the clip's", "ELBO", "cross-entropy", "KL"], body)
 
 
 def clipped() -> str:
@@ -780,6 +811,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "collapse": collapse,
     "collapse-tests": collapse_tests,
     "revival": revival,
+    "revival-gains": revival_gains,
     "clipped": clipped,
     "atari": atari,
     "breakout": breakout,

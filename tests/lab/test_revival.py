@@ -128,7 +128,11 @@ def test_a_seed_is_trained_once_and_its_file_says_how_it_went(
             assert float(row["elbo_paper"]) == pytest.approx(entropy - float(row["bce"]), abs=0.1)
     assert (tmp_path / "provenance.json").exists()
     first = (tmp_path / "seed1.csv").read_text()
-    for wrong, told in ((["--rate", "0.1"], "has runs with .*0.001.*; got .*0.1"), (["--every", "3"], "must divide")):
+    for wrong, told in (
+        (["--rate", "0.1"], "has runs with .*0.001.*; got .*0.1"),
+        (["--every", "3"], "must divide"),
+        (["--every", "0"], "must divide"),
+    ):
         monkeypatch.setattr("sys.argv", [*command, *wrong])
         with pytest.raises(SystemExit):
             revival.main()

@@ -191,6 +191,15 @@ def test_network_and_loss_are_those_of_pytorch(name: str) -> None:
         np.testing.assert_allclose(slopes[key], weight.grad.numpy(), atol=2e-5, rtol=2e-3, err_msg=key)
 
 
+@pytest.mark.parametrize("game", MINATAR)
+def test_an_update_is_compiled_once(game: str) -> None:
+    """It returns the types that it takes, weak ones included: with others the second update would be compiled anew."""
+    training = program(replace(SMALL, game=game))
+    begun = jax.eval_shape(training.begin, jnp.arange(2))
+    after, _ = jax.eval_shape(training.update, begun, jnp.zeros(2), 8)
+    assert [(x, x.weak_type) for x in jax.tree.leaves(after)] == [(x, x.weak_type) for x in jax.tree.leaves(begun)]
+
+
 def test_seeds_of_a_stack_are_what_they_are_alone() -> None:
     training = program(SMALL)
     rates = jnp.array([0.001, 0.002])

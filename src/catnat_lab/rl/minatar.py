@@ -43,6 +43,8 @@ class StickyGame:
 
     def begin(self, key: Array) -> Game:
         seen, inside = self.env.reset(key, self.rules)
+        # some begin with a Python number, whose weak type an update loses: its program would be compiled twice
+        inside = jax.tree.map(lambda x: jax.lax.convert_element_type(x, jnp.asarray(x).dtype), inside)
         return Game(inside, seen > 0, jnp.zeros((), jnp.int32))
 
     def step(self, key: Array, game: Game, action: Array) -> tuple[Game, Array, Array]:
@@ -102,10 +104,12 @@ def new_parameters(key: Array, channels: int, scores: int) -> Parameters:
 
 def apply(p: Parameters, seen: Array) -> tuple[Array, Array]:
     """Scores [B, S] and values [B] of observations [B, 10, 10, C]."""
-    # as one product of 3 x 3 patches: mapped over seeds that is a batched product, a convolution would be a grouped one
-    seen = seen.astype(jnp.float32)
-    patches = jnp.concatenate([seen[:, i : i + 8, j : j + 8] for i in range(3) for j in range(3)], -1)
-    x = patches @ p["conv"].reshape(-1, FILTERS) + p["conv bias"]
+    # A row of the convolution is one product of three rows seen and a band matrix. Mapped over seeds that is a batched
+    # product, where a convolution would be a grouped one; and it writes less than half of what 3 x 3 patches would.
+    rows = seen.reshape(len(seen), 10, -1)
+    rows = jnp.concatenate([rows[:, i : i + 8] for i in range(3)], -1).astype(jnp.float32)
+    band = jnp.stack([jnp.pad(p["conv"], ((0, 0), (j, 7 - j), (0, 0), (0, 0))) for j in range(8)], 3)
+    x = rows @ band.reshape(rows.shape[-1], -1) + jnp.tile(p["conv bias"], 8)
     x = jax.nn.relu(x).reshape(len(seen), -1)
     x = jax.nn.relu(x @ p["dense"] + p["dense bias"])
     return x @ p["policy"] + p["policy bias"], (x @ p["value"] + p["value bias"])[:, 0]

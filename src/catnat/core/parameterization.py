@@ -339,5 +339,11 @@ def resolve(parameterization: Parameterization | Activation | str, num_classes: 
 
 
 def _shown(given: object, num_classes: int) -> str:
-    """What came in an activation's place; of a tree, where it goes."""
-    return f"{given!r}: write Parameterization({num_classes}, tree=...)" if isinstance(given, Tree) else repr(given)
+    """What came in an activation's place; of what has a place of its own, where that is."""
+    if isinstance(given, Tree):
+        return f"{given!r}: write Parameterization({num_classes}, tree=...)"
+    if isinstance(given, float):
+        return f"{given!r}: write Natural(tail={given!r}) if it is a tail"
+    if isinstance(given, int):  # what torch.nn.Linear and torch.nn.Softmax take in this place
+        return f"{given!r}: other settings go by name, as {'bias' if isinstance(given, bool) else 'dim'}={given!r}"
+    return repr(given)

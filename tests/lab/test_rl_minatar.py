@@ -112,6 +112,32 @@ def test_a_submarine_that_never_comes_up_suffocates_and_torpedoes_leave_the_list
     assert flying.any() and (many[..., 0][flying] >= 0).all() and (many[..., 0][flying] <= 9).all()
 
 
+def test_seaquest_at_its_fastest_has_places_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A boat that waits above is never hit. With as many places as gymnax has the same things come."""
+
+    def crowds() -> np.ndarray:
+        game, copies = StickyGame("Seaquest"), 32
+        begun = jax.vmap(game.begin)(jax.random.split(jax.random.key(1), copies))
+        fast = {"e_spawn_speed": jnp.ones(copies, jnp.int32), "move_speed": jnp.full(copies, 2)}
+        begun = begun._replace(inside=begun.inside.replace(**fast))
+
+        def step(games: Game, key: Array) -> tuple[Game, tuple[Array, Array]]:
+            nothing = jnp.zeros(copies, jnp.int32)
+            games, _, over = jax.vmap(game.step)(jax.random.split(key, copies), games, nothing)
+            lists = (getattr(games.inside, f"{kind}_count") for kind in ("e_fish", "e_subs", "e_bullet", "divers"))
+            return games, (jnp.stack(list(lists)), over.any())
+
+        counts, over = jax.lax.scan(step, begun, jax.random.split(jax.random.key(2), 300))[1]
+        assert not over.any()
+        return np.asarray(counts)
+
+    ours = crowds()
+    assert 15 < (ours[:, 0] + ours[:, 1]).max() <= 31 < minatar.seaquest.MAX_ENTITIES
+    for module in (minatar.seaquest, minatar.seaquest_lists):
+        monkeypatch.setattr(module, "MAX_ENTITIES", 100)
+    np.testing.assert_array_equal(ours, crowds())
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_no_clock_ends_a_game_but_freeways(name: str) -> None:
     game = StickyGame(name)

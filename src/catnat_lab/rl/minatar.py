@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 import gymnax
+import gymnax.environments.minatar.seaquest as seaquest
+import gymnax.environments.minatar.seaquest_helpers as seaquest_lists
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +25,9 @@ from catnat_lab.rl.settings import MinAtarSettings as Settings
 
 STICKY = 0.1  # the probability that the action before is repeated, as in MinAtar
 FILTERS, FEATURES = 16, 128
+# Seaquest keeps lists of fish and submarines, and of their torpedoes. At its fastest one comes every step and stays for
+# 31, so no list is longer. gymnax's lists have 100 places, and who hits whom is 100 x 100 questions per game and step.
+seaquest.MAX_ENTITIES = seaquest_lists.MAX_ENTITIES = 40
 LAST = 0.1  # the final score is the mean over the episodes that end in this last share of training
 Parameters = dict[str, Array]
 

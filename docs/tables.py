@@ -378,49 +378,42 @@ def revival_rows() -> dict[tuple[str, str, str, int], Row]:
     return {(row["baseline"], row["way"], row["seed"], int(row["step"])): row for row in rows}
 
 
+def revival_runs(measure: str) -> dict[tuple[str, str], list[float]]:
+    """At the end of training, by baseline and way: a value per seed."""
+    rows = revival_rows()
+    last = max(step for *_, step in rows)
+    found: dict[tuple[str, str], list[float]] = {}
+    for (baseline, way, _, step), row in rows.items():
+        if step == last:
+            found.setdefault((baseline, way), []).append(float(row[measure]))
+    return found
+
+
 def revival() -> str:
-    """The dense VAE by what passes of the gradient outside: means over seeds, and each lead on the clip."""
-    rows = revival_rows()
-    baselines, _, seeds, steps = (list(dict.fromkeys(part)) for part in zip(*rows, strict=True))
+    """The dense VAE by what passes of the gradient outside, and each lead on the clip by Welch's test."""
+    elbo, bce, kl, outside = (revival_runs(measure) for measure in ("elbo_paper", "bce", "kl", "outside"))
+    leads = compare_all({(b, w): (elbo[b, w], elbo[b, "clip"]) for b, w in elbo if w != "clip"})
     body = []
-    for way, name in PARTS.items():
-        line = [name]
-        for baseline in baselines:
-            own, clip = ([rows[baseline, some, seed, max(steps)] for seed in seeds] for some in (way, "clip"))
-            leads = [float(a["elbo_paper"]) - float(b["elbo_paper"]) for a, b in zip(own, clip, strict=True)]
-            kl, outside = (fmean(float(row[key]) for row in own) for key in ("kl", "outside"))
-            told = "" if way == "clip" else ", ".join(f"{lead:+.1f}" for lead in leads)
-            line += [f"{outside:.0%}", f"{kl:.1f}", told]
-        body.append(line)
-    columns = ("nodes outside", "KL", "ELBO minus clip's, by seed")
-    return grid(["what passes", *(f"{baseline}: {column}" for baseline in baselines for column in columns)], body)
+    for baseline, (way, name) in product(dict.fromkeys(b for b, _ in elbo), PARTS.items()):
+        run, told = (baseline, way), ["", ""]
+        if run in leads:
+            lead = leads[run]
+            told = [f"{lead.difference:+.1f} [{lead.low:.1f}, {lead.high:.1f}]", f"{lead.p:.2g}"]
+        means = [f"{fmean(outside[run]):.0%}", *(f"{fmean(values[run]):.1f}" for values in (bce, kl))]
+        body.append([baseline, name, *means, f"{fmean(elbo[run]):.1f} ± {stdev(elbo[run]):.1f}", *told])
+    columns = ("nodes outside", "cross-entropy", "KL", "ELBO", "minus clip's", "p, Holm")
+    return grid(["baseline", "what passes", *columns], body)
 
 
-def revival_gains() -> str:
-    """All runs of that minus the clip's of the same seed and baseline: at the end, and over the last readings."""
-    rows = revival_rows()
-    steps = sorted({step for *_, step in rows})
-
-    def gains(measure: str, readings: Sequence[int], *ways: str) -> list[float]:
-        return [
-            float(row[measure]) - float(rows[baseline, "clip", seed, step][measure])
-            for (baseline, way, seed, step), row in rows.items()
-            if way in ways and step in readings
-        ]
-
-    others, measures = [way for way in PARTS if way != "clip"], ("elbo_paper", "bce", "kl")
-    ends = [gains(measure, steps[-1:], *others) for measure in measures]
-    lately = [[fmean(gains(measure, steps[-5:], way)) for way in others] for measure in measures]
-    cheap = [
-        int(step) for (baseline, *_, step), row in rows.items() if baseline == "constant" and float(row["bce"]) < 125
-    ]
+def revival_baselines() -> str:
+    """Nodes outside with the constant baseline minus those with the other, by what passes, in points."""
+    outside = {run: [100 * share for share in shares] for run, shares in revival_runs("outside").items()}
+    pairs = {way: (outside["constant", way], outside["leave-one-out", way]) for way in PARTS}
     body = [
-        ["at the end, mean of all runs", *(f"{fmean(values):+.1f}" for values in ends)],
-        ["at the end, above the clip's", *(f"{sum(v > 0 for v in values)} of {len(values)}" for values in ends)],
-        ["last five readings, by line", *(f"{min(values):+.1f} to {max(values):+.1f}" for values in lately)],
-        ["first reading below 125, constant baseline", "", f"at {min(cheap):,} steps", ""],
+        [PARTS[way], f"{found.difference:+.1f} [{found.low:.1f}, {found.high:.1f}]", f"{found.p:.2g}"]
+        for way, found in compare_all(pairs).items()
     ]
-    return grid(["minus the clip's", "ELBO", "cross-entropy", "KL"], body)
+    return grid(["what passes", "nodes outside, constant minus leave-one-out, points", "p, Holm"], body)
 
 
 def clipped() -> str:
@@ -811,7 +804,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "collapse": collapse,
     "collapse-tests": collapse_tests,
     "revival": revival,
-    "revival-gains": revival_gains,
+    "revival-baselines": revival_baselines,
     "clipped": clipped,
     "atari": atari,
     "breakout": breakout,

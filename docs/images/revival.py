@@ -33,13 +33,21 @@ def over_training(measure: str) -> dict[tuple[str, str], dict[int, float]]:
     return {kind: {step: fmean(values) for step, values in curve.items()} for kind, curve in points.items()}
 
 
+def cheap_from(cost: dict[tuple[str, str], dict[int, float]]) -> int:
+    """The first step at which the mean cost of every way is below the constant baseline, 125."""
+    curves = [cost["constant", way] for way in WAYS]
+    return next(step for step in curves[0] if all(curve[step] < 125 for curve in curves))
+
+
 def main() -> None:
     """Nodes outside the range with either baseline, and the bound minus the clip's."""
     figure, axes = plt.subplots(1, 3, figsize=(12, 4), layout="constrained")
-    outside, bound = over_training("outside"), over_training("elbo_paper")
+    outside, bound, cost = (over_training(measure) for measure in ("outside", "elbo_paper", "bce"))
     for axis, baseline in zip(axes, BASELINES, strict=False):
         for way, (name, color) in WAYS.items():
             axis.plot(*zip(*outside[baseline, way].items(), strict=True), color=color, label=name)
+        if baseline == "constant":
+            axis.axvline(cheap_from(cost), color="#777777", linestyle="--", linewidth=0.8)
         axis.set(xlabel="steps", ylabel="share of nodes outside the range", ylim=(0, 1), title=f"Baseline: {baseline}")
     for way, (_, color) in WAYS.items():
         both = [(bound[baseline, way], bound[baseline, "clip"]) for baseline in BASELINES]

@@ -606,11 +606,13 @@ def minatar() -> str:
             families.setdefault((game, "[" in head), {})[game, head] = pair
     against = {place: found for family in families.values() for place, found in compare_all(family).items()}
     body = []
-    for place, (values, _) in pairs.items():
-        row = [*place, f"{fmean(values):.1f} ± {stdev(values):.1f}"]
-        row.append("{:.1f} [{:.1f}, {:.1f}]".format(interquartile_mean(values), *bootstrap(values)))
+    for place, (values, other) in pairs.items():
+        n = 2 if stdev(other) < 1 else 1  # decimals
+        row = [*place, f"{fmean(values):.{n}f} ± {stdev(values):.{n}f}"]
+        low, high = bootstrap(values)
+        row.append(f"{interquartile_mean(values):.{n}f} [{low:.{n}f}, {high:.{n}f}]")
         if found := against.get(place):
-            row += [f"{found.difference:+.1f} [{found.low:.1f}, {found.high:.1f}]", f"{found.p:.2g}"]
+            row += [f"{found.difference:+.{n}f} [{found.low:.{n}f}, {found.high:.{n}f}]", f"{found.p:.2g}"]
             row.append("{:.2f} [{:.2f}, {:.2f}]".format(*improvement([pairs[place]])))
         body.append(row + [""] * (7 - len(row)))
     names = ["game", "head", "mean", "interquartile mean", "minus softmax", "p, Holm", "beats a run of softmax"]

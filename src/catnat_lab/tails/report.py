@@ -65,12 +65,12 @@ def _summary(found: Found) -> Iterator[str]:
         task, gap = found[name][0], against[name]
         verdict = "**better**" if (gap.difference < 0) == task.lower_is_better else "**worse**"
         cells = [_mean(heads[head].values) if head in heads else "" for head in (SOFTMAX, *NAMES)]
-        told = [_gap(gap), f"{gap.p:.2g}", verdict if gap.p < ALPHA else "not told apart"]
+        told = [_gap(gap), f"{gap.p:.2g}", verdict if gap.p < ALPHA else "not significantly different"]
         rows.append([name, f"{task.measure}; {_better(task)} is better", *cells, *told])
     yield grid(rows, names=2, words=1)
     yield (
         f"{MEANS.capitalize()}; each head at its best rate, which other seeds chose. "
-        f"p: Welch's test, corrected by Holm over the tasks; told apart below {ALPHA}."
+        f"p: Welch's test, corrected by Holm over the tasks; significant below {ALPHA}."
     )
 
 

@@ -92,7 +92,7 @@ def verdict(lines: list[Line]) -> str:
     tree = next((line for line in lines if line.head not in RIVALS and not line.head.startswith(SOFTMAX)), None)
     if softmax is None or tree is None or (gap := tree.against) is None:
         return "Too few runs have ended well to compare a catnat with softmax."
-    sure = f"{'' if gap.p < ALPHA else 'not told apart, '}p = {gap.p:.2g}"
+    sure = f"{'' if gap.p < ALPHA else 'not significant, '}p = {gap.p:.2g}"
     where = "ahead of" if gap.difference < 0 else "behind"
     speed = "" if math.isnan(tree.ms) else f"; a step of training takes {tree.ms / softmax.ms:.2f} of softmax's time"
     return (

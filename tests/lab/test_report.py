@@ -22,7 +22,7 @@ from tests.lab.report_cases import HOSTILE, LINES, cell, found, large, report, s
     [
         ((7.45, 7.40), 0.010, True, {"b"}),
         ((7.45, 7.40), 0.010, False, {"a"}),
-        ((7.45, 7.40), 1.000, True, {"a", "b"}),  # not told apart
+        ((7.45, 7.40), 1.000, True, {"a", "b"}),  # not significantly different
         ((7.40, 7.40, 7.50), 0.010, True, {"a", "b"}),
     ],
 )

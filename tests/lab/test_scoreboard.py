@@ -91,7 +91,7 @@ def test_what_is_shorter_than_the_papers():
     [
         ((9, 6, 0, 10, 10), "confirmed"),
         ((8, 6, 0, 10, 10), "not confirmed"),  # its mean is the worse one too often
-        ((10, 5, 0, 10, 10), "not confirmed"),  # too often not told apart
+        ((10, 5, 0, 10, 10), "not confirmed"),  # too often not significant
         ((9, 8, 1, 10, 10), "not confirmed"),
         ((2, 1, 2, 10, 10), "not confirmed"),
         ((0, 0, 1, 10, 10), "not confirmed"),  # one test alone contradicts nothing

@@ -342,8 +342,8 @@ def _shown(given: object, num_classes: int) -> str:
     """What came in an activation's place; of what has a place of its own, where that is."""
     if isinstance(given, Tree):
         return f"{given!r}: write Parameterization({num_classes}, tree=...)"
-    if isinstance(given, float):
+    if isinstance(given, (float, np.floating)) and 0 <= given <= 0.5:
         return f"{given!r}: write Natural(tail={given!r}) if it is a tail"
-    if isinstance(given, int):  # what torch.nn.Linear and torch.nn.Softmax take in this place
-        return f"{given!r}: other settings go by name, as {'bias' if isinstance(given, bool) else 'dim'}={given!r}"
+    if isinstance(given, (int, float, np.generic)):  # torch.nn.Linear takes a bias here, torch.nn.Softmax a dim
+        return f"{given!r}: other settings go by name, such as bias= or dim="
     return repr(given)

@@ -25,8 +25,9 @@ from catnat_lab.rl.settings import MinAtarSettings as Settings
 
 STICKY = 0.1  # the probability that the action before is repeated, as in MinAtar
 FILTERS, FEATURES = 16, 128
-# Seaquest keeps lists of fish and submarines, and of their torpedoes. At its fastest one comes every step and stays for
-# 31, so no list is longer. gymnax's lists have 100 places, and who hits whom is 100 x 100 questions per game and step.
+# Seaquest keeps lists of what swims. At its fastest an enemy comes every step and is gone at its 30th, and a torpedo
+# flies 9 cells at most: no list is longer than 30. What finds no place would be dropped without a word. gymnax's lists
+# have 100 places, and who hits whom is 100 x 100 questions per game and step. This changes them for the whole process.
 seaquest.MAX_ENTITIES = seaquest_lists.MAX_ENTITIES = 40
 LAST = 0.1  # the final score is the mean over the episodes that end in this last share of training
 Parameters = dict[str, Array]

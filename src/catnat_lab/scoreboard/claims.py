@@ -24,7 +24,7 @@ RULE = (
     "A claim is corrected over its own comparisons and a cell over its table, so their counts differ. "
     "These rules were written when most of the runs were known. How long the paper trained its convolutional VAEs it "
     "does not say, so ours count as long enough, although many means still fell (below). That natural and sigmoid are "
-    f"level is **{CONFIRMED}** if the test does not tell them apart and natural is lower in most cells, "
+    f"level is **{CONFIRMED}** if the test finds no significant difference and natural is lower in most cells, "
     f"**{CONTRADICTED}** if natural is significantly higher."
 )
 EXACT = 1e-10  # relative: what rounding alone leaves in float64

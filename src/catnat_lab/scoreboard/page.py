@@ -134,7 +134,7 @@ def _board(board: Board, x: int, y: int) -> Iterator[str]:
         if above != before:
             yield _text(left + 2, y + 31, above, 9, font_weight=700)
         before = above
-        yield _text(left + BOX // 2, y + 42, below, 9, **MIDDLE)
+        yield _text(left + BOX // 2, y + 42, below, 9 if len(below) < 12 else 7, **MIDDLE)  # a long name must fit, too
         for row, line in enumerate(table.lines):
             yield _cell(board, (group, line, column.key), column.digits, left, y + HEAD + ROW * row)
     for row, line in enumerate(table.lines):

@@ -533,7 +533,7 @@ def _natural(tail: float) -> catnat.Parameterization | None:
 
 def _steeper(gain: float) -> catnat.Parameterization | None:
     """The default with its scores times the gain."""
-    return catnat.Parameterization(CLASSES, catnat.Natural(2 * math.pi / gain))
+    return catnat.Parameterization(CLASSES, catnat.Natural(amplitude=2 * math.pi / gain))
 
 
 def main() -> None:

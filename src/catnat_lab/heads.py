@@ -190,7 +190,7 @@ def activation_of(name: str) -> catnat.Activation | None:
             return catnat.Natural(tail=0.0, saturation=found["saturation"], floor=float(found["floor"]))
         tail, gain = float(found["tail"]), float(found["gain"] or 1)
         amplitude = 2 * math.pi / gain
-        return catnat.Natural(amplitude, tail=tail) if tail else catnat.Natural(amplitude, tail=0.0, floor=1e-8)
+        return catnat.Natural(amplitude=amplitude, tail=tail, floor=None if tail else 1e-8)
     except (ValueError, ZeroDivisionError) as problem:
         raise UserError(f"head {name!r} is no member of the family: {problem}") from None
 

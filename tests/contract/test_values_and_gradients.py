@@ -42,7 +42,10 @@ def test_values_and_gradients(dtype: type, case: Case) -> None:
 def test_revive_passes_only_gradients_that_lead_back_inside(case: Case, backend: Backend) -> None:
     natural = case.pi.activation
     clip = Parameterization(
-        case.pi.num_classes, Natural(natural.amplitude, 0.0, "clip", natural.floor), case.pi.tree, case.pi.center
+        case.pi.num_classes,
+        Natural(amplitude=natural.amplitude, tail=0.0, floor=natural.floor),
+        case.pi.tree,
+        case.pi.center,
     )
     scores = scores_for(case.pi, "scale 10", 40, backend.dtype)
     upstream = np.random.default_rng(0).normal(size=(40, case.pi.num_classes)).astype(backend.dtype)

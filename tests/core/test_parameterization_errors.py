@@ -35,7 +35,8 @@ from tests.core.arsinh import Arsinh
             r"activation must .*; got Tree\.chain\(4\): write Parameteriz.*tree=",
         ),
         ({"activation": None}, TypeError, r"activation must be 'natural', .*, or a catnat\.Activation; got None"),
-        ({"tree": "chain"}, TypeError, r"tree must be a catnat\.Tree or None; got 'chain'"),
+        ({"tree": "chain"}, TypeError, r"tree must be a catnat\.Tree or None; got 'chain'$"),
+        ({"tree": [[0, 1], 2]}, TypeError, r"tree must be .*; got \[\[0, 1\], 2\]: write Tree\.from_nested\(\.\.\.\)$"),
         ({"tree": Tree.chain(4)}, ValueError, r"tree must have num_classes = 5 classes; it has 4"),
         ({"center": "unifrom"}, ValueError, r"center must be one of 'uniform'; got 'unifrom' .*'uniform'"),
         ({"center": None}, TypeError, r"center must be 'uniform', a number or a sequence of numbers; got None"),
@@ -98,6 +99,13 @@ def test_bad_natural(arguments: dict[str, object], error: type[Exception], messa
         Natural(**arguments)  # type: ignore[arg-type]
 
 
+def test_a_number_alone_is_a_tail() -> None:
+    """As an amplitude 0.5 would be twelve times as steep, and an amplitude is no tail."""
+    assert Natural(0.5) == Natural(tail=0.5)
+    with pytest.raises(ValueError, match=r"tail must be 0 or lie in \[1e-06, 0\.5\]; got 3\.14"):
+        Natural(math.pi)
+
+
 @pytest.mark.parametrize(
     ("value", "error", "message"),
     [
@@ -106,7 +114,8 @@ def test_bad_natural(arguments: dict[str, object], error: type[Exception], messa
             ValueError,
             r"parameterization must be one of 'natural', .*; got 'sigmiod' .*'sigmoid'",
         ),
-        (4, TypeError, r"parameterization must be 'natural', 'sigmoid', .* or a catnat\.Parameterization; got 4: .*"),
+        (4, TypeError, r"parameterization must be 'natural', 'sigmoid', .* or a catnat\.Parameterization; got 4: "),
+        (4, TypeError, r"; got 4: write Parameterization\(4\) if it is the number of classes$"),
         (-1, TypeError, r"; got -1: other settings go by name, such as bias= or dim=$"),
         (False, TypeError, r"; got False: other settings go by name, such as bias= or dim=$"),
         (np.True_, TypeError, r"; got .*True.*: other settings go by name"),

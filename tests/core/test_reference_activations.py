@@ -20,8 +20,11 @@ FLOORS = (0.0, 1e-8, 1e-4)
 AMPLITUDES = (2 * math.pi, 0.7, 100.0)
 CENTERS = (0.0, 0.3, -2.5)
 DISTANCES = [10.0**-n for n in range(1, 7)]
-FAMILY = [Natural(amplitude, tail) for amplitude, tail in itertools.product(AMPLITUDES, TAILS)]
-PAPER = [Natural(a, 0.0, s, f) for a, s, f in itertools.product(AMPLITUDES, SATURATIONS, FLOORS)]
+FAMILY = [Natural(amplitude=amplitude, tail=tail) for amplitude, tail in itertools.product(AMPLITUDES, TAILS)]
+PAPER = [
+    Natural(amplitude=a, tail=0.0, saturation=s, floor=f)
+    for a, s, f in itertools.product(AMPLITUDES, SATURATIONS, FLOORS)
+]
 
 # Every value is wanted to this *relative* error, however small it is: log a near a = 1 is as dear as log a near 0.
 RELATIVE = 1e-12
@@ -168,10 +171,10 @@ def test_inside_its_joints_every_tail_is_the_papers(amplitude: float) -> None:
     # so as the tail goes to 0 the paper's formula is reached at every score of its range, and then it stays
     shares = [share * side for share in (0.0, 0.2, 0.5, 0.9, 0.99, 0.998) for side in (-1, 1)]
     scores = np.array(shares) * amplitude / 2
-    paper = judged(scores.tolist(), 0.0, Natural(amplitude, 0.0, floor=0.0))
+    paper = judged(scores.tolist(), 0.0, Natural(amplitude=amplitude, tail=0.0, floor=0.0))
     agreed = []
     for tail in TAILS:
-        natural = Natural(amplitude, tail)
+        natural = Natural(amplitude=amplitude, tail=tail)
         inside = np.abs(scores) <= natural.joint / natural.gain
         found = judged(scores.tolist(), 0.0, natural)
         np.testing.assert_allclose(found[:, inside], paper[:, inside], rtol=1e-11)
@@ -219,7 +222,7 @@ def test_the_papers_inside(shares: list[float], center: float, natural: Natural)
 @pytest.mark.parametrize("natural", [n for n in PAPER if n.saturation != "reflect"], ids=repr)
 def test_logit_of_the_papers_up_to_the_ends_of_its_range(natural: Natural) -> None:
     x = np.linspace(-0.999, 0.999, 41) * natural.amplitude / 2
-    log_0, log_1, _, slope_1 = judged(x.tolist(), 0.0, Natural(natural.amplitude, 0.0, floor=0.0))
+    log_0, log_1, _, slope_1 = judged(x.tolist(), 0.0, Natural(amplitude=natural.amplitude, tail=0.0, floor=0.0))
     np.testing.assert_allclose(natural.logit(x, np), log_1 - log_0, rtol=1e-11, atol=1e-15)
     np.testing.assert_allclose(natural.slope(x, np), slope_1 * np.exp(-log_0), rtol=1e-11)
     np.testing.assert_allclose(natural.inverse(log_1 - log_0, np), x, rtol=1e-11, atol=1e-15 * natural.amplitude)

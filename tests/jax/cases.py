@@ -14,7 +14,7 @@ from tests.core.trees import make_tree
 CASES = {
     "natural-5": (5, "natural", "balanced", None),
     "paper-5": (5, catnat.Natural(tail=0.0), "balanced", None),
-    "tail-7": (7, catnat.Natural(3.0, tail=0.003), "nested", None),
+    "tail-7": (7, catnat.Natural(amplitude=3.0, tail=0.003), "nested", None),
     "sigmoid-8": (8, "sigmoid", "balanced", None),
     "chain-9": (9, "sigmoid", "chain", None),
     "reflect-6": (6, catnat.Natural(tail=0.0, saturation="reflect"), "huffman", None),

@@ -22,7 +22,9 @@ LEAST_P = 1e-6
 PARAMETERIZATIONS = {
     "natural": catnat.Parameterization(K, "natural"),
     "sigmoid": catnat.Parameterization(K, "sigmoid", make_tree("nested", K)),
-    "reflect": catnat.Parameterization(K, catnat.Natural(5.0, 0.0, "reflect"), make_tree("chain", K), center=0.3),
+    "reflect": catnat.Parameterization(
+        K, catnat.Natural(amplitude=5.0, tail=0.0, saturation="reflect"), make_tree("chain", K), center=0.3
+    ),
 }
 EACH = pytest.mark.parametrize("pi", PARAMETERIZATIONS.values(), ids=PARAMETERIZATIONS)
 ALLOWED = np.array([True, False, True, True, False, True])

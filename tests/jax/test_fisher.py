@@ -23,9 +23,11 @@ from tests.thinned import thinned
 A, K = 5.0, 6
 PARAMETERIZATIONS = {
     "sigmoid": catnat.Parameterization(K, "sigmoid", make_tree("nested", K)),
-    "natural": catnat.Parameterization(K, catnat.Natural(A)),
-    "clip": catnat.Parameterization(K, catnat.Natural(A, 0.0)),
-    "reflect": catnat.Parameterization(K, catnat.Natural(A, 0.0, "reflect"), make_tree("chain", K)),
+    "natural": catnat.Parameterization(K, catnat.Natural(amplitude=A)),
+    "clip": catnat.Parameterization(K, catnat.Natural(amplitude=A, tail=0.0)),
+    "reflect": catnat.Parameterization(
+        K, catnat.Natural(amplitude=A, tail=0.0, saturation="reflect"), make_tree("chain", K)
+    ),
 }
 EACH = pytest.mark.parametrize("pi", thinned(PARAMETERIZATIONS.values(), every=2), ids=PARAMETERIZATIONS)
 MASK = np.array([True, True, False, False, True, True])
@@ -67,7 +69,7 @@ def test_natural_nodes_have_constant_information(name):
 
 @pytest.mark.parametrize("tail", [0.1, 0.05, 1e-3])
 def test_beyond_the_joint_information_falls_off(tail):
-    natural = catnat.Natural(A, tail)
+    natural = catnat.Natural(amplitude=A, tail=tail)
     pi = catnat.Parameterization(2, natural)
     x = np.linspace(-2 * A, 2 * A, 81)[:, None]
     a, s = np.asarray(cj.catnat(x, pi)), natural.steepest * 2 * math.pi / A
@@ -80,7 +82,9 @@ def test_saturation_counts_the_nodes_beyond_the_natural_range():
         joint = catnat.Natural().joint
         x = jnp.array([0.0, joint - 0.01, joint + 0.01, -9.0, jnp.nan])
         assert cj.saturation(x, catnat.Parameterization(6, center=0.0)) == jnp.float32(0.4)
-        assert cj.saturation(x, catnat.Parameterization(6, catnat.Natural(1.0), center=0.0)) == jnp.float32(0.6)
+        assert cj.saturation(x, catnat.Parameterization(6, catnat.Natural(amplitude=1.0), center=0.0)) == jnp.float32(
+            0.6
+        )
         moved = catnat.Parameterization(6, center=10.0)
         assert cj.saturation(x + 10, moved) == jnp.float32(0.4)
         for none in ("sigmoid", catnat.Natural(tail=0.5)):
@@ -146,7 +150,7 @@ def test_a_pruned_catnat_keeps_a_diagonal_fisher_matrix_and_a_renormalised_one_d
 def test_the_natural_gradient_solves_with_the_fisher_matrix_in_both_modes(name, damping, mask):
     pi = PARAMETERIZATIONS[name]
     scores, cost = inside_scores(pi), draw(K, seed=3)
-    if pi.activation == catnat.Natural(A, 0.0):
+    if pi.activation == catnat.Natural(amplitude=A, tail=0.0):
         scores[-1] += 1.5 * A  # saturated: no information, no gradient
     masking = {"mask": mask, "mask_mode": "prune"}
 

@@ -27,7 +27,7 @@ PARAMETERIZATIONS = {
     "paper-cluster": Parameterization(13, "paper", make_tree("cluster", 13)),
     "natural-cluster-16": Parameterization(16, "natural", make_tree("cluster", 16)),
     "tail-chain": Parameterization(13, Natural(tail=0.01), make_tree("chain", 13)),
-    "center-nested": Parameterization(13, Natural(3.0), make_tree("nested", 13), center=CENTER),
+    "center-nested": Parameterization(13, Natural(amplitude=3.0), make_tree("nested", 13), center=CENTER),
     "center-paper": Parameterization(13, Natural(tail=0.0), make_tree("nested", 13), center=CENTER),
     "reflect": Parameterization(13, Natural(tail=0.0, saturation="reflect"), center=0.5),
     "revive": Parameterization(13, Natural(tail=0.0, saturation="revive"), make_tree("huffman", 13), center=CENTER),

@@ -63,7 +63,7 @@ def expected(settings: Shown) -> Shown:
     """What the page is to show, by the float64 oracle."""
     k, given = settings["k"], np.array(settings["s"])
     tree = getattr(catnat.Tree, settings["tree"])(k)
-    pi = catnat.Parameterization(k, catnat.Natural(settings["amp"] * math.pi, settings["tail"]), tree)
+    pi = catnat.Parameterization(k, catnat.Natural(amplitude=settings["amp"] * math.pi, tail=settings["tail"]), tree)
     if settings["by"] == "scores":
         scores, probs = given, reference.catnat(given, pi)
         logits = np.log(probs) - np.log(probs).mean()

@@ -18,7 +18,9 @@ PARAMETERIZATIONS = {
     "natural": catnat.Parameterization(K, "natural"),
     "sigmoid": catnat.Parameterization(K, "sigmoid", make_tree("nested", K)),
     "reflect": catnat.Parameterization(K, catnat.Natural(tail=0.0, saturation="reflect"), make_tree("chain", K)),
-    "revive": catnat.Parameterization(K, catnat.Natural(5.0, 0.0, "revive"), make_tree("huffman", K), center=0.3),
+    "revive": catnat.Parameterization(
+        K, catnat.Natural(amplitude=5.0, tail=0.0, saturation="revive"), make_tree("huffman", K), center=0.3
+    ),
 }
 EACH = pytest.mark.parametrize("pi", PARAMETERIZATIONS.values(), ids=PARAMETERIZATIONS)
 PAIRS = list(itertools.product(PARAMETERIZATIONS, repeat=2))

@@ -19,9 +19,9 @@ from tests.core.trees import KINDS, make_tree
 A = 5.0
 ACTIVATIONS = {
     "sigmoid": catnat.Sigmoid(),
-    "clip": catnat.Natural(A, 0.0),
-    "revive": catnat.Natural(A, 0.0, "revive"),
-    "reflect": catnat.Natural(A, 0.0, "reflect"),
+    "clip": catnat.Natural(amplitude=A, tail=0.0),
+    "revive": catnat.Natural(amplitude=A, tail=0.0, saturation="revive"),
+    "reflect": catnat.Natural(amplitude=A, tail=0.0, saturation="reflect"),
 }
 SIZES = [2, 3, 6, 18]
 
@@ -80,7 +80,7 @@ def test_natural_nodes_have_constant_information(pi):
 
 @pytest.mark.parametrize("saturation", ["clip", "revive"])
 def test_a_clipped_node_has_no_information(saturation):
-    pi = catnat.Parameterization(4, catnat.Natural(A, 0.0, saturation))
+    pi = catnat.Parameterization(4, catnat.Natural(amplitude=A, tail=0.0, saturation=saturation))
     information = ct.fisher_diagonal(torch.tensor([0.0, 0.6 * A, -0.6 * A]), pi)
     assert information[0] > 0 and information[1:].tolist() == [0, 0]
 

@@ -20,7 +20,7 @@ def test_two_classes_train_as_softmax_does(optimiser: type, options: dict[str, f
 
     Of Adam this is so without its epsilon, which knows the scale of a gradient.
     """
-    pi = catnat.Parameterization(2, catnat.Natural(2 * math.pi / gain, tail=0.5))
+    pi = catnat.Parameterization(2, catnat.Natural(amplitude=2 * math.pi / gain, tail=0.5))
     random = torch.Generator().manual_seed(0)
     x = torch.randn(64, 5, dtype=torch.float64, generator=random)
     y = (x[:, 0] > 0).long()

@@ -132,7 +132,7 @@ def test_saturation_is_the_share_beyond_the_natural_range():
     torch.testing.assert_close(ct.saturation(x, pi), torch.tensor(0.5))
     assert ct.saturation(x, catnat.Natural(tail=0.0)) == pytest.approx(2 / 6)  # the range ends at pi
     assert ct.saturation(x, "sigmoid") == 0
-    assert ct.saturation(2 * x, catnat.Natural(2 * catnat.Natural().amplitude)) == 0.5
+    assert ct.saturation(2 * x, catnat.Natural(amplitude=2 * catnat.Natural().amplitude)) == 0.5
     shifted = catnat.Parameterization(3)
     assert ct.saturation(torch.tensor(shifted.centers.tolist()), shifted) == 0
 

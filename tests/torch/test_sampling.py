@@ -15,7 +15,7 @@ from tests.thinned import thinned
 ACTIVATIONS = {
     "sigmoid": catnat.Sigmoid(),
     "clip": catnat.Natural(tail=0.0),
-    "revive": catnat.Natural(5.0, 0.0, "revive"),
+    "revive": catnat.Natural(amplitude=5.0, tail=0.0, saturation="revive"),
     "reflect": catnat.Natural(tail=0.0, saturation="reflect"),
 }
 MASK_MODES = ["free", "renormalize", "prune"]

@@ -80,8 +80,8 @@ class Natural(Activation):
     ``tail=0.5`` is the sigmoid, ``tail=0`` the paper's formula.
 
     Args:
-        amplitude: A. The default 2 pi gives the slope of the sigmoid at the centre; half of it gives twice the slope.
         tail: the probability at which the slope stops growing, 0 or from 1e-6 to 0.5.
+        amplitude: A. The default 2 pi gives the slope of the sigmoid at the centre; half of it gives twice the slope.
         saturation: for ``tail=0`` only: what happens outside the range, C - A/2 to C + A/2.
 
             - ``"clip"`` (default): a stays at its end value and the gradient is 0 (the paper).
@@ -95,8 +95,8 @@ class Natural(Activation):
             with log a = -inf at the ends; a floor below the smallest number of a dtype counts as 0 there.
     """
 
+    tail: float = DEFAULT_TAIL  # first: Natural(0.5) is read as a tail
     amplitude: float = 2 * math.pi
-    tail: float = DEFAULT_TAIL
     saturation: str | None = None
     floor: float | None = None
     # Worked out once. Plain fields, because compilers can read the fields of a constant but not call its methods.
@@ -221,7 +221,8 @@ class Parameterization:
         if self.tree is None:
             set_field(self, "tree", Tree.balanced(self.num_classes))
         elif not isinstance(self.tree, Tree):
-            raise TypeError(f"tree must be a catnat.Tree or None; got {brief(self.tree)}")
+            hint = ": write Tree.from_nested(...)" if isinstance(self.tree, (list, tuple)) else ""
+            raise TypeError(f"tree must be a catnat.Tree or None; got {brief(self.tree)}{hint}")
         elif self.tree.num_classes != self.num_classes:
             raise ValueError(f"tree must have num_classes = {self.num_classes} classes; it has {self.tree.num_classes}")
         if not isinstance(self.center, str) and isinstance(self.center, (Sequence, np.ndarray)):
@@ -344,6 +345,8 @@ def _shown(given: object, num_classes: int) -> str:
         return f"{given!r}: write Parameterization({num_classes}, tree=...)"
     if isinstance(given, (float, np.floating)) and 0 <= given <= 0.5:
         return f"{given!r}: write Natural(tail={given!r}) if it is a tail"
+    if isinstance(given, (int, np.integer)) and given > 1:
+        return f"{given!r}: write Parameterization({given!r}) if it is the number of classes"
     if isinstance(given, (int, float, np.generic)):  # torch.nn.Linear takes a bias here, torch.nn.Softmax a dim
         return f"{given!r}: other settings go by name, such as bias= or dim="
     return repr(given)

@@ -39,7 +39,7 @@ def head_of(name: str, width: int, corpus: Corpus) -> nn.Module:
         return Doubled(width, head_of(SOFTMAX if kind == SOFTMAX else "sigmoid-clustered", 2 * width, corpus))
     activation: catnat.Activation = catnat.Sigmoid() if kind == "sigmoid" else catnat.Natural()
     if form == "gain2":
-        activation = catnat.Natural(math.pi, tail=0.5)  # the sigmoid, twice as steep
+        activation = catnat.Natural(amplitude=math.pi, tail=0.5)  # the sigmoid, twice as steep
     tree = corpus.tree(form if form in TREES else "clustered")
     if form in ("topped", "shortlist"):
         return Topped(width, tree, activation, frequent if form == "shortlist" else 0)

@@ -243,11 +243,11 @@ def sgd_leads() -> str:
     return grid(["lead", f"{len(sizes)} sizes", f"{few} of K = 8 and 16", f"{len(shared)} groups of one rate"], body)
 
 
-def sgd_falls() -> str:
-    """What the last tenth of training takes off the bound with SGD, if it falls towards its end as 1 / steps does.
+def sgd_steady() -> tuple[dict[tuple[str, ...], np.ndarray], int]:
+    """Readings [step, validation, train] of minus the bound with SGD, by run, and how many runs there are in all.
 
-    Two readings of one run differ by more than that by chance, so a line through many is taken. A run that moves by
-    more than 15 nats after 50,000 steps begins late or is lost. It says nothing about the others and is left out.
+    A run that moves by more than 15 nats after 50,000 steps, one that begins late or is lost as a rule, says nothing
+    about the others and is left out.
     """
     curves: dict[tuple[str, ...], list[tuple[int, float, float]]] = {}
     for folder in ("sgd", "sgd-softmax/rate-0.01"):
@@ -258,19 +258,31 @@ def sgd_falls() -> str:
             bounds = float(row["minus_elbo_validation"]), float(row["minus_elbo_train"])
             curves.setdefault(run, []).append((int(row["step"]), *bounds))
     runs = {run: np.array(own) for run, own in curves.items()}
-    steady = {run: own for run, own in runs.items() if np.ptp(own[own[:, 0] >= 50_000, 1]) < 15}
+    return {run: own for run, own in runs.items() if np.ptp(own[own[:, 0] >= 50_000, 1]) < 15}, len(runs)
+
+
+def law(own: np.ndarray, bound: int, end: int, power: float = 1.0) -> np.ndarray:
+    """What is left to fall at step `end`, and the limit, if a run's bound falls as steps ** -power; by the half before.
+
+    Two readings of one run differ by more than a tenth of the steps brings, so a line through many is taken.
+    """
+    part = own[(end // 2 <= own[:, 0]) & (own[:, 0] <= end)]
+    return np.polyfit((end / part[:, 0]) ** power, part[:, bound], 1)
+
+
+def sgd_falls() -> str:
+    """What the last tenth of training takes off the bound with SGD, if it falls towards its end as 1 / steps does."""
+    steady, count = sgd_steady()
 
     def falls(bound: int, heads: Sequence[str], end: int) -> dict[tuple[str, ...], float]:
-        """By head and cell, means over seeds: in the last tenth before `end`, by the half before it."""
+        """By head and cell, means over seeds, in the last tenth before `end`."""
         found: dict[tuple[str, ...], list[float]] = {}
         for run, own in steady.items():
             if run[0] in heads:
-                part = own[(end // 2 <= own[:, 0]) & (own[:, 0] <= end)]
-                slope = np.polyfit(end / part[:, 0], part[:, bound], 1)[0]
-                found.setdefault(run[:4], []).append(slope * (1 / 0.9 - 1))
+                found.setdefault(run[:4], []).append(law(own, bound, end)[0] * (1 / 0.9 - 1))
         return {cell: fmean(own) for cell, own in found.items()}
 
-    every, all_runs = HEADS[1:], f"all four, {len(steady)} of {len(runs)} runs"
+    every, all_runs = HEADS[1:], f"all four, {len(steady)} of {count} runs"
     body = []
     for name, bound, heads in [
         *((head, 1, [head]) for head in every),
@@ -279,10 +291,46 @@ def sgd_falls() -> str:
     ]:
         middle, last = (falls(bound, heads, end) for end in (100_000, 200_000))
         line = [name]
-        for count in ("8", "16", "32"):
-            line.append(", ".join(f"{fmean(v for c, v in own.items() if c[1] == count):.2f}" for own in (middle, last)))
+        for classes in ("8", "16", "32"):
+            means = [fmean(v for c, v in own.items() if c[1] == classes) for own in (middle, last)]
+            line.append(", ".join(f"{mean:.2f}" for mean in means))
         body.append([*line, f"{sum(fall > 0.2 for fall in last.values())} of {len(last)}", f"{max(last.values()):.2f}"])
     return grid(["head", "K = 8", "K = 16", "K = 32", "above 0.2 at the end", "largest"], body)
+
+
+def sgd_forecast() -> str:
+    """How well the law of `sgd_falls` foretold what came of the leads on softmax, and what it foretells."""
+    steady, _ = sgd_steady()
+
+    def mean(own: np.ndarray, low: int, high: int, bound: int = 1) -> float:
+        return float(own[(low <= own[:, 0]) & (own[:, 0] <= high), bound].mean())
+
+    def foretold(own: np.ndarray) -> float:
+        """From what is known at 100,000 steps, the change from there to the end."""
+        left, limit = law(own, 1, 100_000)
+        late = own[own[:, 0] >= 180_000, 0]
+        return float((limit + left * 100_000 / late).mean()) - mean(own, 80_000, 100_000)
+
+    measures: dict[str, Callable[[np.ndarray], float]] = {
+        "lead, 150,000 to 200,000": lambda own: mean(own, 150_000, 200_000),
+        "change after 100,000, foretold there": foretold,
+        "and what came": lambda own: mean(own, 180_000, 200_000) - mean(own, 80_000, 100_000),
+        "to come after 200,000, as 1 / steps": lambda own: -law(own, 1, 200_000)[0],
+        "the same, as 1 / √steps": lambda own: -law(own, 1, 200_000, 0.5)[0],
+    }
+    body = []
+    for head, (name, measure) in product(("catnat", "catnat-sigmoid"), measures.items()):
+        line = [head, name]
+        for classes in ("8", "16", "32"):
+            pairs = [
+                measure(steady["softmax", *run[1:]]) - measure(own)
+                for run, own in steady.items()
+                if run[:2] == (head, classes) and ("softmax", *run[1:]) in steady
+            ]
+            low, high = ttest_1samp(pairs, 0).confidence_interval()
+            line.append(f"{fmean(pairs):+.1f} [{low:.1f}, {high:.1f}]")
+        body.append(line)
+    return grid(["lead on softmax of", "nats", "K = 8", "K = 16", "K = 32"], body)
 
 
 def dense() -> str:
@@ -844,6 +892,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "sgd-tests": sgd_tests,
     "sgd-leads": sgd_leads,
     "sgd-falls": sgd_falls,
+    "sgd-forecast": sgd_forecast,
     "dense": dense,
     "dense-gaps": dense_gaps,
     "collapse": collapse,

@@ -16,7 +16,7 @@ from catnat.torch._compat import plain_backward
 from catnat.torch._cpu.build import load
 from catnat.torch._plan import find_plan
 
-BLOCK, SHORT, LONG = 1024, 8, 11  # as in walk.cpp
+BLOCK, SHORT, LONG = 1024, 8, 11  # as in loops.h
 SIGMOID, FITTED, FITTED_LONG, NATURAL = range(4)
 MAX_DEPTH = 512  # a sum of more terms, one after the other, loses digits that the plain walk keeps
 

@@ -24,7 +24,8 @@ from catnat.core import fits
 
 LOG = logging.getLogger("catnat")
 ONE_AT_A_TIME = Lock()  # a process has many threads, and one of them compiles
-SOURCE, TORCH = Path(__file__).with_name("walk.cpp"), Path(torch.__file__).parent
+HERE, TORCH = Path(__file__).parent, Path(torch.__file__).parent
+PARTS = {"loops": ["-O3", "-funroll-loops"], "walk": ["-O1"]}  # what else is in walk.cpp is called once a tensor
 
 
 @cache
@@ -51,7 +52,7 @@ def _library() -> Path:
 
     headers = TORCH / "include", TORCH / "include/torch/csrc/api/include", sysconfig.get_path("include")
     flags = [
-        *("-std=c++20", "-O3", "-march=native", "-funroll-loops", "-fno-math-errno", "-fno-trapping-math", "-fPIC"),
+        *("-std=c++20", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC"),
         *("-fopenmp", "-fvisibility=hidden", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"),
         *(f"-DFIT_{n}={','.join(map(repr, getattr(fits, n).coefficients))}" for n in ("EXP", "LOG_ONE_PLUS")),
         *(f"-I{folder}" for folder in headers),
@@ -60,7 +61,8 @@ def _library() -> Path:
     link = ["-shared", f"-L{TORCH / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"]
     processor = re.findall("^(?:flags|Features).*", Path("/proc/cpuinfo").read_text(), re.M)[:1]  # for -march=native
     versions = torch.__version__, sysconfig.get_config_var("SOABI"), asked, compiler, os.stat(compiler).st_mtime
-    key = hashlib.sha256(repr((versions, flags, processor)).encode() + SOURCE.read_bytes()).hexdigest()[:16]
+    sources = [path.read_bytes() for path in sorted(HERE.iterdir()) if path.suffix in (".cpp", ".h")]
+    key = hashlib.sha256(repr((versions, flags, PARTS, processor, sources)).encode()).hexdigest()[:16]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "catnat"
     library = folder / f"walk-{key}.so"
     if library.exists():
@@ -69,9 +71,11 @@ def _library() -> Path:
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of many processes one compiles and the others wait
         if not library.exists():
-            LOG.warning("compiling a C++ kernel for this CPU, once per environment, within a minute or so: %s", library)
+            LOG.warning("compiling a C++ kernel for this CPU, once per environment, within a minute: %s", library)
             with tempfile.TemporaryDirectory(dir=folder) as work:  # renamed when it is whole
-                for command in (["-c", SOURCE, "-o", "walk.o", *flags], ["walk.o", "-o", "walk.so", *link]):
+                objects = [f"{part}.o" for part in PARTS]
+                compiles = [["-c", HERE / f"{part}.cpp", "-o", f"{part}.o", *PARTS[part], *flags] for part in PARTS]
+                for command in [*compiles, [*objects, "-o", "walk.so", *link]]:
                     subprocess.run([compiler, *extra, *command], cwd=work, check=True, capture_output=True, text=True)
                 os.replace(f"{work}/walk.so", library)
     return library

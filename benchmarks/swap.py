@@ -119,12 +119,12 @@ class Row:
 # ---------------------------------------------------------------- data
 
 
-def small_digits() -> Split:
-    """scikit-learn's 1,797 digits of 8 x 8 pixels, shuffled once: half to train on, half to test on."""
+def small_digits(split: int = 0) -> Split:
+    """scikit-learn's 1,797 digits of 8 x 8 pixels, shuffled once a split: half to train on, half to test on."""
     from sklearn.datasets import load_digits as load_small  # type: ignore[import-untyped]
 
     images, classes = load_small(return_X_y=True)
-    shuffled = np.random.default_rng(0).permutation(len(images))  # they come writer by writer
+    shuffled = np.random.default_rng(split).permutation(len(images))  # they come writer by writer
     x, y = (images[shuffled] / 16).astype(np.float32), classes[shuffled].astype(np.int64)
     half = len(x) // 2  # a large test set: its own noise is in every accuracy
     return Split((x[:half], y[:half]), (x[half:], y[half:]))
@@ -548,6 +548,7 @@ def main() -> None:
     parser.add_argument("--gains", type=float, nargs="+", default=[], help="more heads: the default, so much steeper")
     parser.add_argument("--sgd", type=float, nargs="+", help="SGD at these rates, in place of a task's five settings")
     parser.add_argument("--last-batch", action="store_true", help="train on a last batch that is not full, too")
+    parser.add_argument("--own-splits", action="store_true", help="each seed parts the small digits in its own way")
     parser.add_argument("--momentum", type=float, default=0.0, help="SGD's")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--output", type=Path, help="folder for swap.csv, swap.md and swap.json")
@@ -561,6 +562,8 @@ def main() -> None:
         parser.error(f"--first-seed must be at least 0; got {arguments.first_seed}")
     if (arguments.last_batch or arguments.momentum) and arguments.backend != "torch":
         parser.error("--last-batch and --momentum need --backend torch")
+    if arguments.own_splits and tasks != ["digits"]:
+        parser.error(f"--own-splits goes with the task digits alone; got {' '.join(tasks)}")
     if not 0 <= arguments.momentum < 1:
         parser.error(f"--momentum must be at least 0 and below 1; got {arguments.momentum:g}")
     device = torch.device(arguments.device)
@@ -576,12 +579,16 @@ def main() -> None:
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     rows: list[Row] = []
     for name in tasks:
-        split = small_digits() if name == "digits" else mnist(arguments.digits)
+        if arguments.own_splits:
+            splits = [([seed], small_digits(seed)) for seed in seeds]
+        else:
+            splits = [(list(seeds), small_digits() if name == "digits" else mnist(arguments.digits))]
         for backend in backends:
             started = time.perf_counter()
             task = replace(TASKS[name], last=arguments.last_batch, momentum=arguments.momentum)
             for setting in [Setting("SGD", rate) for rate in arguments.sgd or ()] or task.settings:
-                rows += run(task, backend, setting, seeds, split, device, heads)
+                for some, split in splits:
+                    rows += run(task, backend, setting, some, split, device, heads)
                 taken = f"{time.perf_counter() - started:.0f}"
                 print(f"{name}, {backend}, {setting}: {taken} s", file=sys.stderr, flush=True)
             facts[f"seconds, {name}, {backend}"] = taken

@@ -9,6 +9,7 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ import pytest
 import torch
 
 from benchmarks import swap
-from benchmarks.swap import DEFAULT, HEADS, JUDGE, PM, TASKS, Row, Setting, Task
+from benchmarks.swap import DEFAULT, HEADS, JUDGE, PM, TASKS, Row, Setting, Split, Task
 from catnat_lab.errors import UserError
 from tests.thinned import thinned
 
@@ -253,6 +254,23 @@ def test_given_rates_of_sgd_replace_a_task_s_settings(monkeypatch: pytest.Monkey
         monkeypatch.setattr("sys.argv", ["swap", "--backend", "torch", "--tasks", "digits", *given])
         swap.main()
         assert list(map(str, seen)) == list(map(str, expected))
+
+
+def test_every_seed_may_have_a_split_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[tuple[int, ...], Split]] = []
+    monkeypatch.setattr(swap, "run", lambda *given: seen.append((tuple(given[3]), given[4])) or [])
+    monkeypatch.setattr(swap, "report", lambda rows: "")
+    common = ["swap", "--backend", "torch", "--sgd", "0.1", "--seeds", "3", "--tasks"]
+    monkeypatch.setattr("sys.argv", [*common, "digits", "--own-splits"])
+    swap.main()
+    assert [seeds for seeds, _ in seen] == [(0,), (1,), (2,)]
+    images = [{row.tobytes() for half in (split.train, split.test) for row in half[0]} for _, split in seen]
+    assert images[0] == images[1] == images[2]  # the same digits
+    tested = [{row.tobytes() for row in split.test[0]} for _, split in seen]
+    assert all(0.4 < len(a & b) / len(a) < 0.6 for a, b in combinations(tested, 2))  # parted independently
+    monkeypatch.setattr("sys.argv", [*common, "mnist", "--own-splits", "--digits", "here"])
+    with pytest.raises(SystemExit):
+        swap.main()
 
 
 def test_a_last_batch_and_momentum_are_those_of_a_plain_loop() -> None:

@@ -73,9 +73,9 @@ def _library() -> Path:
         if not library.exists():
             LOG.warning("compiling a C++ kernel for this CPU, once per environment, within a minute: %s", library)
             with tempfile.TemporaryDirectory(dir=folder) as work:  # renamed when it is whole
-                objects = [f"{part}.o" for part in PARTS]
-                compiles = [["-c", HERE / f"{part}.cpp", "-o", f"{part}.o", *PARTS[part], *flags] for part in PARTS]
-                for command in [*compiles, [*objects, "-o", "walk.so", *link]]:
+                commands = [["-c", f"{HERE / part}.cpp", "-o", f"{part}.o", *PARTS[part], *flags] for part in PARTS]
+                commands.append([*(f"{part}.o" for part in PARTS), "-o", "walk.so", *link])
+                for command in commands:
                     subprocess.run([compiler, *extra, *command], cwd=work, check=True, capture_output=True, text=True)
                 os.replace(f"{work}/walk.so", library)
     return library

@@ -211,6 +211,35 @@ def test_allowed_classes_may_be_as_improbable_as_can_be(dtype: torch.dtype) -> N
     x, mask = torch.tensor([[torch.inf, 0.0, 0.0]], dtype=dtype), torch.tensor([[True, True, False, False]])
     shared = _whole.log_classes(x, plan_of(Parameterization(4, "sigmoid"), dtype), mask).exp()
     torch.testing.assert_close(shared, torch.tensor([[0.5, 0.5, 0.0, 0.0]], dtype=dtype))
+    # nor any branch below, where a class on each side is left
+    x, mask = torch.tensor([[0.0, torch.inf, torch.inf]], dtype=dtype), torch.tensor([[True, False, True, False]])
+    shared = _whole.log_classes(x, plan_of(Parameterization(4, "sigmoid"), dtype), mask).exp()
+    torch.testing.assert_close(shared, torch.tensor([[0.5, 0.0, 0.5, 0.0]], dtype=dtype))
+
+
+@needs_compiler
+@pytest.mark.parametrize("mode", [None, "renormalize", "prune"])
+@pytest.mark.parametrize(("size", "rows", "threads"), [(64, 100, 1), (6, 6000, 2)])
+def test_a_row_does_not_know_its_neighbours(size: int, rows: int, threads: int, mode: str | None) -> None:
+    """Some are walked at once, and threads have their shares: every row is what it is alone."""
+    plan, x = plan_of(Parameterization(size), torch.float32), numbers(rows, size - 1, dtype=torch.float32)
+    upstream, mask = numbers(rows, size, dtype=torch.float32, seed=1), some_mask(rows, size)
+
+    def found(chosen: slice) -> list[Tensor]:
+        rest = () if mode is None else (mask[chosen], mode)
+        own = x[chosen].clone().requires_grad_()
+        log_p = _whole.log_classes(own, plan, *rest)
+        return [log_p.detach(), *torch.autograd.grad(log_p, own, torch.where(log_p.isfinite(), upstream[chosen], 0))]
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        together = found(slice(None))
+        for row in range(0, rows, 1 + rows // 200):
+            for all_of_them, alone in zip(together, found(slice(row, row + 1)), strict=True):
+                assert torch.equal(all_of_them[row : row + 1], alone)
+    finally:
+        torch.set_num_threads(before)
 
 
 @needs_compiler

@@ -61,8 +61,8 @@ def _library() -> Path:
     link = ["-shared", f"-L{TORCH / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"]
     processor = re.findall("^(?:flags|Features).*", Path("/proc/cpuinfo").read_text(), re.M)[:1]  # for -march=native
     versions = torch.__version__, sysconfig.get_config_var("SOABI"), asked, compiler, os.stat(compiler).st_mtime
-    sources = [path.read_bytes() for path in sorted(HERE.iterdir()) if path.suffix in (".cpp", ".h")]
-    key = hashlib.sha256(repr((versions, flags, PARTS, processor, sources)).encode()).hexdigest()[:16]
+    sources = [(HERE / name).read_bytes() for name in ("loops.h", *(f"{part}.cpp" for part in PARTS))]
+    key = hashlib.sha256(repr((versions, flags, PARTS, link, processor, sources)).encode()).hexdigest()[:16]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "catnat"
     library = folder / f"walk-{key}.so"
     if library.exists():

@@ -53,7 +53,7 @@ template <class T> double sum(const T* values, int64_t count) {  // in float a m
 template <class T> struct Node {
   Kind kind;
   T gain, joint, steepest;
-  float fit[LONG];
+  float fit[LONG] = {};
 
   explicit Node(const Settings<T>& is) : kind(is.kind), gain(is.gain), joint(is.joint), steepest(is.steepest) {
     std::copy(is.fit.begin(), is.fit.end(), fit);

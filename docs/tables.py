@@ -301,16 +301,18 @@ def sgd_falls() -> str:
         for classes in ("8", "16", "32"):
             means = [fmean(v for c, v in own.items() if c[1] == classes) for own in (middle, last)]
             line.append(", ".join(f"{mean:.2f}" for mean in means))
+        line += [f"{fmean(last.values()) / fmean(middle.values()):.2f}"]
         body.append([*line, f"{sum(fall > 0.2 for fall in last.values())} of {len(last)}", f"{max(last.values()):.2f}"])
-    return grid(["head", "K = 8", "K = 16", "K = 32", "above 0.2 at the end", "largest"], body)
+    columns = ["K = 8", "K = 16", "K = 32", "second divided by first", "above 0.2 at the end", "largest"]
+    return grid(["head", *columns], body)
 
 
 def sgd_forecast() -> str:
     """How well the law of `sgd_falls` foretold what came of the leads on softmax, and what it foretells."""
     steady, _ = sgd_steady()
 
-    def mean(own: np.ndarray, low: int, high: int, bound: int = 1) -> float:
-        return float(own[(low <= own[:, 0]) & (own[:, 0] <= high), bound].mean())
+    def mean(own: np.ndarray, low: int, high: int) -> float:
+        return float(own[(low <= own[:, 0]) & (own[:, 0] <= high), 1].mean())
 
     def foretold(own: np.ndarray, power: float) -> float:
         """From what is known at 100,000 steps, the change from there to the end."""

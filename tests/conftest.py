@@ -33,7 +33,7 @@ settings.load_profile("catnat")
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays to the end: looking it through for garbage took a twelfth of the time."""
+    """What was imported and collected stays to the end: it need not be looked through for garbage again and again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)

@@ -25,7 +25,7 @@ from catnat.core import fits
 LOG = logging.getLogger("catnat")
 ONE_AT_A_TIME = Lock()  # a process has many threads, and one of them compiles
 HERE, TORCH = Path(__file__).parent, Path(torch.__file__).parent
-PARTS = {"loops": ["-O3", "-funroll-loops"], "walk": ["-O1"]}  # what else is in walk.cpp is called once a tensor
+PARTS = {"loops": ["-O3", "-funroll-loops"], "walk": ["-O1"]}  # what is in walk.cpp runs once per tensor
 
 
 @cache

@@ -15,7 +15,8 @@ PIP   := $(BIN)/python -m pip --disable-pip-version-check
 
 # torch is asked for by its exact version on the command line: a range would let pip choose another build.
 TORCH   := $(shell sed -n 's/^\(torch==[0-9.]*\).*/\1/p' constraints.txt)
-INSTALL := $(PIP) install -qq -c constraints.txt $(TORCH)
+# Modules are compiled when they are first imported: most of what comes never is.
+INSTALL := $(PIP) install -qq --no-compile -c constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -56,7 +57,8 @@ clean: ## Remove everything that make has made, .venv too
 	rm -rf $(VENV) demo-output build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests benchmarks docs examples -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
-# Some systems ship Python without ensurepip; there the interpreter's own pip fills the environment.
+# Some systems ship Python without ensurepip; there the interpreter's own pip fills the environment. An old pip takes twice
+# as long for the rest.
 $(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "error: catnat needs Python >= 3.11, and '$(PYTHON)' is $$(command -v $(PYTHON) >/dev/null && $(PYTHON) -V 2>&1 || echo 'not found'); try: make PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -65,14 +67,15 @@ $(BIN)/pip:
 	else \
 	  $(PYTHON) -m venv --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install -qq pip; \
 	fi
+	@$(INSTALL) --upgrade pip
 
 $(READY): pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "Setting up $(VENV) (some minutes the first time) ..."
-	@$(INSTALL) -e '.[torch,jax,lab,dev]'
+	@$(INSTALL) $(TORCH) -e '.[torch,jax,lab,dev]'
 	@touch $@
 
 # The API pages import both backends; of the rest the documentation needs nothing.
 $(DOCS): pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "Installing the documentation tools ..."
-	@$(INSTALL) -e '.[torch,jax,docs]'
+	@$(INSTALL) $(TORCH) -e '.[torch,jax,docs]'
 	@touch $@

@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import combinations, product
 from pathlib import Path
 from statistics import fmean, geometric_mean, median, stdev
@@ -344,59 +345,70 @@ def sgd_forecast() -> str:
     return grid(["", "lead on softmax", "K = 8", "K = 16", "K = 32"], body)
 
 
-def sgd_long() -> str:
-    """What 550,000 steps of SGD make of the leads on softmax, and of their forecast; lost runs are left out."""
-    before, ends, curves = {}, {}, {}  # by head, K and seed
-    for folder, found in (("sgd", before), ("sgd-softmax/rate-0.01", before), ("sgd-long", ends)):  # the later counts
-        for row in rows_of(RESULTS / "vae" / folder / "values.csv"):
-            if row["stage"] == "final" and (row["data"], row["variables"]) == ("grey", "10"):
-                found[row["head"], row["classes"], row["seed"]] = float(row["nll"])
-    for row in rows_of(RESULTS / "vae" / "sgd-long" / "curves.csv"):
+def sgd_long() -> tuple[dict[tuple[str, ...], np.ndarray], dict[tuple[str, ...], float]]:
+    """By head, K and seed: readings [step, validation, train] over 550,000 steps, and the NLL. Without lost runs."""
+    folder, curves = RESULTS / "vae" / "sgd-long", {}
+    for row in rows_of(folder / "curves.csv"):
         bounds = float(row["minus_elbo_validation"]), float(row["minus_elbo_train"])
         curves.setdefault((row["head"], row["classes"], row["seed"]), []).append((int(row["step"]), *bounds))
-    kept = {run: np.array(own) for run, own in curves.items() if ends[run] < median(ends.values()) + 30}
-    steady, _ = sgd_steady()
-    early, late = (137_500, 220_000), (467_500, 550_000)
+    ends = {(row["head"], row["classes"], row["seed"]): float(row["nll"]) for row in rows_of(folder / "values.csv")}
+    ends = {run: nll for run, nll in ends.items() if nll < median(ends.values()) + 30}
+    return {run: np.array(curves[run]) for run in ends}, ends
 
-    def mean(own: np.ndarray, span: tuple[int, int]) -> float:
-        return float(own[(span[0] <= own[:, 0]) & (own[:, 0] <= span[1]), 1].mean())
+
+LONG = [("catnat-sigmoid", "16"), ("catnat-sigmoid", "32"), ("catnat", "16"), ("catnat", "32")]  # heads and K
+
+
+def sgd_long_leads() -> str:
+    """What 550,000 steps of SGD make of the leads on softmax, and of their forecast."""
+    before = {}
+    for folder in ("sgd", "sgd-softmax/rate-0.01"):  # the later counts
+        for row in rows_of(RESULTS / "vae" / folder / "values.csv"):
+            if row["stage"] == "final" and (row["data"], row["variables"]) == ("grey", "10"):
+                before[row["head"], row["classes"], row["seed"]] = float(row["nll"])
+    (curves, ends), start, end, train = sgd_long(), 192_500, 550_000, 2
+
+    def at(own: np.ndarray, step: int) -> float:
+        return float(own[own[:, 0] == step, train].item())
 
     def foretold(own: np.ndarray, power: float) -> float:
-        """From what the shorter study knows at its end, the change from the early readings to the late ones."""
-        first, last = (((200_000 / np.linspace(*span, 4)) ** power).mean() for span in (early, late))
-        return float(law(own, 1, 200_000, power)[0] * (last - first))
+        """From the readings up to 200,000, what the training bound changes by after the last of them."""
+        return float(law(own, train, 200_000, power)[0] * ((200_000 / end) ** power - (200_000 / start) ** power))
 
+    points = {f"training bound at {step:,}": partial(at, step=step) for step in (start, 302_500, 467_500, end)}
     measures: dict[str, tuple[dict[Any, Any], Callable[[Any], float]]] = {
-        "NLL, at 200,000 steps": (before, float),
-        "NLL, at 550,000 steps": ({run: ends[run] for run in kept}, float),
-        "bound, from 137,500 to 220,000": (kept, lambda own: mean(own, early)),
-        "bound, from 467,500 to 550,000": (kept, lambda own: mean(own, late)),
-        "its change": (kept, lambda own: mean(own, late) - mean(own, early)),
-        "foretold at 200,000, by 1 / steps": (steady, lambda own: foretold(own, 1.0)),
-        "foretold at 200,000, by 1 / √steps": (steady, lambda own: foretold(own, 0.5)),
+        "NLL, the study of 200,000 steps": (before, float),
+        "NLL, 550,000 steps": (ends, float),
+        **{name: (curves, point) for name, point in points.items()},
+        f"its change from {start:,} to {end:,}": (curves, lambda own: at(own, end) - at(own, start)),
+        "the same, foretold by 1 / steps": (curves, partial(foretold, power=1.0)),
+        "the same, foretold by 1 / √steps": (curves, partial(foretold, power=0.5)),
     }
-    heads, sizes, body = ("softmax", "catnat-sigmoid", "catnat"), ("16", "32"), []
-    for head, (name, (known, measure)) in product(heads[1:], measures.items()):
-        line = [head, f"lead: {name}"]
-        for size in sizes:
+    body = []
+    for name, (known, measure) in measures.items():
+        line = [name]
+        for place in LONG:
             pairs = [
                 measure(known["softmax", *run[1:]]) - measure(own)
                 for run, own in known.items()
-                if run[:2] == (head, size) and ("softmax", *run[1:]) in known
+                if run[:2] == place and ("softmax", *run[1:]) in known
             ]
             low, high = ttest_1samp(pairs, 0).confidence_interval()
             line.append(f"{fmean(pairs):+.1f} [{low:.1f}, {high:.1f}]")
         body.append(line)
-    for head in heads:
-        own = {size: [run for run in kept if run[:2] == (head, size)] for size in sizes}
-        nll = {size: [ends[run] for run in runs] for size, runs in own.items()}
-        body.append([head, "NLL", *(f"{fmean(v):.1f} ± {stdev(v):.1f}, {len(v)} of 6 runs" for v in nll.values())])
-        line = [head, "the last tenth's fall: validation, training"]
-        for runs in own.values():
-            falls = (fmean(law(kept[run], bound, 550_000)[0] / 9 for run in runs) for bound in (1, 2))
-            line.append(", ".join(f"{fall:.2f}" for fall in falls))
-        body.append(line)
-    return grid(["", "grey digits, N = 10", "K = 16", "K = 32"], body)
+    return grid(["lead on softmax", *(f"{head}, K = {classes}" for head, classes in LONG)], body)
+
+
+def sgd_long_ends() -> str:
+    """Where these runs end, and what their last tenth takes off the bound, as in `sgd_falls`."""
+    (curves, ends), body = sgd_long(), []
+    for head, classes in [("softmax", "16"), ("softmax", "32"), *LONG]:
+        own = [run for run in ends if run[:2] == (head, classes)]
+        falls = (fmean(law(curves[run], bound, 550_000)[0] / 9 for run in own) for bound in (1, 2))
+        nll = [ends[run] for run in own]
+        told = f"{fmean(nll):.1f} ± {stdev(nll):.1f}", *(f"{fall:.2f}" for fall in falls)
+        body.append([f"{head}, K = {classes}", f"{len(own)}", *told])
+    return grid(["", "runs", "NLL", "last tenth, validation", "last tenth, training"], body)
 
 
 def dense() -> str:
@@ -959,7 +971,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "sgd-leads": sgd_leads,
     "sgd-falls": sgd_falls,
     "sgd-forecast": sgd_forecast,
-    "sgd-long": sgd_long,
+    "sgd-long": sgd_long_leads,
+    "sgd-long-ends": sgd_long_ends,
     "dense": dense,
     "dense-gaps": dense_gaps,
     "collapse": collapse,

@@ -1,8 +1,8 @@
 """Many unrelated classes: accuracy over K, softmax's head beside catnat's on data that has no hierarchy.
 
-Run it as `python -m benchmarks.classes [--mixed] [--output FOLDER]`: 15 minutes on one core, with --mixed 3. Classes are
-Gaussian clusters at random places, every batch is new, and the network has one hidden layer. With --mixed there are few
-classes of two clusters each, which overlap. `catnat, clustered` has the tree of the classes' true places.
+Run it as `python -m benchmarks.classes [--mixed] [--output FOLDER]`: 15 minutes on one core, with --mixed 3. Classes
+are Gaussian clusters at random places, every batch is new, and the network has one hidden layer. With --mixed there are
+few classes of two clusters each, which overlap. `catnat, clustered` has the tree of the classes' true places.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ def test_a_linear_head_is_a_linear_layer_and_a_catnat(parameterization):
     torch.manual_seed(0)
     head = ct.CatnatLinear(8, 6, parameterization)
     assert head.in_features == 8
+    assert head.out_features == head(torch.zeros(1, 8)).shape[-1]
     scores, target = head.linear(X), torch.arange(64) % 6
     assert head.linear.out_features == 5
     torch.testing.assert_close(head(X), ct.log_catnat(scores, parameterization))

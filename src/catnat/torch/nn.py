@@ -280,6 +280,11 @@ class CatnatLinear(_Watching):
         """Size of the last axis of the inputs, as of a `torch.nn.Linear`."""
         return self.linear.in_features
 
+    @property
+    def out_features(self) -> int:
+        """Size of the last axis of the outputs, as of a `torch.nn.Linear`: K."""
+        return self.num_classes
+
     def scores(self, x: Tensor) -> Tensor:
         """[..., in_features] to [..., K-1]."""
         scores = self._aligned_scores(x) if self._is_misaligned(x) else self.linear(x)

@@ -24,11 +24,11 @@ MARKS = {
 CELL_RULE = (
     f"Every head against softmax in the same cell, by Welch's test, p < {ALPHA} after Holm's correction over the "
     "table; runs of a seed are not paired. **agree**, **disagree**: ours differ significantly, and the paper's do (by "
-    "the same test of what it prints, not corrected), in the same direction or not. **ahead**, **behind**: ours are "
-    "significantly better or worse than softmax, where the paper's do not differ or it has no number. **tied**: ours "
-    "do not differ significantly, which does not show that they are equal. **not run**: no two runs of it or of "
-    "softmax, or one diverged. Dashed: trained for less than in the paper, or with fewer seeds. `catnat` is the "
-    "library's default."
+    "Welch's test of the means and deviations it prints, not corrected), in the same direction or not. **ahead**, "
+    "**behind**: ours are significantly better or worse than softmax, where the paper's do not differ or it has no "
+    "number. **tied**: ours do not differ significantly, which does not show that they are equal. **not run**: no two "
+    "runs of it or of softmax, or one diverged. Dashed: trained for less than in the paper, or with fewer seeds. "
+    "`catnat` is the library's default."
 )
 WIDTH, BOX, ROW, LABEL, GAP, HEAD = 1270, 58, 27, 92, 14, 46  # pixels
 BOLD, LETTER = 7, 5  # pixels of a letter in a title and in the line under it

@@ -878,6 +878,17 @@ def unrelated() -> str:
     return grid(head, ([name, *(f"{fmean(own[place]):.1f}" for place in columns)] for name, own in found.items()))
 
 
+def mixed() -> str:
+    """Accuracy where a class is two clusters, at softmax's rate and above."""
+    found: dict[str, dict[tuple[str, str], list[float]]] = {}
+    for row in rows_of(RESULTS / "swap" / "mixed.csv"):
+        found.setdefault(row["head"], {}).setdefault((row["classes"], row["rate"]), []).append(float(row["accuracy"]))
+    head = ["head", *(f"K = {classes}, rate {rate}" for classes, rate in found["softmax"])]
+    return grid(
+        head, ([name, *(f"{fmean(v):.1f} ± {stdev(v):.1f}" for v in own.values())] for name, own in found.items())
+    )
+
+
 def steepness(head: str) -> tuple[str, float]:
     """A head of the swap in words, and the largest gradient of a log-probability by one of its scores."""
     default = Natural()
@@ -993,6 +1004,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "wide": wide,
     "wide-classes": wide_classes,
     "unrelated": unrelated,
+    "mixed": mixed,
     "large-rates": large_rates,
     "words-pieces": lambda: words("pieces"),
     "words-words": lambda: words("words"),

@@ -86,6 +86,17 @@ def test_what_is_shorter_than_the_papers():
     )
 
 
+@pytest.mark.parametrize("lower", [True, False])
+def test_lost_runs_are_counted_by_head(lower):
+    worse = 20.0 if lower else 0.0
+    natural = Cell((10.0, worse, float("nan")), 9.0, 0.1)
+    softmax = Cell((10.0, 11.0, 9.0), 9.0, 0.1)
+    both = board(natural, softmax, lower=lower, columns=2)
+    assert replace(both, far=5.0).lost == {NATURAL: "4 of 6"}
+    assert replace(both, far=15.0).lost == {NATURAL: "2 of 6"}  # a run that diverged is always lost
+    assert both.lost == {}
+
+
 @pytest.mark.parametrize(
     ("counts", "mark"),
     [

@@ -5,6 +5,7 @@
 
 import csv
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -46,6 +47,7 @@ class Board:
     falls: dict[Key, float]  # of the mean of minus the bound in the last tenth of training
     paper_length: int = 0  # 0: the paper does not say
     unit: str = "steps"
+    far: float = 0.0  # a run that ends further behind the best one of its cell is lost; 0: none counts so
     left_out: str = ""  # runs that are published and do not count here, and why, as provenance.json says it
 
     @cached_property
@@ -90,6 +92,18 @@ class Board:
                 f"in the last tenth the negative validation bound fell by more than {FALLING} nats in {still}, {most}"
             )
         return ", ".join(told)
+
+    @property
+    def lost(self) -> dict[str, str]:
+        """By head, how many of its runs are lost, of how many; heads that lost none are left out."""
+        counts: dict[str, list[bool]] = {}
+        for group, column in self.table.contests if self.far else ():
+            runs = {line: self.table.cells[group, line, column.key].values for line in self.table.lines}
+            known = [value for values in runs.values() for value in values if math.isfinite(value)]
+            best = (min if column.lower_is_better else max)(known, default=math.nan)
+            for line, values in runs.items():
+                counts.setdefault(line, []).extend(not abs(value - best) <= self.far for value in values)
+        return {line: f"{sum(lost)} of {len(lost)}" for line, lost in counts.items() if any(lost)}
 
 
 def _beside(key: Key) -> tuple[Key, Key]:
@@ -146,7 +160,7 @@ def _autoencoders(folder: Path, name: str) -> Board:
     starts = {key: round(0.9 * last) for key, last in lengths.items()}
     known = [key for key, start in starts.items() if start in curves[key]]
     falls = {key: fmean(curves[key][starts[key]]) - fmean(curves[key][lengths[key]]) for key in known}
-    return Board(name, table, lengths, falls, PAPER["mlp"].steps if name == "mlp" else 0)
+    return Board(name, table, lengths, falls, PAPER["mlp"].steps if name == "mlp" else 0, far=vae.FAR)
 
 
 def _games(folder: Path, name: str) -> Board:

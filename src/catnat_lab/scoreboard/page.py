@@ -58,8 +58,11 @@ def _records(board: Board) -> Iterator[dict[str, object]]:
         yield {name: "" if value is None else value for name, value in found.items()}
 
 
-def _left(board: Board) -> str:
-    return f" Left out: {board.left_out}." if board.left_out else ""
+def _about(board: Board) -> str:
+    lost = ", ".join(f"{head} {count}" for head, count in board.lost.items())
+    told = [f"{board.name}: {board.table.title}.", f"Ours: {board.told}."]
+    told += [f"Runs more than {board.far:g} nats behind the best of their cell: {lost}."] if lost else []
+    return " ".join([*told, *([f"Left out: {board.left_out}."] if board.left_out else [])])
 
 
 def markdown(boards: Mapping[str, Board]) -> str:
@@ -84,9 +87,7 @@ def markdown(boards: Mapping[str, Board]) -> str:
         RULE,
         grid(claims, names=1, words=3),
         "## Cells",
-        "\n".join(
-            f"- {name}: {board.table.title}. Ours: {board.told}.{_left(board)}" for name, board in boards.items()
-        ),
+        "\n".join(f"- {_about(board)}" for board in boards.values()),
         grid(counts, names=2),
         "Cells that disagree, as differences from softmax:",
         "\n".join(f"- {escaped(text)}" for text in against) or "None.",

@@ -309,42 +309,6 @@ def sgd_falls() -> str:
     return grid(["head", *columns], body)
 
 
-def sgd_forecast() -> str:
-    """How well the law of `sgd_falls` foretold what came of the leads on softmax, and what it foretells."""
-    steady, _ = sgd_steady()
-
-    def mean(own: np.ndarray, low: int, high: int) -> float:
-        return float(own[(low <= own[:, 0]) & (own[:, 0] <= high), 1].mean())
-
-    def foretold(own: np.ndarray, power: float) -> float:
-        """From what is known at 100,000 steps, the change from there to the end."""
-        left, limit = law(own, 1, 100_000, power)
-        late = own[own[:, 0] >= 180_000, 0]
-        return float((limit + left * (100_000 / late) ** power).mean()) - mean(own, 80_000, 100_000)
-
-    measures: dict[str, Callable[[np.ndarray], float]] = {
-        "from 150,000 to 200,000": lambda own: mean(own, 150_000, 200_000),
-        "its change since 100,000": lambda own: mean(own, 180_000, 200_000) - mean(own, 80_000, 100_000),
-        "foretold at 100,000, by 1 / steps": lambda own: foretold(own, 1.0),
-        "foretold at 100,000, by 1 / √steps": lambda own: foretold(own, 0.5),
-        "still to change, by 1 / steps": lambda own: -law(own, 1, 200_000)[0],
-        "still to change, by 1 / √steps": lambda own: -law(own, 1, 200_000, 0.5)[0],
-    }
-    body = []
-    for head, (name, measure) in product(reversed(HEADS[2:]), measures.items()):
-        line = [head, name]
-        for classes in ("8", "16", "32"):
-            pairs = [
-                measure(steady["softmax", *run[1:]]) - measure(own)
-                for run, own in steady.items()
-                if run[:2] == (head, classes) and ("softmax", *run[1:]) in steady
-            ]
-            low, high = ttest_1samp(pairs, 0).confidence_interval()
-            line.append(f"{fmean(pairs):+.1f} [{low:.1f}, {high:.1f}]")
-        body.append(line)
-    return grid(["", "lead on softmax", "K = 8", "K = 16", "K = 32"], body)
-
-
 def sgd_long() -> tuple[dict[tuple[str, ...], np.ndarray], dict[tuple[str, ...], float]]:
     """By head, K and seed: readings [step, validation, train] over 550,000 steps, and the NLL. Without lost runs."""
     folder, curves = RESULTS / "vae" / "sgd-long", {}
@@ -360,7 +324,7 @@ LONG = [("catnat-sigmoid", "16"), ("catnat-sigmoid", "32"), ("catnat", "16"), ("
 
 
 def sgd_long_leads() -> str:
-    """What 550,000 steps of SGD make of the leads on softmax, and of their forecast."""
+    """What 550,000 steps of SGD make of the leads on softmax, and what readings up to 200,000 foretell."""
     before = {}
     for folder in ("sgd", "sgd-softmax/rate-0.01"):  # the later counts
         for row in rows_of(RESULTS / "vae" / folder / "values.csv"):
@@ -981,7 +945,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "sgd-tests": sgd_tests,
     "sgd-leads": sgd_leads,
     "sgd-falls": sgd_falls,
-    "sgd-forecast": sgd_forecast,
     "sgd-long": sgd_long_leads,
     "sgd-long-ends": sgd_long_ends,
     "dense": dense,

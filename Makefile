@@ -15,7 +15,9 @@ PIP   := $(BIN)/python -m pip --disable-pip-version-check
 
 # torch is asked for by its exact version on the command line: a range would let pip choose another build.
 TORCH   := $(shell sed -n 's/^\(torch==[0-9.]*\).*/\1/p' constraints.txt)
-# Modules are compiled when they are first imported: most of what comes never is.
+# Modules are compiled when they are first imported: most of what comes never is. What was compiled is kept, whatever the
+# environment says; else every process would compile PyTorch anew.
+export PYTHONDONTWRITEBYTECODE :=
 INSTALL := $(PIP) install -qq --no-compile -c constraints.txt
 
 .DEFAULT_GOAL := help

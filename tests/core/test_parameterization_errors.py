@@ -121,8 +121,9 @@ def test_a_number_alone_is_a_tail() -> None:
         (np.True_, TypeError, r"; got .*True.*: other settings go by name"),
         (1.5, TypeError, r"; got 1\.5: other settings go by name"),
         (0.2, TypeError, r"; got 0\.2: write Natural\(tail=0\.2\) if it is a tail$"),
-        (Arsinh, TypeError, r"parameterization must be .*; got <class"),
-        (Sigmoid, TypeError, r"parameterization must be .*; got <class"),
+        (Arsinh, TypeError, r"parameterization must be .*; got the class Arsinh: write Arsinh\(\)$"),
+        (Sigmoid, TypeError, r"parameterization must be .*; got the class Sigmoid: write Sigmoid\(\)$"),
+        (int, TypeError, r"parameterization must be .*; got <class 'int'>$"),
     ],
 )
 def test_bad_resolve(value: object, error: type[Exception], message: str) -> None:

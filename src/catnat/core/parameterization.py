@@ -343,6 +343,8 @@ def _shown(given: object, num_classes: int) -> str:
     """What came in an activation's place; of what has a place of its own, where that is."""
     if isinstance(given, Tree):
         return f"{given!r}: write Parameterization({num_classes}, tree=...)"
+    if isinstance(given, type) and issubclass(given, Activation):
+        return f"the class {given.__name__}: write {given.__name__}()"
     if isinstance(given, (float, np.floating)) and 0 <= given <= 0.5:
         return f"{given!r}: write Natural(tail={given!r}) if it is a tail"
     if isinstance(given, (int, np.integer)) and given > 1:

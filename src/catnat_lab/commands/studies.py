@@ -19,6 +19,7 @@ ON_CPU = 8  # runs trained as one program: few, so that little is lost with a ki
 
 def demo(options: Demo) -> None:
     """As `catnat gsl`, with everything chosen."""
+    say("stages: what the true graph reaches (optimal), a search of rates (coarse), new seeds at the best rate (final)")
     gsl(Gsl(preset="quick", output=options.output, device="cpu"))
     say("few seeds of a small problem; docs/evidence-graphs.md has the study of the paper's size")
     say(f"to run it again from the start, delete {options.output}")

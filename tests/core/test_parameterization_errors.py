@@ -28,7 +28,11 @@ from tests.core.arsinh import Arsinh
             ValueError,
             r"activation must be one of 'natural', 'sigmoid', 'paper'; got 'softmax'",
         ),
-        ({"activation": Natural}, TypeError, r"activation must be 'natural', .*, or a catnat\.Activation; got <class"),
+        (
+            {"activation": Natural},
+            TypeError,
+            r"activation must be 'natural', .* a catnat\.Activation; got the class Natural: write Natural\(\)$",
+        ),
         (
             {"activation": Tree.chain(4)},
             TypeError,

@@ -861,6 +861,20 @@ def mixed() -> str:
     )
 
 
+def last_batch() -> str:
+    """Where 100 runs of the swap end with SGD at 0.1, and what a last batch of two images does to them."""
+    body: dict[str, list[str]] = {}
+    for file in ("splits-sgd", "splits-sgd-last"):
+        ends: dict[str, list[float]] = {}
+        for row in rows_of(RESULTS / "swap" / f"{file}.csv"):
+            ends.setdefault(row["head"], []).append(100 * float(row["accuracy"]))
+        for head, own in ends.items():
+            below = (str(sum(end < least for end in own)) for least in (85, 70))
+            body.setdefault(head, [head]).extend([f"{fmean(own):.1f}", *below, f"{min(own):.0f}"])
+    columns = [f"{kind}: {what}" for kind in ("full", "two") for what in ("mean", "below 85%", "below 70%", "worst")]
+    return grid(["head", *columns], body.values())
+
+
 def steepness(head: str) -> tuple[str, float]:
     """A head of the swap in words, and the largest gradient of a log-probability by one of its scores."""
     default = Natural()
@@ -976,6 +990,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "wide-classes": wide_classes,
     "unrelated": unrelated,
     "mixed": mixed,
+    "last-batch": last_batch,
     "large-rates": large_rates,
     "words-pieces": lambda: words("pieces"),
     "words-words": lambda: words("words"),

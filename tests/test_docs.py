@@ -146,6 +146,17 @@ def test_tables_are_those_of_the_results() -> None:
         assert tables.renewed(text) == text, f"{page.name} is not as the results are: run python docs/tables.py"
 
 
+def test_a_fall_as_1_over_steps_is_found_in_both_bounds() -> None:
+    tables, steps, limit, scale = tables_module(), np.arange(1, 21) * 10_000.0, 100.0, 50_000.0
+    windows = [np.linspace(end - 10_000, end, 10_001)[1:] - 0.5 for end in steps]  # a mean over every step between two
+    training = np.array([limit + (scale / window).mean() for window in windows])
+    run = np.column_stack([steps, limit + scale / steps, training])
+    for bound in (tables.VALIDATION, tables.TRAIN):
+        assert tables.law(run, bound, 200_000) == pytest.approx([scale / 200_000, limit], rel=1e-6)
+    roots = [(window**-0.5).mean() for window in windows]
+    assert tables.passed(steps, tables.TRAIN, 0.5) == pytest.approx(roots, rel=1e-2)
+
+
 def test_where_training_breaks_is_read_between_two_rates() -> None:
     breaking, rates = tables_module().breaking, [1.0, 4.0, 16.0]
     halfway = np.array([1.0, 0.8, 0.95])  # what comes back later does not count

@@ -129,6 +129,9 @@ def test_a_claim_is_counted_over_its_cells(ours, lower, mark, statistic):
     boards = {"toy": board(Cell(around(ours), 9.0, 0.1), BASE, lower=lower, columns=3)}
     assert claims.better("toy", NATURAL, SOFTMAX)(boards) == (mark, statistic)
     assert claims.better("toy", NATURAL, SOFTMAX, "c1 c2")(boards)[0] == mark
+    told = claims.better("toy", NATURAL, SOFTMAX)({"toy": replace(boards["toy"], falls={PLACE: 0.3}, far=0.05)})
+    assert told.statistic.startswith(statistic)
+    assert told.statistic.endswith("of 15; still falling: 1 of 1 means") and "; lost runs: " in told.statistic
     short = {"toy": replace(boards["toy"], lengths={("g", NATURAL, "c"): 9, ("g", NATURAL, "c1"): 9}, paper_length=10)}
     found = claims.better("toy", NATURAL, SOFTMAX)(short)
     assert found.mark == "not tested yet" and "2 of 3 not run" in found.statistic

@@ -86,12 +86,16 @@ class Board:
             of = f" of {self.paper_length:,}" if self.paper_length else ""
             told.append(f"{_range(self.lengths.values())}{of} {self.unit}")
         if self.falls:
-            still = f"{sum(fall > FALLING for fall in self.falls.values())} of {len(self.falls)} means"
             most = f"at most by {max(self.falls.values()):.1f}"
-            told.append(
-                f"in the last tenth the negative validation bound fell by more than {FALLING} nats in {still}, {most}"
-            )
+            end = f"in the last tenth the negative validation bound fell by more than {FALLING} nats in"
+            told.append(f"{end} {self.unfinished}, {most}")
         return ", ".join(told)
+
+    @property
+    def unfinished(self) -> str:
+        """How many means were not at their end, if any."""
+        still = sum(fall > FALLING for fall in self.falls.values())
+        return f"{still} of {len(self.falls)} means" if still else ""
 
     @property
     def lost(self) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from statistics import fmean
 from typing import NamedTuple
 
@@ -71,9 +71,17 @@ def better(names: str, heads: str, rivals: str, only: str = "", *, ours: bool = 
         ahead, behind = sure.count(True), sure.count(False)
         told = [f"better mean in {means}, ahead in {ahead}, behind in {behind} of {run} comparisons"] if run else []
         told += [f"{total - run} of {total} not run, or for less than in the paper"] if run < total else []
+        told += _caveats(boards[names], {*heads.split(), *rivals.split()}) if names in boards else []
         return Finding(verdict(means, ahead, behind, run, total), "; ".join(told))
 
     return judged
+
+
+def _caveats(board: Board, heads: Collection[str]) -> list[str]:
+    """What a reader has to know of a table's runs."""
+    lost = ", ".join(f"{head} {count}" for head, count in board.lost.items() if head in heads)
+    told = [f"lost runs: {lost}"] if lost else []
+    return told + ([f"still falling: {board.unfinished}"] if board.unfinished else [])
 
 
 def level(boards: Boards) -> Finding:

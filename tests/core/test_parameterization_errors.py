@@ -128,6 +128,7 @@ def test_a_number_alone_is_a_tail() -> None:
         (Arsinh, TypeError, r"parameterization must be .*; got the class Arsinh: write Arsinh\(\)$"),
         (Sigmoid, TypeError, r"parameterization must be .*; got the class Sigmoid: write Sigmoid\(\)$"),
         (int, TypeError, r"parameterization must be .*; got <class 'int'>$"),
+        (Activation, TypeError, r"parameterization must be .*; got <class 'catnat\..*Activation'>$"),
     ],
 )
 def test_bad_resolve(value: object, error: type[Exception], message: str) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from hashlib import sha256
+from inspect import isabstract
 from reprlib import repr as brief  # of a million numbers the first few
 from typing import Any
 
@@ -343,7 +344,7 @@ def _shown(given: object, num_classes: int) -> str:
     """What came in an activation's place; of what has a place of its own, where that is."""
     if isinstance(given, Tree):
         return f"{given!r}: write Parameterization({num_classes}, tree=...)"
-    if isinstance(given, type) and issubclass(given, Activation):
+    if isinstance(given, type) and issubclass(given, Activation) and not isabstract(given):
         return f"the class {given.__name__}: write {given.__name__}()"
     if isinstance(given, (float, np.floating)) and 0 <= given <= 0.5:
         return f"{given!r}: write Natural(tail={given!r}) if it is a tail"

@@ -88,14 +88,13 @@ class Board:
         if self.falls:
             most = f"at most by {max(self.falls.values()):.1f}"
             end = f"in the last tenth the negative validation bound fell by more than {FALLING} nats in"
-            told.append(f"{end} {self.unfinished}, {most}")
+            told.append(f"{end} {self.falling(self.falls)}, {most}")
         return ", ".join(told)
 
-    @property
-    def unfinished(self) -> str:
-        """How many means were not at their end, if any."""
-        still = sum(fall > FALLING for fall in self.falls.values())
-        return f"{still} of {len(self.falls)} means" if still else ""
+    def falling(self, keys: Iterable[Key]) -> str:
+        """How many of these means were not at their end."""
+        falls = [self.falls[key] for key in keys if key in self.falls]
+        return f"{sum(fall > FALLING for fall in falls)} of {len(falls)} means"
 
     @property
     def lost(self) -> dict[str, str]:

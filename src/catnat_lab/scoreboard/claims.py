@@ -12,6 +12,7 @@ from torch import Tensor
 import catnat
 import catnat.torch as ct
 from catnat_lab import figure
+from catnat_lab.report.table import Key
 from catnat_lab.scoreboard.boards import Board
 from catnat_lab.stats import ALPHA, compare_all, paired
 
@@ -51,7 +52,7 @@ def better(names: str, heads: str, rivals: str, only: str = "", *, ours: bool = 
     """Heads against rivals in all cells that the paper has, with ``ours`` in all; ``only``: how their columns start."""
 
     def judged(boards: Boards) -> Finding:
-        pairs, total = {}, 0
+        pairs, compared, total = {}, set[Key](), 0
         for name, head, rival in itertools.product(names.split(), heads.split(), rivals.split()):
             board = boards[name]
             for group, column in board.table.contests:
@@ -62,6 +63,7 @@ def better(names: str, heads: str, rivals: str, only: str = "", *, ours: bool = 
                 total += ours or all(cell.paper_mean is not None for cell in cells)
                 if all(cell.summary for cell in cells) and not any(map(board.is_short, keys)):
                     pair = cells[0].values, cells[1].values
+                    compared.update(keys)
                     pairs[name, *keys] = pair[::-1] if column.lower_is_better else pair  # so that more is better
         found, run = compare_all(pairs).values(), len(pairs)
         means, sure = (
@@ -71,17 +73,18 @@ def better(names: str, heads: str, rivals: str, only: str = "", *, ours: bool = 
         ahead, behind = sure.count(True), sure.count(False)
         told = [f"better mean in {means}, ahead in {ahead}, behind in {behind} of {run} comparisons"] if run else []
         told += [f"{total - run} of {total} not run, or for less than in the paper"] if run < total else []
-        told += _caveats(boards[names], {*heads.split(), *rivals.split()}) if names in boards else []
+        told += _caveats(boards[names], compared) if names in boards else []
         return Finding(verdict(means, ahead, behind, run, total), "; ".join(told))
 
     return judged
 
 
-def _caveats(board: Board, heads: Collection[str]) -> list[str]:
-    """What a reader has to know of a table's runs."""
+def _caveats(board: Board, keys: Collection[Key]) -> list[str]:
+    """Of what was compared: the heads' lost runs in the whole table, and how many means were not at their end."""
+    heads = {head for _, head, _ in keys}
     lost = ", ".join(f"{head} {count}" for head, count in board.lost.items() if head in heads)
     told = [f"lost runs: {lost}"] if lost else []
-    return told + ([f"still falling: {board.unfinished}"] if board.unfinished else [])
+    return told + ([f"still falling: {board.falling(keys)}"] if board.falls else [])
 
 
 def level(boards: Boards) -> Finding:

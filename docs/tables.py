@@ -17,7 +17,7 @@ from statistics import fmean, geometric_mean, median, stdev
 from typing import Any
 
 import numpy as np
-from scipy.stats import f_oneway, mannwhitneyu, ttest_1samp
+from scipy.stats import f_oneway, fisher_exact, mannwhitneyu, ttest_1samp
 
 from catnat import Natural, Tree
 from catnat_lab.stats import ALPHA, Comparison, bootstrap, compare, compare_all, holm, improvement, interquartile_mean
@@ -274,7 +274,7 @@ def sgd_steady() -> tuple[dict[tuple[str, ...], np.ndarray], int]:
     return {run: own for run, own in runs.items() if is_steady(run, own)}, len(runs)
 
 
-def passed(steps: np.ndarray, bound: int, power: float = 1.0) -> np.ndarray:
+def decay(steps: np.ndarray, bound: int, power: float = 1.0) -> np.ndarray:
     """What steps ** -power is at each reading of a bound: the training bound is a mean since the reading before."""
     if bound == VALIDATION:
         return steps**-power
@@ -290,19 +290,26 @@ def law(own: np.ndarray, bound: int, end: int) -> np.ndarray:
     Two readings of one run differ by more than a tenth of the steps brings, so a line through many is taken.
     """
     part = (end // 2 <= own[:, 0]) & (own[:, 0] <= end)
-    return np.polyfit(end * passed(own[:, 0], bound)[part], own[part, bound], 1)
+    return np.polyfit(end * decay(own[:, 0], bound)[part], own[part, bound], 1)
 
 
 def sgd_falls() -> str:
     """What the last tenth of training takes off the bound with SGD, if it falls towards its end as 1 / steps does."""
     steady, count = sgd_steady()
 
-    def falls(bound: int, heads: Sequence[str], end: int) -> dict[tuple[str, ...], float]:
-        """By head and cell, means over seeds, in the last tenth before `end`."""
+    def lined(own: np.ndarray, bound: int, end: int) -> float:
+        return law(own, bound, end)[0] * (1 / 0.9 - 1)
+
+    def read(own: np.ndarray, bound: int) -> float:
+        """At the end of training, as the scoreboard takes it: by the reading at nine tenths, and the last."""
+        return own[own[:, 0] == 180_000, bound].item() - own[-1, bound]
+
+    def falls(heads: Sequence[str], fall: Callable[[np.ndarray], float]) -> dict[tuple[str, ...], float]:
+        """By head and cell, means over seeds."""
         found: dict[tuple[str, ...], list[float]] = {}
         for run, own in steady.items():
             if run[0] in heads:
-                found.setdefault(run[:4], []).append(law(own, bound, end)[0] * (1 / 0.9 - 1))
+                found.setdefault(run[:4], []).append(fall(own))
         return {cell: fmean(own) for cell, own in found.items()}
 
     every, all_runs = HEADS[1:], f"all four, {len(steady)} of {count} runs"
@@ -312,14 +319,17 @@ def sgd_falls() -> str:
         (all_runs, VALIDATION, every),
         ("the same, training images", TRAIN, every),
     ]:
-        middle, last = (falls(bound, heads, end) for end in (100_000, 200_000))
+        middle, last = (falls(heads, partial(lined, bound=bound, end=end)) for end in (100_000, 200_000))
+        both = last, falls(heads, partial(read, bound=bound))
         line = [name]
         for classes in ("8", "16", "32"):
             means = [fmean(v for c, v in own.items() if c[1] == classes) for own in (middle, last)]
             line.append(", ".join(f"{mean:.2f}" for mean in means))
         line += [f"{fmean(last.values()) / fmean(middle.values()):.2f}"]
-        body.append([*line, f"{sum(fall > 0.2 for fall in last.values())} of {len(last)}", f"{max(last.values()):.2f}"])
-    columns = ["K = 8", "K = 16", "K = 32", "second divided by first", "above 0.2 at the end", "largest"]
+        above = [f"{sum(fall > 0.2 for fall in own.values())} of {len(own)}" for own in both]
+        body.append([*line, *above, f"{max(last.values()):.2f}"])
+    columns = ["K = 8", "K = 16", "K = 32", "second divided by first"]
+    columns += ["above 0.2 at the end", "the same by two readings", "largest"]
     return grid(["head", *columns], body)
 
 
@@ -354,7 +364,7 @@ def sgd_long_leads() -> str:
 
     def beyond(own: np.ndarray, power: float) -> float:
         """What a run adds to the lead at the end, beyond what one limit for all heads would leave of it."""
-        falls = dict(zip(own[:, 0], passed(own[:, 0], TRAIN, power), strict=True))
+        falls = dict(zip(own[:, 0], decay(own[:, 0], TRAIN, power), strict=True))
         return at(own, end) - at(own, start) * falls[end] / falls[start]
 
     points = {f"training bound at {step:,}": partial(at, step=step) for step in (start, middle, 467_500, end)}
@@ -880,16 +890,27 @@ def mixed() -> str:
 
 
 def last_batch() -> str:
-    """Where 100 runs of the swap end with SGD at 0.1, and what a last batch of two images does to them."""
+    """Where 100 runs of the swap end with SGD at 0.1, and what a last batch of two images does to them.
+
+    Beside how many end below 90% stands p of Fisher's exact test against softmax, beside a mean gap its extremes.
+    """
     body: dict[str, list[str]] = {}
     for file in ("splits-sgd", "splits-sgd-last"):
         ends: dict[str, list[float]] = {}
         for row in rows_of(RESULTS / "swap" / f"{file}.csv"):
             ends.setdefault(row["head"], []).append(100 * float(row["accuracy"]))
         for head, own in ends.items():
-            below = (str(sum(end < least for end in own)) for least in (90, 70))
-            body.setdefault(head, [head]).extend([f"{fmean(own):.1f}", *below, f"{min(own):.0f}"])
-    columns = [f"{kind}: {what}" for kind in ("full", "two") for what in ("mean", "below 90%", "below 70%", "worst")]
+            below = [sum(end < least for end in own) for least in (90, 70)]
+            gap, told = [mine - its for mine, its in zip(own, ends["softmax"], strict=True)], str(below[0])
+            behind = ""
+            if head != "softmax":
+                few = sum(end < 90 for end in ends["softmax"])
+                p = fisher_exact([[below[0], len(own) - below[0]], [few, len(own) - few]]).pvalue
+                told += f", p {p:.2g}"
+                behind = f"{fmean(gap):+.1f} ({min(gap):+.1f} to {max(gap):+.1f})"
+            body.setdefault(head, [head]).extend([f"{fmean(own):.1f}", behind, told, str(below[1]), f"{min(own):.0f}"])
+    names = ("mean", "minus softmax", "below 90%", "below 70%", "worst")
+    columns = [f"{kind}: {what}" for kind in ("full", "two") for what in names]
     return grid(["head", *columns], body.values())
 
 

@@ -154,7 +154,7 @@ def test_a_fall_as_1_over_steps_is_found_in_both_bounds() -> None:
     for bound in (tables.VALIDATION, tables.TRAIN):
         assert tables.law(run, bound, 200_000) == pytest.approx([scale / 200_000, limit], rel=1e-6)
     roots = [(window**-0.5).mean() for window in windows]
-    assert tables.passed(steps, tables.TRAIN, 0.5) == pytest.approx(roots, rel=1e-2)
+    assert tables.decay(steps, tables.TRAIN, 0.5) == pytest.approx(roots, rel=1e-2)
 
 
 def test_where_training_breaks_is_read_between_two_rates() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import library
 
 from catnat import Parameterization
 from catnat.torch import _eager, _wide
@@ -204,8 +205,8 @@ def test_operators_keep_pytorchs_contract():
     x = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(1)).requires_grad_()
     target = torch.tensor([0, -100, 4])
     given = (x, head.linear.weight, head.linear.bias, target, -100, True, True)
-    torch.library.opcheck(torch.ops.catnat.wide_loss.default, (*given, *of))
-    torch.library.opcheck(torch.ops.catnat.wide_sample.default, (*given[:3], torch.tensor([3]), *of))
+    library.opcheck(torch.ops.catnat.wide_loss.default, (*given, *of))
+    library.opcheck(torch.ops.catnat.wide_sample.default, (*given[:3], torch.tensor([3]), *of))
     loss = torch.ops.catnat.wide_loss(*given, *of)[0].sum()
     with pytest.raises(NotImplementedError, match="second derivatives"):
         torch.autograd.grad(loss, x, create_graph=True)

@@ -18,7 +18,6 @@ class CatnatWarning(UserWarning):
 
 REDUCTIONS = ("none", "mean", "sum")
 MASK_MODES = ("renormalize", "prune")
-SATURATIONS = ("clip", "reflect", "revive")
 
 
 def check_choice(argument: str, value: object, choices: Sequence[str]) -> None:
@@ -45,9 +44,12 @@ def check_num_classes(value: object) -> int:
 def check_width(num_classes: int, width: int, shape: Sequence[int], dim: int = -1, *, called: str = "dim") -> None:
     """Raise unless an axis of ``width`` scores fits ``num_classes`` classes."""
     if width != num_classes - 1:
+        hint = ""
+        if width == num_classes:
+            hint = ". Are these logits or log-probabilities of the classes? They need no catnat; scores are one fewer"
         raise ValueError(
             f"scores must hold num_classes - 1 = {num_classes - 1} values along {called} {dim} "
-            f"for {num_classes} classes; got {width} (scores have shape {tuple(shape)})"
+            f"for {num_classes} classes; got {width} (scores have shape {tuple(shape)}){hint}"
         )
 
 

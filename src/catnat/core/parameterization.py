@@ -7,18 +7,20 @@ hashable, so compilers may treat it as a constant.
 from __future__ import annotations
 
 import math
+import operator
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable
+from dataclasses import InitVar, dataclass, field, fields
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from inspect import isabstract
+from numbers import Real
 from reprlib import repr as brief  # of a million numbers the first few
 from typing import Any
 
 import numpy as np
 
-from catnat.core.errors import SATURATIONS, check_between, check_choice, check_nonnegative, check_num_classes
+from catnat.core.errors import check_between, check_choice, check_nonnegative, check_num_classes
 from catnat.core.tree import Floats, Tree
 
 DEFAULT_TAIL = 0.1  # the one place where the default stands
@@ -83,30 +85,28 @@ class Natural(Activation):
     Args:
         tail: the probability at which the slope stops growing, 0 or from 1e-6 to 0.5.
         amplitude: A. The default 2 pi gives the slope of the sigmoid at the centre; half of it gives twice the slope.
-        saturation: for ``tail=0`` only: what happens outside the range, C - A/2 to C + A/2.
-
-            - ``"clip"`` (default): a stays at its end value and the gradient is 0 (the paper).
-            - ``"revive"``: as clip, but a score's gradient is let through where a descent step would lead back inside.
-              That gradient is as steep as at the floor, (pi/A) / sqrt(floor), so give it a floor of 1e-6 or so; and it
-              is a rule, not a derivative: an estimator that is unbiased elsewhere is not so outside the range.
-            - ``"reflect"``: the sine goes on. The Fisher information is then constant everywhere but on the floor, and
-              nothing dies, but a is no longer monotone.
         floor: for ``tail=0`` only: the least probability that either branch may take, 0 <= floor < 1/2 (default 1e-8).
             It bounds log a from below and its gradient by (pi/A) / sqrt(floor). 0 is the paper's formula to the letter,
-            with log a = -inf at the ends; a floor below the smallest number of a dtype counts as 0 there.
+            with log a = -inf at the ends; a floor below the smallest number of a dtype counts as 0 there. Outside the
+            range, C - A/2 to C + A/2, a stays at its end value and the gradient is 0.
     """
 
     tail: float = DEFAULT_TAIL  # first: Natural(0.5) is read as a tail
     amplitude: float = 2 * math.pi
-    saturation: str | None = None
     floor: float | None = None
+    saturation: InitVar[str | None] = None  # until 0.2 it chose among three ways past the ends; only "clip" is left
     # Worked out once. Plain fields, because compilers can read the fields of a constant but not call its methods.
     gain: float = field(init=False, repr=False, compare=False)  # dz/dx at the centre: y = gain (x - C)
     joint: float = field(init=False, repr=False, compare=False)  # y where the straight line begins; pi for tail=0
     joint_logit: float = field(init=False, repr=False, compare=False)  # and z there; infinite for tail=0
     steepest: float = field(init=False, repr=False, compare=False)  # dz/dy on the line; infinite for tail=0
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, saturation: str | None) -> None:
+        if saturation not in (None, "clip"):
+            raise ValueError(
+                f"saturation is gone: past its ends tail=0 is always clipped; got {saturation!r}. A small tail, such as "
+                "Natural(tail=0.001), has no dead ends"
+            )
         set_field = object.__setattr__  # the dataclass is frozen; this is its one moment of making
         set_field(self, "amplitude", check_between("amplitude", self.amplitude, *AMPLITUDES))
         set_field(self, "tail", check_between("tail", self.tail, LEAST_TAIL, 0.5, also=0.0))
@@ -115,21 +115,18 @@ class Natural(Activation):
         set_field(self, "joint", 4 * math.atan(math.tanh(self.joint_logit / 4)))
         set_field(self, "steepest", 0.5 / math.sqrt(self.tail * (1 - self.tail)) if self.tail else math.inf)
         if self.tail > 0:
-            for name in ("saturation", "floor"):
-                if getattr(self, name) is not None:
-                    raise ValueError(
-                        f"{name} goes with tail=0 only: with tail={self.tail:g} no score is outside the range and no "
-                        f"branch has probability 0; got {name}={getattr(self, name)!r}"
-                    )
+            if self.floor is not None:
+                raise ValueError(
+                    f"floor goes with tail=0 only: with tail={self.tail:g} no branch has probability 0; got "
+                    f"floor={self.floor!r}"
+                )
             return
-        set_field(self, "saturation", "clip" if self.saturation is None else self.saturation)
-        check_choice("saturation", self.saturation, SATURATIONS)
         set_field(self, "floor", DEFAULT_FLOOR if self.floor is None else check_nonnegative("floor", self.floor))
         if self.floor >= 0.5:  # type: ignore[operator]
             raise ValueError(f"floor must lie in [0, 0.5): it is the least probability of a branch; got {self.floor!r}")
 
     def __repr__(self) -> str:
-        given = {"amplitude": 2 * math.pi, "tail": None, "saturation": "clip", "floor": DEFAULT_FLOOR}
+        given = {"amplitude": 2 * math.pi, "tail": None, "floor": DEFAULT_FLOOR}
         shown = [(name, getattr(self, name)) for name, default in given.items() if getattr(self, name) != default]
         return f"Natural({', '.join(f'{name}={value!r}' for name, value in shown if value is not None)})"
 
@@ -162,25 +159,15 @@ class Natural(Activation):
         """Both ends of every node's range, C - A/2 and C + A/2, each as a float64 and what it rounded away.
 
         Near an end the distance to it is all that matters, so the end must be known to more digits than the score.
-        Where the activation reflects, the range is the one nearest to 0 of all that are whole periods away.
         """
-        centers = self.near_zero(centers)
         half = np.full_like(centers, self.amplitude / 2)
         return (*two_sum(centers, -half), *two_sum(centers, half))
-
-    def near_zero(self, centers: Floats) -> Floats:
-        """The centres minus whole periods, where the activation has a period; exact."""
-        if self.saturation != "reflect":
-            return centers
-        period = 2 * self.amplitude
-        left = np.fmod(centers, period)
-        return np.where(np.abs(left) > self.amplitude, left - np.copysign(period, left), left)
 
 
 ACTIVATIONS: dict[str, Activation] = {
     "natural": Natural(),
     "sigmoid": Sigmoid(),
-    "paper": Natural(tail=0.0, saturation="clip", floor=0.0),
+    "paper": Natural(tail=0.0, floor=0.0),
 }
 _NAMES = ", ".join(map(repr, ACTIVATIONS))
 
@@ -207,7 +194,6 @@ class Parameterization:
     activation: Activation | str = "natural"
     tree: Tree | None = None
     center: str | float | tuple[float, ...] = "uniform"
-    _centers: Floats = field(init=False, repr=False, compare=False)
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -226,10 +212,9 @@ class Parameterization:
             raise TypeError(f"tree must be a catnat.Tree or None; got {brief(self.tree)}{hint}")
         elif self.tree.num_classes != self.num_classes:
             raise ValueError(f"tree must have num_classes = {self.num_classes} classes; it has {self.tree.num_classes}")
-        if not isinstance(self.center, str) and isinstance(self.center, (Sequence, np.ndarray)):
-            with suppress(TypeError, ValueError):  # no numbers: refused below
-                set_field(self, "center", tuple(float(c) for c in self.center))
-        set_field(self, "_centers", self._compute_centers())
+        if type(self.activation) not in (Natural, Sigmoid):
+            check_activation(self.activation)
+        set_field(self, "center", self._checked_center())
         # it is looked up at every call, so hash it once
         set_field(self, "_hash", hash((self.num_classes, self.activation, self.tree, self.center)))
 
@@ -241,56 +226,106 @@ class Parameterization:
 
     def __reduce__(self) -> tuple[object, ...]:
         # made anew: hashes differ between processes, and copied arrays could be written to
-        return (Parameterization, (self.num_classes, self.activation, self.tree, self.center))
+        tree = None if self.tree == Tree.balanced(self.num_classes) else self.tree
+        return (Parameterization, (self.num_classes, self.activation, tree, self.center))
 
     def __fx_create_arg__(self, tracer: Any) -> Any:
         """As for an `Activation`."""
         given = tuple(tracer.create_arg(value) for value in self.__reduce__()[1])  # type: ignore[attr-defined]
         return tracer.create_node("call_function", Parameterization, given, {})
 
-    def describe(self) -> str:
-        """Activation, tree and centre in a line, for files: equal for two with K classes if, and only if, they are."""
-        parts = {name: value for name, value in _parts(self).items() if name != "num_classes" and value is not None}
-        if not isinstance(parts["tree"], str) or isinstance(self.center, tuple):
-            assert self.tree is not None
-            everything = self.tree.class_places.tobytes() + repr(self.center).encode()
-            parts["digest"] = sha256(everything).hexdigest()[:12]
-        if isinstance(tree := parts["tree"], Tree):  # which tree the digest says; files have had these words for long
-            parts["tree"] = f"<Tree of {tree.num_classes} classes, depth {tree.depth}>"
-        return ", ".join(f"{name}={value}" for name, value in parts.items())
+    @cached_property
+    def definition(self) -> dict[str, float]:
+        """Which function this is, in numbers: equal for two if, and only if, they give the same probabilities.
+
+        So `"sigmoid"` and ``Natural(tail=0.5)`` are equal. What is no number stands as 52 bits of a hash.
+        """
+        assert self.tree is not None and isinstance(self.activation, Activation)
+        of = Natural(tail=0.5) if type(self.activation) is Sigmoid else self.activation
+        family = type(of) is Natural
+        known = 0.0 if self.tree == Tree.balanced(self.num_classes) else _digest(self.tree.class_places.tobytes())
+        center: float = self.center if isinstance(self.center, float) else 0.0
+        return {
+            "num_classes": float(self.num_classes),
+            "activation": 0.0 if family else _digest(f"{type(of).__module__}.{type(of).__qualname__} {of!r}".encode()),
+            "tail": of.tail if isinstance(of, Natural) else 0.0,
+            "amplitude": of.amplitude if isinstance(of, Natural) else 0.0,
+            "floor": (of.floor or 0.0) if isinstance(of, Natural) else 0.0,
+            "tree": known,
+            "center": center,
+            "centers": 0.0 if isinstance(self.center, float) else _digest(repr(self.center).encode()),
+        }
 
     @property
     def num_nodes(self) -> int:
         """K-1, the number of scores."""
         return self.num_classes - 1
 
-    @property
+    @cached_property
     def centers(self) -> Floats:
         """[K-1] the C of every node, in float64."""
-        return self._centers
-
-    def _compute_centers(self) -> Floats:
-        if isinstance(self.center, str):
-            check_choice("center", self.center, ("uniform",))
-            assert self.tree is not None and not isinstance(self.activation, str)
-            counts = self.tree.leaf_counts
-            nodes = np.arange(1, self.num_classes)
-            left, right = counts[2 * nodes], counts[2 * nodes + 1]
+        if self.center == "uniform":
+            assert self.tree is not None and isinstance(self.activation, Activation)
+            left, right = self.tree.leaf_counts[2::2], self.tree.leaf_counts[3::2]
             centers = -self.activation.inverse(np.log(right) - np.log(left), np)
             centers[left == right] = 0.0  # exactly, so that backends can skip the shift
-        elif isinstance(self.center, tuple) and all(isinstance(c, float) for c in self.center):
-            if len(self.center) != self.num_nodes:
-                raise ValueError(f"center must hold num_classes - 1 = {self.num_nodes} values; got {len(self.center)}")
+            _check_finite(centers, "uniform")
+        elif isinstance(self.center, tuple):
             centers = np.array(self.center, dtype=np.float64)
-        elif isinstance(self.center, (int, float)) and not isinstance(self.center, bool):
-            object.__setattr__(self, "center", float(self.center))
-            centers = np.full(self.num_nodes, float(self.center))
         else:
-            raise TypeError(f"center must be 'uniform', a number or a sequence of numbers; got {brief(self.center)}")
-        if not np.isfinite(centers).all():
-            raise ValueError(f"center must be finite; got {brief(self.center)}")
+            centers = np.full(self.num_nodes, self.center, dtype=np.float64)
         centers.flags.writeable = False
         return centers
+
+    def _checked_center(self) -> str | float | tuple[float, ...]:
+        """The centre as a name, a float or a tuple of floats; or raise."""
+        center: Any = self.center
+        if isinstance(center, str):
+            check_choice("center", center, ("uniform",))
+            return center
+        if isinstance(center, (Real, np.generic)) and not isinstance(center, (bool, np.bool_)):
+            center = float(center)
+            _check_finite(np.float64(center), center)
+            return center
+        try:
+            values = None if np.ndim(center) != 1 else tuple(float(c) for c in center)
+        except (TypeError, ValueError):  # no numbers
+            values = None
+        if values is None:
+            raise TypeError(f"center must be 'uniform', a number or a sequence of numbers; got {brief(center)}")
+        if len(values) != self.num_nodes:
+            raise ValueError(f"center must hold num_classes - 1 = {self.num_nodes} values; got {len(values)}")
+        _check_finite(np.array(values), center)
+        return values
+
+
+def _check_finite(centers: Any, given: object) -> None:
+    if not np.isfinite(centers).all():
+        raise ValueError(f"center must be finite; got {brief(given)}")
+
+
+def _digest(given: bytes) -> float:
+    """52 bits of a hash, as a whole number that a float64 holds exactly."""
+    return float(int.from_bytes(sha256(given).digest()[:8], "big") >> 12)
+
+
+@lru_cache(maxsize=256)
+def check_activation(of: Activation) -> None:
+    """Raise unless slope and inverse are those of the logit: backends trust them where they do not differentiate."""
+    offsets = np.linspace(-7.9, 8.1, 41) / 3
+    step = 1e-6
+    with np.errstate(all="ignore"):
+        rise = of.logit(offsets + step, np) - of.logit(offsets - step, np)
+        expected = {"slope": rise / (2 * step), "inverse": offsets}
+        found = {"slope": of.slope(offsets, np), "inverse": of.inverse(of.logit(offsets, np), np)}
+    for name, values in found.items():
+        off = np.abs(np.asarray(values, np.float64) - expected[name]) > 1e-4 * np.maximum(1, np.abs(expected[name]))
+        if (wrong := np.flatnonzero(off)).size:
+            at = offsets[wrong[0]]
+            raise ValueError(
+                f"{type(of).__name__}.{name} must be that of its logit: at an offset of {at:.4g} the logit says "
+                f"{expected[name][wrong[0]]:.6g}; got {np.broadcast_to(values, offsets.shape)[wrong[0]]:.6g}"
+            )
 
 
 def listed(parameterization: object, arrays: dict[str, Any] | None = None, **settings: Any) -> str:
@@ -301,7 +336,7 @@ def listed(parameterization: object, arrays: dict[str, Any] | None = None, **set
 
 
 def _parts(parameterization: object) -> dict[str, Any]:
-    """What a parameterization is, by name; of a name or an activation, what it stands for."""
+    """What a parameterization is, by name; of a number of classes, what it stands for."""
     if isinstance(parameterization, Parameterization):
         size, tree, center = parameterization.num_classes, parameterization.tree, parameterization.center
         known = {Tree.chain(size): "chain", Tree.balanced(size): "balanced"}  # of one class they are the same
@@ -313,8 +348,8 @@ def _parts(parameterization: object) -> dict[str, Any]:
             "tree": known.get(tree, tree),  # type: ignore[arg-type]
             "center": None if center == "uniform" else center,
         }
-    if isinstance(parameterization, (str, Activation)):
-        return {"activation": resolve(parameterization, 1).activation, "tree": "balanced"}
+    if isinstance(parameterization, int):
+        return _parts(resolve(parameterization))
     return {"parameterization": parameterization}  # one per part, or what JAX has put in its place
 
 
@@ -325,22 +360,40 @@ def two_sum(a: Floats, b: Floats) -> tuple[Floats, Floats]:
     return total, (a - (total - shift)) + (b - shift)
 
 
-def resolve(parameterization: Parameterization | Activation | str, num_classes: int) -> Parameterization:
-    """A `Parameterization` for ``num_classes`` classes from one, or from the name of an activation."""
+ParameterizationLike = Parameterization | int
+
+
+def resolve(parameterization: ParameterizationLike) -> Parameterization:
+    """A `Parameterization` from one, or from the number of classes: the default activation on the balanced tree."""
     if isinstance(parameterization, Parameterization):
         return parameterization
-    if isinstance(parameterization, Activation):
-        return Parameterization(num_classes, parameterization)
-    if isinstance(parameterization, str):
-        check_choice("parameterization", parameterization, tuple(ACTIVATIONS))
-        return Parameterization(num_classes, parameterization)
-    raise TypeError(
-        f"parameterization must be {_NAMES}, a catnat.Activation or a catnat.Parameterization; "
-        f"got {_shown(parameterization, num_classes)}"
-    )
+    if hasattr(parameterization, "__index__") and not isinstance(parameterization, (bool, np.bool_)):
+        return _of_classes(operator.index(parameterization))
+    if isinstance(parameterization, str) and parameterization not in ACTIVATIONS:
+        check_choice("activation", parameterization, tuple(ACTIVATIONS))
+    if isinstance(parameterization, (str, Activation)):
+        came = f"{parameterization!r}: write catnat.Parameterization(num_classes, {parameterization!r})"
+    else:
+        came = _shown(parameterization, "num_classes")
+    raise TypeError(f"parameterization must be the number of classes or a catnat.Parameterization; got {came}")
 
 
-def _shown(given: object, num_classes: int) -> str:
+@lru_cache(maxsize=256)
+def _of_classes(num_classes: int) -> Parameterization:
+    return Parameterization(num_classes)
+
+
+def parts_of(nvec: Iterable[ParameterizationLike]) -> tuple[Parameterization, ...]:
+    """The parameterizations of several variables side by side, from one or a number of classes each."""
+    if not isinstance(nvec, Iterable) or isinstance(nvec, str):
+        raise TypeError(f"nvec must be a sequence of numbers of classes; got {nvec!r}")
+    parts = tuple(map(resolve, nvec))
+    if not parts:
+        raise ValueError("nvec must name at least one part; got none")
+    return parts
+
+
+def _shown(given: object, num_classes: int | str) -> str:
     """What came in an activation's place; of what has a place of its own, where that is."""
     if isinstance(given, Tree):
         return f"{given!r}: write Parameterization({num_classes}, tree=...)"
@@ -348,8 +401,6 @@ def _shown(given: object, num_classes: int) -> str:
         return f"the class {given.__name__}: write {given.__name__}()"
     if isinstance(given, (float, np.floating)) and 0 <= given <= 0.5:
         return f"{given!r}: write Natural(tail={given!r}) if it is a tail"
-    if isinstance(given, (int, np.integer)) and given > 1:
-        return f"{given!r}: write Parameterization({given!r}) if it is the number of classes"
     if isinstance(given, (int, float, np.generic)):  # torch.nn.Linear takes a bias here, torch.nn.Softmax a dim
         return f"{given!r}: other settings go by name, such as bias= or dim="
     return repr(given)

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from catnat.core.parameterization import Activation, Natural, Parameterization, Sigmoid, two_sum
+from catnat.core.parameterization import Activation, Natural, Parameterization, Sigmoid
 from catnat.core.tree import Floats, Ints
 
 # -- one node ----------------------------------------------------------------------------------------------------
@@ -48,25 +48,16 @@ def logit(x: Floats, of: Activation | str) -> tuple[Floats, Floats]:
 def _paper(scores: Floats, pi: Parameterization, natural: Natural) -> tuple[Floats, Floats, Floats, Floats]:
     """The same for ``tail=0``, where all that matters is how far a score is from the ends of its range."""
     lower, lower_rest, upper, upper_rest = natural.edges(pi.centers)
-    rounded = np.zeros_like(scores)
-    if natural.saturation == "reflect":  # the sine has the period 2A; the remainder is exact, the shift almost
-        period = 2 * natural.amplitude
-        scores = np.fmod(scores, period)
-        turns = np.round((scores - natural.near_zero(pi.centers)) / period)
-        scores, rounded = two_sum(scores, -turns * period)
-    to_upper, to_lower = (upper - scores) + (upper_rest - rounded), (scores - lower) - (lower_rest - rounded)
+    to_upper, to_lower = (upper - scores) + upper_rest, (scores - lower) - lower_rest
     right = to_upper < to_lower  # the nearer end is the one where a = 1
     distance = np.where(right, to_upper, to_lower)
-    direction = np.where(distance < 0, -1.0, 1.0)
-    if natural.saturation == "reflect":
-        distance = np.abs(distance)
     alive = distance > natural.margin
     distance = np.maximum(distance, natural.margin)
     # with u the angle to the nearer end: the likelier branch has cos(u)^2, the other sin(u)^2
     u = distance * math.pi / (2 * natural.amplitude)
     with np.errstate(divide="ignore"):
         log_small, log_big = 2 * np.log(np.sin(u)), np.log1p(-(np.sin(u) ** 2))
-        rate = np.where(alive, direction * math.pi / natural.amplitude, 0.0)
+        rate = np.where(alive, math.pi / natural.amplitude, 0.0)
         tangent, cotangent = np.tan(u), 1 / np.tan(np.where(u > 0, u, 1.0))
     log_0, log_1 = np.where(right, log_small, log_big), np.where(right, log_big, log_small)
     slope_0, slope_1 = -rate * np.where(right, cotangent, tangent), rate * np.where(right, tangent, cotangent)

@@ -43,11 +43,28 @@ class Tree:
         (5, 4, 3)
     """
 
+    num_classes: int  # K, the number of leaves
+    _kind: str | None = None  # "balanced" and "chain" are built when first walked: a name alone costs no memory
+
     def __init__(self, class_places: Sequence[int] | npt.NDArray[np.integer]) -> None:
-        places = _frozen(_whole_numbers(class_places))
-        self.class_places: Ints = places  # [K] the place of every class
-        self._key = places.tobytes()  # bytes cache their hash: equality and hashing stay cheap for large K
+        self.class_places = _frozen(_whole_numbers(class_places))
+        self.num_classes = len(self.class_places)
         self._check()
+
+    @staticmethod
+    def _named(kind: str, num_classes: int) -> Tree:
+        tree = object.__new__(Tree)
+        tree._kind, tree.num_classes = kind, num_classes
+        return tree
+
+    @cached_property
+    def class_places(self) -> Ints:
+        """[K] the place of every class."""
+        size = self.num_classes
+        if self._kind == "balanced":
+            return _frozen(np.arange(size, 2 * size))
+        # chain: node i (place 2i-2, or 1 for the root) has class i-1 at 2i+1; the last class takes the last left place
+        return _frozen(np.append(2 * np.arange(1, size) + 1, max(1, 2 * (size - 1))))
 
     # -- ways to build one -------------------------------------------------------------------------------------
 
@@ -113,11 +130,6 @@ class Tree:
     # -- what it is --------------------------------------------------------------------------------------------
 
     @property
-    def num_classes(self) -> int:
-        """K, the number of leaves."""
-        return len(self.class_places)
-
-    @property
     def num_nodes(self) -> int:
         """K-1, the number of inner nodes and so of scores."""
         return self.num_classes - 1
@@ -125,7 +137,9 @@ class Tree:
     @cached_property
     def is_heap(self) -> bool:
         """Whether this is the balanced heap, whose levels are contiguous slices."""
-        return bool(np.array_equal(self.class_places, np.arange(self.num_classes) + self.num_classes))
+        return self._kind == "balanced" or bool(
+            np.array_equal(self.class_places, np.arange(self.num_classes) + self.num_classes)
+        )
 
     @cached_property
     def heap_order(self) -> Ints | None:
@@ -227,42 +241,53 @@ class Tree:
             below[int(self.node_places[node])] = [below.pop(2 * node), below.pop(2 * node + 1)]
         return below[1]
 
-    def kept_nodes(self, old: Tree) -> tuple[Ints, npt.NDArray[np.int8]]:
-        """Which nodes of ``old``, a tree over the same classes, still stand in this one: to carry weights over.
+    # -- tables that walks look up -----------------------------------------------------------------------------
 
-        A node stays if some node here parts the same classes in the same two sets. Where left and right have changed
-        sides, the score that means the same is the negative one: exactly so with the centre "uniform" or 0 and an
-        activation whose log-odds are odd, as all of ours are.
+    @cached_property
+    def node_at(self) -> Ints:
+        """[2K] which node is at every place; 0 where a class is."""
+        found = np.zeros(2 * self.num_classes, dtype=np.int64)
+        found[self.node_places] = np.arange(self.num_classes)
+        return _frozen(found)
 
-        Returns:
-            For every node here, [K-1] each, its number in the old tree, from 1, and the sign, 1 or -1. A node that is
-            new has 0 for both, so that its row becomes zero below. With the centre "uniform" it then tells nothing of
-            its classes but how many there are.
+    @cached_property
+    def class_at(self) -> Ints:
+        """[2K] which class is at every place; K where none is."""
+        found = np.full(2 * self.num_classes, self.num_classes)
+        found[self.class_places] = np.arange(self.num_classes)
+        return _frozen(found)
 
-        Example:
-            >>> import numpy as np, catnat
-            >>> old = catnat.Tree.from_nested([[0, 1], [2, 3]])
-            >>> new = catnat.Tree.from_nested([[3, 2], [0, 1]])
-            >>> nodes, signs = new.kept_nodes(old)
-            >>> nodes.tolist(), signs.tolist()
-            ([1, 3, 2], [-1, -1, 1])
-            >>> weight = np.array([[0.5], [1.0], [2.0]])  # a row a node
-            >>> (signs[:, None] * weight[nodes - 1]).tolist()
-            [[-0.5], [-2.0], [1.0]]
-        """
-        if not isinstance(old, Tree):
-            raise TypeError(f"old must be a catnat.Tree; got {brief(old)}")
-        if old.num_classes != self.num_classes:
-            raise ValueError(f"old must have num_classes = {self.num_classes} classes; it has {old.num_classes}")
-        return _kept_nodes(old, self)
+    @cached_property
+    def jumps(self) -> tuple[Ints, ...]:
+        """Pointer doubling: round r adds to every place what stands 2^r places above it."""
+        rounds, above = [], self.parents
+        for _ in range(max(self.depth - 1, 0).bit_length()):
+            rounds.append(_frozen(above))
+            above = above[above]
+        return tuple(rounds)
+
+    @cached_property
+    def rungs(self) -> tuple[tuple[Ints, Ints], ...]:
+        """For every level, the classes right below it, and the order of its places in (nodes below, those classes)."""
+        found = []
+        for low, high in self.levels:
+            nodes = self.node_at[2 * low : 2 * high]
+            order = np.argsort(nodes == 0, kind="stable")  # the places of nodes first
+            found.append((_frozen(self.class_at[2 * low : 2 * high][nodes == 0]), _frozen(np.argsort(order))))
+        return tuple(found)
 
     # -- a value -----------------------------------------------------------------------------------------------
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Tree) and self._key == other._key)
+        if self is other:
+            return True
+        if not isinstance(other, Tree) or self.num_classes != other.num_classes:
+            return False
+        same_kind = self._kind is not None and self._kind == other._kind
+        return same_kind or bool(np.array_equal(self.class_places, other.class_places))
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return hash((Tree, self.num_classes))  # cheap: few trees of one size meet in one dictionary
 
     def __reduce__(self) -> tuple[object, ...]:
         return (Tree, (self.class_places.tolist(),))
@@ -323,13 +348,12 @@ def _whole_numbers(given: object) -> Ints:
 
 @lru_cache(maxsize=256)
 def _balanced(num_classes: int) -> Tree:
-    return Tree(range(num_classes, 2 * num_classes))
+    return Tree._named("balanced", num_classes)
 
 
 @lru_cache(maxsize=256)
 def _chain(num_classes: int) -> Tree:
-    # node i (place 2i-2, or 1 for the root) has class i-1 at 2i+1; the last class takes the last left place
-    return Tree(np.append(2 * np.arange(1, num_classes) + 1, max(1, 2 * (num_classes - 1))))
+    return Tree._named("chain", num_classes)
 
 
 def _huffman(weights: Floats) -> Tree:
@@ -357,48 +381,6 @@ def _huffman(weights: Floats) -> Tree:
         next_place += level.size
         level = children[level[~is_class] - size].ravel()
     return Tree(class_places)
-
-
-def _kept_nodes(old: Tree, new: Tree) -> tuple[Ints, npt.NDArray[np.int8]]:
-    """As `Tree.kept_nodes`.
-
-    Number the classes from left to right in the old tree. Then a set of classes is one below an old place if and only
-    if its least and its greatest number are those of that place and no number between is missing. And between every
-    two neighbours exactly one old node makes its cut.
-    """
-    size = old.num_classes
-    begins = _begins(old)
-    cuts = begins[3::2]  # of every old node: the first number on its right
-    ends = cuts + old.leaf_counts[3::2]
-    node_at_cut = np.zeros(size + 1, dtype=np.int64)
-    node_at_cut[cuts] = np.arange(1, size)
-
-    least, most = np.zeros((2, 2 * size), dtype=np.int64)  # of the numbers below every new place
-    least[new.class_places] = begins[old.class_places]
-    most[new.class_places] = begins[old.class_places] + 1  # one past it
-    for low, high in reversed(new.levels):
-        left, right = slice(2 * low, 2 * high, 2), slice(2 * low + 1, 2 * high, 2)
-        least[new.node_places[low:high]] = np.minimum(least[left], least[right])
-        most[new.node_places[low:high]] = np.maximum(most[left], most[right])
-
-    whole = most - least == new.leaf_counts
-    same, swapped = most[2::2] == least[3::2], most[3::2] == least[2::2]
-    nodes = node_at_cut[np.where(same, least[3::2], least[2::2])]
-    own_ends = np.maximum(most[2::2], most[3::2])
-    own_begins = np.minimum(least[2::2], least[3::2])
-    kept = whole[2::2] & whole[3::2] & (same | swapped) & (nodes > 0)
-    kept &= (begins[2::2][nodes - 1] == own_begins) & (ends[nodes - 1] == own_ends)
-    return nodes * kept, np.where(same, 1, -1).astype(np.int8) * kept
-
-
-def _begins(tree: Tree) -> Ints:
-    """[2K] how many classes stand left of every place; entry 0 is unused."""
-    begins = np.zeros(2 * tree.num_classes, dtype=np.int64)
-    for low, high in tree.levels:
-        here = begins[tree.node_places[low:high]]
-        begins[2 * low : 2 * high : 2] = here
-        begins[2 * low + 1 : 2 * high : 2] = here + tree.leaf_counts[2 * low : 2 * high : 2]
-    return begins
 
 
 def _from_nested(nested: Nested) -> Tree:

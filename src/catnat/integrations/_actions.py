@@ -46,7 +46,7 @@ class Actions:
                 f"the policy's last layer must have {self.num_scores} outputs, one fewer than the classes of every "
                 f"part {self.nvec}; got {scores.shape[-1]}"
             )
-        return MultiCatnat(scores, self.nvec, self.parameterizations, mask=mask)
+        return MultiCatnat(scores, self.parameterizations, mask=mask)
 
 
 def classes_of(space: Any) -> tuple[int, ...]:

@@ -128,7 +128,7 @@ class Finite(OverClasses):
     def __init__(
         self,
         scores: Array | None = None,
-        parameterization: ParameterizationLike = "natural",
+        parameterization: ParameterizationLike,
         *,
         logits: Array | None = None,
         probs: Array | None = None,
@@ -175,7 +175,7 @@ class CatnatCategorical(Finite):
 
     Args:
         scores: [..., K-1].
-        parameterization: a `catnat.Parameterization`, or the name (or value) of an activation on the balanced tree.
+        parameterization: how many classes, or a `catnat.Parameterization` of them.
         logits: [..., K] in place of scores: log-probabilities up to a constant. They are turned into scores by softmax
             and `catnat.jax.scores_from_probs`.
         probs: [..., K] in place of scores: probabilities up to a factor, turned into scores likewise.
@@ -274,7 +274,7 @@ class RelaxedOneHotCatnat(OverClasses):
     _settings = ("parameterization",)
 
     def __init__(
-        self, temperature: Array | float, scores: Array, parameterization: ParameterizationLike = "natural"
+        self, temperature: Array | float, scores: Array, parameterization: ParameterizationLike
     ) -> None:
         x, _, _ = prepare(scores, parameterization)
         batch = x.shape[:-1]

@@ -130,7 +130,7 @@ def score_function(cost: Array, log_prob: Array, baseline: Baseline = None) -> A
 def straight_through(
     key: Array,
     scores: Array,
-    parameterization: ParameterizationLike = "natural",
+    parameterization: ParameterizationLike,
     *,
     mask: Array | None = None,
     mask_mode: str = "renormalize",
@@ -148,7 +148,7 @@ def straight_through(
 def relaxed_sample(
     key: Array,
     scores: Array,
-    parameterization: ParameterizationLike = "natural",
+    parameterization: ParameterizationLike,
     *,
     temperature: Array | float = 1.0,
     mask: Array | None = None,
@@ -169,7 +169,7 @@ def relaxed_sample(
 def gumbel_straight_through(
     key: Array,
     scores: Array,
-    parameterization: ParameterizationLike = "natural",
+    parameterization: ParameterizationLike,
     *,
     temperature: Array | float = 1.0,
     mask: Array | None = None,
@@ -195,7 +195,7 @@ def sample_without_replacement(
     key: Array,
     scores: Array,
     num_samples: int,
-    parameterization: ParameterizationLike = "natural",
+    parameterization: ParameterizationLike,
     *,
     mask: Array | None = None,
     mask_mode: str = "renormalize",

@@ -24,7 +24,7 @@ matmul = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
 
 def fisher_diagonal(
-    scores: Array, parameterization: ParameterizationLike = "natural", *, mask: Array | None = None, axis: int = -1
+    scores: Array, parameterization: ParameterizationLike, *, mask: Array | None = None, axis: int = -1
 ) -> Array:
     """The Fisher matrix of a catnat in its scores, which is diagonal: P(a_i) a'(s_i)^2 / (a (1-a)). O(K).
 
@@ -58,7 +58,7 @@ def _diagonal(x: Array, mask: Array | None, *, plan: Plan) -> Array:
 
 def natural_gradient(
     scores: Array,
-    parameterization: ParameterizationLike = "natural",
+    parameterization: ParameterizationLike,
     *,
     damping: Array | float = 0.0,
     mask: Array | None = None,

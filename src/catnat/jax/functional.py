@@ -28,7 +28,7 @@ from catnat.jax._node import is_saturated, score_of
 
 def log_catnat(
     scores: Array,
-    parameterization: ParameterizationLike = "natural",
+    parameterization: ParameterizationLike,
     *,
     mask: Array | None = None,
     mask_mode: str = "renormalize",
@@ -41,7 +41,7 @@ def log_catnat(
 
     Args:
         scores: floating-point array, K-1 wide along ``axis``.
-        parameterization: a `catnat.Parameterization`, or the name (or value) of an activation on the balanced tree.
+        parameterization: how many classes, or a `catnat.Parameterization` of them.
         mask: boolean, K wide along ``axis``, True where a class is allowed; broadcasts over the batch.
         mask_mode: ``"renormalize"`` divides by the mass of the allowed classes; ``"prune"`` sends the mass of a node to
             its live side.
@@ -62,7 +62,7 @@ def log_catnat(
 
 def catnat(
     scores: Array,
-    parameterization: ParameterizationLike = "natural",
+    parameterization: ParameterizationLike,
     *,
     mask: Array | None = None,
     mask_mode: str = "renormalize",
@@ -86,7 +86,7 @@ def catnat(
 def log_prob(
     scores: Array,
     index: Array,
-    parameterization: ParameterizationLike = "natural",
+    parameterization: ParameterizationLike,
     *,
     mask: Array | None = None,
     mask_mode: str = "renormalize",
@@ -114,7 +114,7 @@ def log_prob(
 
 def entropy(
     scores: Array,
-    parameterization: ParameterizationLike = "natural",
+    parameterization: ParameterizationLike,
     *,
     mask: Array | None = None,
     mask_mode: str = "renormalize",
@@ -136,7 +136,7 @@ def entropy(
 def kl_divergence(
     p_scores: Array,
     q_scores: Array,
-    parameterization: ParameterizationLike = "natural",
+    parameterization: ParameterizationLike,
     *,
     mask: Array | None = None,
     mask_mode: str = "renormalize",
@@ -164,7 +164,7 @@ def kl_divergence(
 def cross_entropy(
     scores: Array,
     labels: Array,
-    parameterization: ParameterizationLike = "natural",
+    parameterization: ParameterizationLike,
     *,
     axis: int = -1,
     where: Array | None = None,
@@ -243,7 +243,7 @@ def catnat_linear_loss(
     bias: Array | None,
     x: Array,
     labels: Array,
-    parameterization: ParameterizationLike = "natural",
+    parameterization: ParameterizationLike,
     *,
     class_weight: Array | None = None,
     ignore_index: int = -100,
@@ -287,7 +287,7 @@ def catnat_linear_loss(
     return _reduce(loss, own, keep, reduction).astype(dtype)
 
 
-def scores_from_probs(probs: Array, parameterization: ParameterizationLike = "natural", *, axis: int = -1) -> Array:
+def scores_from_probs(probs: Array, parameterization: ParameterizationLike, *, axis: int = -1) -> Array:
     """Scores whose catnat is ``probs``: the inverse map.
 
     The probabilities need not sum to one. A node that is never reached gets the score 0. A certain turn has an infinite
@@ -306,7 +306,7 @@ def scores_from_probs(probs: Array, parameterization: ParameterizationLike = "na
 
 
 def reach(
-    scores: Array, parameterization: ParameterizationLike = "natural", *, mask: Array | None = None, axis: int = -1
+    scores: Array, parameterization: ParameterizationLike, *, mask: Array | None = None, axis: int = -1
 ) -> Array:
     """P(a_i): the probability of passing through every node, K-1 wide like the scores.
 
@@ -322,7 +322,7 @@ def reach(
     return to_axis(_dispatch.reach(x, mask, plan=plan).astype(dtype), axis)
 
 
-def saturation(scores: Array, parameterization: ParameterizationLike = "natural", *, axis: int = -1) -> Array:
+def saturation(scores: Array, parameterization: ParameterizationLike, *, axis: int = -1) -> Array:
     """The share of nodes that are beyond the natural range: one number, to look at while training.
 
     There the slope no longer grows or, with the paper's activation (``tail=0``), the branch sits on its floor and

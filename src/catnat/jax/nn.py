@@ -31,7 +31,7 @@ class Catnat:
     """Probabilities of K classes from K-1 scores; in place of `jax.nn.softmax` where a module is wanted.
 
     Args:
-        parameterization: a `catnat.Parameterization`, or the name (or value) of an activation on the balanced tree.
+        parameterization: how many classes, or a `catnat.Parameterization` of them.
         axis: the axis of the scores, and of the classes in the result.
         mask_mode: ``"renormalize"`` or ``"prune"``, as in `catnat.jax.log_catnat`.
 
@@ -42,7 +42,7 @@ class Catnat:
         (2, 10)
     """
 
-    parameterization: ParameterizationLike = "natural"
+    parameterization: ParameterizationLike
     axis: int = -1
     _: KW_ONLY
     mask_mode: str = "renormalize"
@@ -156,7 +156,7 @@ class CatnatLinear:
         key: Array,
         in_features: int,
         num_classes: int,
-        parameterization: ParameterizationLike = "natural",
+        parameterization: ParameterizationLike,
         *,
         class_frequencies: Array | None = None,
         bias: bool = True,

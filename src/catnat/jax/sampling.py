@@ -25,7 +25,7 @@ from catnat.jax.functional import entropy, log_prob
 def sample(
     key: Array,
     scores: Array,
-    parameterization: ParameterizationLike = "natural",
+    parameterization: ParameterizationLike,
     *,
     sample_shape: Sequence[int] = (),
     mask: Array | None = None,
@@ -63,7 +63,7 @@ def catnat_linear_sample(
     weight: Array,
     bias: Array | None,
     x: Array,
-    parameterization: ParameterizationLike = "natural",
+    parameterization: ParameterizationLike,
     *,
     sample_shape: Sequence[int] = (),
 ) -> Array:
@@ -104,7 +104,7 @@ class Draw(NamedTuple):
 def draw(
     key: Array | None,
     scores: Array,
-    parameterization: ParameterizationLike = "natural",
+    parameterization: ParameterizationLike,
     *,
     index: Array | None = None,
     mask: Array | None = None,
@@ -145,7 +145,7 @@ def draw(
 
 def mode(
     scores: Array,
-    parameterization: ParameterizationLike = "natural",
+    parameterization: ParameterizationLike,
     *,
     mask: Array | None = None,
     mask_mode: str = "renormalize",

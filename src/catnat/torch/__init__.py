@@ -28,12 +28,9 @@ from catnat.torch.estimators import (
     straight_through,
 )
 from catnat.torch.fisher import (
-    condition_number,
     fisher_diagonal,
     fisher_matrix,
-    monte_carlo_fisher,
     natural_gradient,
-    network_fisher,
     softmax_fisher,
 )
 from catnat.torch.functional import (
@@ -45,6 +42,7 @@ from catnat.torch.functional import (
     log_prob,
     reach,
     saturation,
+    scores_from_log_probs,
     scores_from_probs,
 )
 from catnat.torch.nn import Catnat, CatnatCrossEntropyLoss, CatnatLinear, LogCatnat
@@ -52,6 +50,15 @@ from catnat.torch.sampling import Draw, draw, mode, sample
 
 # what a checkpoint may hold beside tensors: `torch.load` refuses classes that nobody has vouched for
 _torch.serialization.add_safe_globals([_Natural, _Parameterization, _Sigmoid, _Tree])
+
+_GONE = ("condition_number", "monte_carlo_fisher", "network_fisher")
+
+
+def __getattr__(name: str) -> object:
+    if name in _GONE:
+        raise AttributeError(f"catnat.torch.{name} is gone: `fisher_matrix` and torch.linalg do it in a line or two")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "Catnat",
@@ -67,7 +74,6 @@ __all__ = [
     "OneHotCatnatStraightThrough",
     "RelaxedOneHotCatnat",
     "catnat",
-    "condition_number",
     "cross_entropy",
     "draw",
     "entropy",
@@ -78,15 +84,14 @@ __all__ = [
     "log_catnat",
     "log_prob",
     "mode",
-    "monte_carlo_fisher",
     "natural_gradient",
-    "network_fisher",
     "reach",
     "relaxed_sample",
     "sample",
     "sample_without_replacement",
     "saturation",
     "score_function",
+    "scores_from_log_probs",
     "scores_from_probs",
     "softmax_fisher",
     "straight_through",

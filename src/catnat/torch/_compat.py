@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C import _are_functorch_transforms_active, _is_tracing, _len_torch_dispatch_stack
-from torch._C._functorch import is_legacy_batchedtensor, unwrap_if_dead
+from torch._C._functorch import is_legacy_batchedtensor
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.utils._python_dispatch import _disable_current_modes
@@ -29,8 +29,6 @@ __all__ = [
     "plain_backward",
     "plain_backwards",
     "plainly",
-    "sparse_rows",
-    "unwrap_if_dead",
 ]
 
 PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
@@ -110,12 +108,6 @@ def has_hooks(module: torch.nn.Module) -> bool:
 def autocasts(device: torch.device) -> bool:
     """Whether autocast is on for a device, which may be one that has none."""
     return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
-
-
-def sparse_rows(rows: Tensor, values: Tensor, size: int) -> Tensor:
-    """Some rows, named in ascending order, of a tensor that has ``size`` of them and is 0 elsewhere."""
-    shape = (size, *values.shape[1:])
-    return torch.sparse_coo_tensor(rows[None], values, shape, is_coalesced=True, check_invariants=False)
 
 
 def assert_on_device(condition: Tensor) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from catnat.core.parameterization import Activation, Parameterization, resolve
+from catnat.core.parameterization import ParameterizationLike, resolve
 from catnat.torch import _eager, _masks, _plan
 from catnat.torch._compat import fake_mode_of, in_forward_mode, in_function_transform, is_plain, plainly
 from catnat.torch._plan import UNASKED, Plan
@@ -37,34 +37,32 @@ class Walk(NamedTuple):
     max_head: int  # classes up to which it has `entropy`, `draw` and `judge`
 
 
-def plan_for(
-    parameterization: Parameterization | Activation | str, num_classes: int, dtype: torch.dtype, like: Tensor
-) -> Plan:
-    """The plan of a parameterization, or of an activation on the balanced tree, for tensors like this one."""
+def plan_for(parameterization: ParameterizationLike, dtype: torch.dtype, like: Tensor) -> Plan:
+    """The plan of a parameterization for tensors like this one."""
     if is_compiling():
         from catnat.torch._constant import constant
 
-        return constant(_find, parameterization, num_classes, dtype, like.device)
+        return constant(_find, parameterization, dtype, like.device)
     faking = fake_mode_of(like)
     if faking is not None:  # tensors without values want constants without values
         with faking:
-            return Plan(resolve(parameterization, num_classes), dtype, like.device)
-    return _find(parameterization, num_classes, dtype, like.device)
+            return Plan(resolve(parameterization), dtype, like.device)
+    return _find(parameterization, dtype, like.device)
 
 
-def wide_plan_for(parameterization: Parameterization, dtype: torch.dtype, like: Tensor) -> Plan:
+def wide_plan_for(parameterization: ParameterizationLike, dtype: torch.dtype, like: Tensor) -> Plan:
     """The same for a linear head that reads one path, with the tables that its kernels need."""
     if is_compiling():
         from catnat.torch._constant import constant
 
         return constant(_find_wide, parameterization, dtype, like.device)
     if fake_mode_of(like) is not None:
-        return plan_for(parameterization, parameterization.num_classes, dtype, like)
+        return plan_for(parameterization, dtype, like)
     return _find_wide(parameterization, dtype, like.device)
 
 
-def _find_wide(parameterization: Parameterization, dtype: torch.dtype, device: torch.device) -> Plan:
-    plan = _find(parameterization, parameterization.num_classes, dtype, device)
+def _find_wide(parameterization: ParameterizationLike, dtype: torch.dtype, device: torch.device) -> Plan:
+    plan = _find(parameterization, dtype, device)
     if plan.wide is UNASKED:
         plan.wide = None
         if device.type == "cuda" and dtype == torch.float32:
@@ -79,10 +77,8 @@ def _find_wide(parameterization: Parameterization, dtype: torch.dtype, device: t
     return plan
 
 
-def _find(
-    parameterization: Parameterization | Activation | str, num_classes: int, dtype: torch.dtype, device: torch.device
-) -> Plan:
-    plan = _plan.find_plan(parameterization, num_classes, dtype, device)
+def _find(parameterization: ParameterizationLike, dtype: torch.dtype, device: torch.device) -> Plan:
+    plan = _plan.find_plan(parameterization, dtype, device)
     if plan.fast is UNASKED:
         with plainly():  # its tables are kept, so they must be ordinary tensors
             plan.fast = _fast_walk(plan, dtype, device)

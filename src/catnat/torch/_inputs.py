@@ -15,14 +15,12 @@ from catnat.core.errors import (
     check_width,
     empty_mask_row,
 )
-from catnat.core.parameterization import Activation, Parameterization
+from catnat.core.parameterization import Parameterization, ParameterizationLike
 from catnat.torch._compat import assert_on_device, in_function_transform, is_plain
 from catnat.torch._dispatch import plan_for
-from catnat.torch._node import gate_revival
 from catnat.torch._plan import Plan
 
 INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
-ParameterizationLike = Parameterization | Activation | str
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
@@ -36,15 +34,13 @@ def prepare(scores: Tensor, parameterization: ParameterizationLike, dim: int = -
     width = operator.index(x.shape[-1])  # a number even where a compiler traces with symbolic shapes
     answer = scores.dtype
     sixteen_bits = answer in (torch.float16, torch.bfloat16)
-    plan = plan_for(parameterization, width + 1, torch.float32 if sixteen_bits else answer, x)
+    plan = plan_for(parameterization, torch.float32 if sixteen_bits else answer, x)
     if plan.num_nodes != width:
         check_width(plan.num_classes, width, scores.shape, dim)
     if sixteen_bits and torch.is_autocast_enabled(scores.device.type):
         answer = torch.float32  # as torch.log_softmax on a GPU: losses want the digits
-    if sixteen_bits and (answer != scores.dtype or plan.revives):
+    if sixteen_bits and answer != scores.dtype:
         x = x.float()
-    if plan.revives:
-        x = gate_revival(x, plan)
     return x, plan, answer
 
 

@@ -8,8 +8,6 @@ range the distance to the end is all that matters, so the ends are kept as sums 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -22,10 +20,7 @@ def logit(x: Tensor, plan: Plan, nodes: Tensor | None = None) -> Tensor:
     if plan.paper is None:
         return KINDS[plan.kind].logit(plan.activation, _offset(x, plan, nodes), torch)
     distance, is_upper = _distance(x, plan.paper, nodes)
-    if plan.revives:
-        distance = _StraightThroughClamp.apply(distance, plan.paper.margin)
-    else:
-        distance = distance.clamp(min=plan.paper.margin)
+    distance = distance.clamp(min=plan.paper.margin)
     inside = distance != 0  # also NaN
     tangent = torch.tan(torch.where(inside, distance, 1.0) * plan.paper.angle)
     z = torch.where(inside, -2 * torch.log(tangent), torch.inf)
@@ -81,74 +76,8 @@ def _offset(x: Tensor, plan: Plan, nodes: Tensor | None) -> Tensor:
 
 
 def _distance(x: Tensor, paper: Paper, nodes: Tensor | None) -> tuple[Tensor, Tensor]:
-    """How far every score is from the nearer end of its range, and whether that is the upper end.
-
-    Outside the range the distance is negative, or, where the activation reflects, that of the mirrored score.
-    """
-    turned: Tensor | float = 0.0
-    if paper.reflects:
-        # Take whole periods off. The remainder is exact; what the last step rounds away, and what the rounded period
-        # lacks, is paid back below.
-        remainder = torch.fmod(x, paper.period)
-        step = paper.period * torch.round((remainder - at_nodes(paper.near_center, nodes)) / paper.period)
-        y = remainder - step
-        rounded = (remainder - y) - step
-        turned = torch.round((x - y) / paper.period) * paper.period_rest - rounded
-        x = y
-    to_upper = (at_nodes(paper.upper, nodes) - x) + (at_nodes(paper.upper_rest, nodes) + turned)
-    to_lower = (x - at_nodes(paper.lower, nodes)) - (at_nodes(paper.lower_rest, nodes) + turned)
+    """How far inside its range every score is from the nearer end, and whether that is the upper end."""
+    to_upper = (at_nodes(paper.upper, nodes) - x) + at_nodes(paper.upper_rest, nodes)
+    to_lower = (x - at_nodes(paper.lower, nodes)) - at_nodes(paper.lower_rest, nodes)
     is_upper = to_upper < to_lower
-    distance = torch.where(is_upper, to_upper, to_lower)
-    if paper.reflects:
-        distance = torch.where(distance < 0, -distance, distance)
-    return distance, is_upper
-
-
-def gate_revival(x: Tensor, plan: Plan) -> Tensor:
-    """The scores themselves; on the way back, outside the range, only a gradient whose descent step leads back inside.
-
-    The gate looks at the whole gradient of a score, so it stands where the scores come in; behind it, the clamp passes
-    everything.
-    """
-    assert plan.paper is not None
-    distance, is_upper = _distance(x.detach(), plan.paper, None)
-    side = torch.where(is_upper, 1.0, -1.0).to(x.dtype)
-    outside = torch.where(distance < plan.paper.margin, side, 0.0)
-    return _Gate.apply(x, outside)
-
-
-class _Gate(torch.autograd.Function):
-    """Identity; the gradient passes inside, and outside where it has the sign of the side."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor, outside: Tensor) -> Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[1])
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (outside,) = ctx.saved_tensors
-        return torch.where((outside == 0) | (outside * gradient > 0), gradient, 0.0), None
-
-
-class _StraightThroughClamp(torch.autograd.Function):
-    """max(distance, margin) with the gradient of the identity."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(distance: Tensor, margin: float) -> Tensor:
-        return distance.clamp(min=margin)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient, None
+    return torch.where(is_upper, to_upper, to_lower), is_upper

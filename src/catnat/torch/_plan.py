@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from catnat.core.parameterization import Activation, Natural, Parameterization, resolve
+from catnat.core.parameterization import Activation, Natural, Parameterization, ParameterizationLike, resolve
 from catnat.core.tree import Floats, Tree
 from catnat.torch._compat import plainly
 
@@ -35,12 +35,8 @@ class Paper(NamedTuple):
     lower_rest: Tensor
     upper: Tensor
     upper_rest: Tensor
-    near_center: Tensor  # the centre minus whole periods, where the activation has a period
     angle: float  # radians per unit of score, measured from an end
     margin: float  # how far inside an end the floor is met
-    period: float
-    period_rest: float
-    reflects: bool
 
 
 class Plan:
@@ -78,7 +74,6 @@ class Plan:
         natural = pi.activation if isinstance(pi.activation, Natural) else None
         self.range = natural.joint / natural.gain if natural is not None and natural.tail < 0.5 else math.inf
         self.paper = self._paper(natural, centers) if natural is not None and natural.tail == 0 else None
-        self.revives = natural is not None and natural.saturation == "revive"
 
     def _paper(self, natural: Natural, centers: Floats) -> Paper:
         kind = np.float32 if self._dtype == torch.float32 else np.float64
@@ -88,17 +83,12 @@ class Plan:
             """values + rest as a leading part in our dtype and what that lacks."""
             return self._number(values), self._number((values - values.astype(kind).astype(np.float64)) + rest)
 
-        period = float(kind(2 * natural.amplitude))
         return Paper(
             *split(lower, lower_rest),
             *split(upper, upper_rest),
-            near_center=self._number(natural.near_zero(centers)),
             angle=math.pi / (2 * natural.amplitude),
             # a floor below the dtype's smallest number counts as none
             margin=natural.margin if (natural.floor or 0.0) >= torch.finfo(self._dtype).tiny else 0.0,
-            period=period,
-            period_rest=2 * natural.amplitude - period,
-            reflects=natural.saturation == "reflect",
         )
 
     def _plan_tree(self, tree: Tree) -> None:
@@ -149,22 +139,18 @@ def at_nodes(constant: Tensor, nodes: Tensor | None) -> Tensor:
     return constant if nodes is None or constant.shape[0] == 1 else constant[nodes]
 
 
-def find_plan(
-    parameterization: Parameterization | Activation | str, num_classes: int, dtype: torch.dtype, device: torch.device
-) -> Plan:
-    """The plan of a parameterization, or of that activation on the balanced tree of ``num_classes`` classes."""
+def find_plan(parameterization: ParameterizationLike, dtype: torch.dtype, device: torch.device) -> Plan:
+    """The plan of a parameterization, or of the default one of so many classes."""
     try:
-        return _cached(parameterization, num_classes, dtype, device)
+        return _cached(parameterization, dtype, device)
     except TypeError:  # not hashable, so not a parameterization
-        resolve(parameterization, num_classes)
+        resolve(parameterization)
         raise
 
 
-@lru_cache(maxsize=1024)
-def _cached(
-    parameterization: Parameterization | Activation | str, num_classes: int, dtype: torch.dtype, device: torch.device
-) -> Plan:
-    pi = resolve(parameterization, num_classes)
+@lru_cache(maxsize=1024, typed=True)
+def _cached(parameterization: ParameterizationLike, dtype: torch.dtype, device: torch.device) -> Plan:
+    pi = resolve(parameterization)
     # Nothing but plain tensors may get into the cache: no inference tensors (they cannot be saved for a backward), no
     # fake ones of a tracer, none that belong to a running function transform.
     with plainly():

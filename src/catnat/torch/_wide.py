@@ -22,7 +22,6 @@ from catnat.torch._compat import (
     is_plain,
     must_be_plain,
     plain_backwards,
-    sparse_rows,
 )
 from catnat.torch._dispatch import WALKS
 from catnat.torch._plan import UNASKED, Plan
@@ -32,11 +31,10 @@ AT_ONCE = 1 << 22  # numbers that are gathered at a time
 
 
 class Head(NamedTuple):
-    """The weights of K-1 scores, and how their gradient is wanted."""
+    """The weights of K-1 scores."""
 
     weight: Tensor
     bias: Tensor | None
-    sparse: bool = False
 
 
 class TopK(NamedTuple):
@@ -47,15 +45,15 @@ class TopK(NamedTuple):
 
 
 def has_short_paths(plan: Plan) -> bool:
-    """Whether a path tells the loss: its tree is not deep, and no gate looks at whole rows."""
-    return plan.num_classes > 1 and plan.depth <= MAX_DEPTH and not plan.revives
+    """Whether a path tells the loss: its tree is not deep."""
+    return plan.num_classes > 1 and plan.depth <= MAX_DEPTH
 
 
 def losses(x: Tensor, head: Head, target: Tensor, ignored: int, plan: Plan) -> Tensor:
     """- log p of a class per row: [R], 0 for the class id ``ignored``; float32, or float64 where that came."""
     if _has_kernels(x, head, plan):
         return _by_kernels(x, head, target, ignored, plan, "none", torch.float32)
-    return _plain_losses(x, head.weight, head.bias, target, ignored, plan, head.sparse)
+    return _plain_losses(x, head.weight, head.bias, target, ignored, plan)
 
 
 def loss(
@@ -71,11 +69,11 @@ def _by_kernels(
     x: Tensor, head: Head, target: Tensor, ignored: int, plan: Plan, reduction: str, dtype: torch.dtype
 ) -> Tensor:  # fmt: skip
     def plain(target: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        found = _plain_losses(x, weight, bias, target, ignored, plan, False)
+        found = _plain_losses(x, weight, bias, target, ignored, plan)
         return _eager.reduced(found, target != ignored, reduction, dtype)
 
     given = x.contiguous(), head.weight, head.bias, target.contiguous(), ignored
-    found: Tensor = WALKS["wide"].path_loss(*given, plan.wide, head.sparse, reduction, dtype, plain)
+    found: Tensor = WALKS["wide"].path_loss(*given, plan.wide, reduction, dtype, plain)
     return found
 
 
@@ -125,28 +123,25 @@ def _has_kernels(x: Tensor, head: Head, plan: Plan) -> bool:
 
 
 def _plain_losses(
-    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignored: int, plan: Plan, sparse: bool
+    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignored: int, plan: Plan
 ) -> Tensor:
     keep = target != ignored
     nodes, right, taken = _eager.paths(torch.where(keep, target, 0), plan)
     counts = keep[:, None].expand(nodes.shape) if taken is None else taken & keep[:, None]
-    z = _node.logit(_scores_at(x, Head(weight, bias, sparse), nodes, plan, counts), plan, nodes)
+    z = _node.logit(_scores_at(x, Head(weight, bias), nodes, plan), plan, nodes)
     terms = F.logsigmoid(torch.where(right, z, -z))
     return -torch.where(counts, terms, 0.0).sum(-1)
 
 
-def _scores_at(x: Tensor, head: Head, nodes: Tensor, plan: Plan, counts: Tensor | None = None) -> Tensor:
-    """Scores of the given zero-based nodes of every row: [R, M], in the plan's dtype, under autocast too.
-
-    ``counts`` says which of them are used: a sparse gradient leaves out the others' nodes.
-    """
+def _scores_at(x: Tensor, head: Head, nodes: Tensor, plan: Plan) -> Tensor:
+    """Scores of the given zero-based nodes of every row: [R, M], in the plan's dtype, under autocast too."""
     if autocasts(x.device):
         with torch.autocast(x.device.type, enabled=False):
-            return _scores_at(x, head, nodes, plan, counts)
+            return _scores_at(x, head, nodes, plan)
     dtype = plan.center.dtype
     if is_compiling() or not all(is_plain(t) for t in (x, head.weight)) or in_forward_mode():
         return _gathered(x, head.weight, nodes, dtype) + (0.0 if head.bias is None else head.bias[nodes].to(dtype))
-    found: Tensor = _PathScores.apply(x, head.weight, head.bias, nodes, counts, dtype, head.sparse)
+    found: Tensor = _PathScores.apply(x, head.weight, head.bias, nodes, dtype)
     return found
 
 
@@ -159,16 +154,9 @@ class _PathScores(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        nodes: Tensor,
-        counts: Tensor | None,
-        dtype: torch.dtype,
-        sparse: bool,
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, nodes: Tensor, dtype: torch.dtype
     ) -> Tensor:
-        ctx.settings, ctx.counts = (dtype, sparse, bias is not None), counts
+        ctx.settings = dtype, bias is not None
         ctx.save_for_backward(x, weight, nodes, *(() if bias is None else (bias,)))
         parts = [_gathered(x[rows], weight, nodes[rows], dtype) for rows in _slices(nodes, x)]
         scores = torch.cat(parts) if parts else x.new_empty(nodes.shape, dtype=dtype)
@@ -176,14 +164,14 @@ class _PathScores(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        (dtype, sparse, has_bias), (x, weight, nodes, *bias) = ctx.settings, ctx.saved_tensors
+        (dtype, has_bias), (x, weight, nodes, *bias) = ctx.settings, ctx.saved_tensors
         if must_be_plain(gradient):
 
             def again(x: Tensor, weight: Tensor, *bias: Tensor) -> Tensor:
                 return _gathered(x, weight, nodes, dtype) + sum(b[nodes].to(dtype) for b in bias)
 
             found = plain_backwards(again, (x, weight, *bias), gradient)
-            return *found[:2], found[2] if has_bias else None, None, None, None, None
+            return *found[:2], found[2] if has_bias else None, None, None
         dx = d_weight = d_bias = None
         if ctx.needs_input_grad[0]:
             parts = [
@@ -192,25 +180,14 @@ class _PathScores(torch.autograd.Function):
             ]
             dx = (torch.cat(parts) if parts else torch.zeros_like(x)).to(x.dtype)
         if any(ctx.needs_input_grad[1:3]):
-            # a row per node that was passed, or for all of them
-            passed, slots = None, nodes
-            if sparse:
-                counts = torch.ones_like(nodes, dtype=torch.bool) if ctx.counts is None else ctx.counts
-                passed, found = torch.unique(nodes[counts], return_inverse=True)
-                slots = torch.zeros_like(nodes)  # what does not count has a gradient of 0
-                slots[counts] = found
-            count = len(weight) if passed is None else max(1, len(passed))
-            sums = torch.zeros((count, x.shape[1]), dtype=dtype, device=x.device)
+            sums = torch.zeros((len(weight), x.shape[1]), dtype=dtype, device=x.device)
             for rows in _slices(nodes, x):
                 each = gradient[rows].unsqueeze(-1) * x[rows].to(dtype).unsqueeze(1)
-                sums.index_add_(0, slots[rows].flatten(), each.flatten(0, 1))
-            bias_sums = torch.zeros(count, dtype=dtype, device=x.device)
-            bias_sums.index_add_(0, slots.flatten(), gradient.flatten())
-            d_weight, d_bias = (
-                each if passed is None else sparse_rows(passed, each[: len(passed)], len(weight))
-                for each in (sums.to(weight.dtype), bias_sums.to(weight.dtype))
-            )
-        return dx, d_weight, d_bias if has_bias else None, None, None, None, None
+                sums.index_add_(0, nodes[rows].flatten(), each.flatten(0, 1))
+            bias_sums = torch.zeros(len(weight), dtype=dtype, device=x.device)
+            bias_sums.index_add_(0, nodes.flatten(), gradient.flatten())
+            d_weight, d_bias = sums.to(weight.dtype), bias_sums.to(weight.dtype)
+        return dx, d_weight, d_bias if has_bias else None, None, None
 
 
 def _slices(nodes: Tensor, x: Tensor) -> Sequence[slice]:

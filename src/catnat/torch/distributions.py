@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,13 +21,13 @@ from torch.distributions import (
 from torch.distributions.kl import kl_divergence, register_kl
 from torch.distributions.relaxed_categorical import ExpRelaxedCategorical
 
-from catnat.core.errors import check_num_classes, check_width
-from catnat.core.parameterization import listed
+from catnat.core.errors import check_width
+from catnat.core.parameterization import Parameterization, ParameterizationLike, listed, parts_of, resolve
 from catnat.torch import functional, sampling
 from catnat.torch._compat import is_plain
 from catnat.torch._dispatch import classes_are_cheap
 from catnat.torch._eager import entropy_of_classes, p_log_ratio, race
-from catnat.torch._inputs import ParameterizationLike, check_mask, check_scores, prepare, prepare_mask
+from catnat.torch._inputs import check_mask, check_scores, prepare, prepare_mask
 
 Shape = Sequence[int] | torch.Size
 SMALL = 1 << 18  # numbers that a draw may race with
@@ -68,19 +68,21 @@ class _ClassIds(constraints.Constraint):
         return f"class ids below {self.nvec}"
 
 
-def _given_scores(
-    scores: Tensor | None, probs: Tensor | None, logits: Tensor | None, parameterization: ParameterizationLike
-) -> Tensor:
-    """The scores that came, or those whose distribution has the given probabilities or logits."""
+def _given(
+    scores: Tensor | None, probs: Tensor | None, logits: Tensor | None, parameterization: ParameterizationLike | None
+) -> tuple[Tensor, Parameterization]:
+    """The scores that came, or those whose distribution has the given probabilities or logits; and their meaning."""
     given = [name for name, value in (("scores", scores), ("probs", probs), ("logits", logits)) if value is not None]
     if len(given) != 1:
         raise ValueError(f"exactly one of scores, probs and logits must be given; got {' and '.join(given) or 'none'}")
     if scores is not None:
-        return scores
+        return scores, resolve(parameterization)  # type: ignore[arg-type]  # None is refused there
+    classes = logits if logits is not None else probs
+    # as many classes as there are probabilities: nothing to be mistaken for something else
+    pi = resolve(classes.shape[-1] if parameterization is None and isinstance(classes, Tensor) else parameterization)  # type: ignore
     if logits is not None:
-        return functional.scores_from_log_probs(logits, parameterization)
-    assert probs is not None
-    return functional.scores_from_probs(probs, parameterization)
+        return functional.scores_from_log_probs(logits, pi), pi
+    return functional.scores_from_probs(probs, pi), pi  # type: ignore[arg-type]
 
 
 def _listed(of: CatnatCategorical) -> str:
@@ -97,7 +99,7 @@ class CatnatCategorical(Categorical):
 
     Args:
         scores: [..., K-1].
-        parameterization: a `catnat.Parameterization`, or the name (or value) of an activation on the balanced tree.
+        parameterization: how many classes, or a `catnat.Parameterization` of them.
         probs: [..., K] probabilities in place of scores; converted by `catnat.torch.scores_from_probs`.
         logits: [..., K] log-probabilities, normalised or not, in place of scores; converted without leaving logarithms.
         mask: [..., K] boolean, True where a class is allowed.
@@ -106,7 +108,7 @@ class CatnatCategorical(Categorical):
 
     Example:
         >>> import torch, catnat.torch as ct
-        >>> policy = ct.CatnatCategorical(torch.zeros(5, 17))
+        >>> policy = ct.CatnatCategorical(torch.zeros(5, 17), 18)
         >>> action = policy.sample()
         >>> policy.log_prob(action).shape, policy.entropy().shape
         (torch.Size([5]), torch.Size([5]))
@@ -118,7 +120,7 @@ class CatnatCategorical(Categorical):
     def __init__(
         self,
         scores: Tensor | None = None,
-        parameterization: ParameterizationLike = "natural",
+        parameterization: ParameterizationLike | None = None,
         *,
         probs: Tensor | None = None,
         logits: Tensor | None = None,
@@ -130,7 +132,7 @@ class CatnatCategorical(Categorical):
             from catnat.torch._constant import constant
 
             constant(_remember_kl)
-        scores = _given_scores(scores, probs, logits, parameterization)
+        scores, parameterization = _given(scores, probs, logits, parameterization)
         x, plan, _ = prepare(scores, parameterization)
         mask = prepare_mask(mask, mask_mode, x, plan)
         batch = scores.shape[:-1]
@@ -270,7 +272,7 @@ class OneHotCatnat(OneHotCategorical):
 
     Example:
         >>> import torch, catnat.torch as ct
-        >>> ct.OneHotCatnat(torch.zeros(5, 3)).sample().shape
+        >>> ct.OneHotCatnat(torch.zeros(5, 3), 4).sample().shape
         torch.Size([5, 4])
     """
 
@@ -280,7 +282,7 @@ class OneHotCatnat(OneHotCategorical):
     def __init__(
         self,
         scores: Tensor | None = None,
-        parameterization: ParameterizationLike = "natural",
+        parameterization: ParameterizationLike | None = None,
         *,
         probs: Tensor | None = None,
         logits: Tensor | None = None,
@@ -334,7 +336,7 @@ class OneHotCatnatStraightThrough(OneHotCatnat):
 
     Example:
         >>> import torch, catnat.torch as ct
-        >>> ct.OneHotCatnatStraightThrough(torch.zeros(3, requires_grad=True)).rsample().requires_grad
+        >>> ct.OneHotCatnatStraightThrough(torch.zeros(3, requires_grad=True), 4).rsample().requires_grad
         True
     """
 
@@ -358,7 +360,7 @@ class RelaxedOneHotCatnat(RelaxedOneHotCategorical):
 
     Example:
         >>> import torch, catnat.torch as ct
-        >>> ct.RelaxedOneHotCatnat(0.5, torch.zeros(3)).rsample().shape
+        >>> ct.RelaxedOneHotCatnat(0.5, torch.zeros(3), 4).rsample().shape
         torch.Size([4])
     """
 
@@ -369,7 +371,7 @@ class RelaxedOneHotCatnat(RelaxedOneHotCategorical):
         self,
         temperature: Tensor | float,
         scores: Tensor,
-        parameterization: ParameterizationLike = "natural",
+        parameterization: ParameterizationLike,
         *,
         validate_args: bool | None = None,
     ) -> None:
@@ -409,8 +411,7 @@ class MultiCatnat(Distribution):
 
     Args:
         scores: [..., sum of (n - 1)], the parts' scores one after the other.
-        nvec: number of classes of every part.
-        parameterization: the name (or value) of an activation for all parts, or one `Parameterization` a part.
+        nvec: for every part how many classes, or a `catnat.Parameterization` of them.
         mask: [..., sum of n] allowed classes, the parts' one after the other.
         mask_mode: as in `CatnatCategorical`.
         validate_args: as in torch.
@@ -428,22 +429,14 @@ class MultiCatnat(Distribution):
     def __init__(
         self,
         scores: Tensor,
-        nvec: Sequence[int],
-        parameterization: ParameterizationLike | Sequence[ParameterizationLike] = "natural",
+        nvec: Sequence[ParameterizationLike],
         *,
         mask: Tensor | None = None,
         mask_mode: str = "renormalize",
         validate_args: bool | None = None,
     ) -> None:
-        if not isinstance(nvec, Iterable):
-            raise TypeError(f"nvec must be a sequence of numbers of classes; got {nvec!r}")
-        self.nvec = tuple(check_num_classes(n) for n in nvec)
-        if not self.nvec:
-            raise ValueError("nvec must name at least one part; got none")
-        per_part = isinstance(parameterization, Sequence) and not isinstance(parameterization, str)
-        kinds: list[Any] = list(parameterization) if per_part else [parameterization] * len(self.nvec)  # type: ignore
-        if len(kinds) != len(self.nvec):
-            raise ValueError(f"parameterization must name one a part: {len(self.nvec)}; got {len(kinds)}")
+        kinds = parts_of(nvec)
+        self.nvec = tuple(kind.num_classes for kind in kinds)
         check_scores(scores)
         check_width(sum(self.nvec) - len(self.nvec) + 1, scores.shape[-1], scores.shape)
         if mask is not None:
@@ -530,9 +523,9 @@ def _remember_kl() -> None:
     _remembered.append(True)
     scores, logits = torch.zeros(1, device="meta"), torch.zeros(2, device="meta")  # no values, and no work
     settings: dict[str, Any] = {"validate_args": False}
-    ours, theirs = CatnatCategorical(scores, **settings), Categorical(logits=logits, **settings)
+    ours, theirs = CatnatCategorical(scores, 2, **settings), Categorical(logits=logits, **settings)
     for p, q in ((ours, ours), (ours, theirs), (theirs, ours)):
         kl_divergence(p, q)
-    one_hot, several = OneHotCatnat(scores, **settings), MultiCatnat(scores, [2], **settings)
+    one_hot, several = OneHotCatnat(scores, 2, **settings), MultiCatnat(scores, [2], **settings)
     kl_divergence(one_hot, one_hot)
     kl_divergence(several, several)

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from catnat.core.errors import check_num_samples, check_positive, too_few_allowed
+from catnat.core.parameterization import ParameterizationLike
 from catnat.torch import functional, sampling
 from catnat.torch._compat import assert_on_device, is_plain
-from catnat.torch._inputs import ParameterizationLike
 
 
 class MovingAverage(torch.nn.Module):
@@ -89,7 +89,7 @@ def score_function(cost: Tensor, log_prob: Tensor, baseline: Baseline = None) ->
     Example:
         >>> import torch, catnat.torch as ct
         >>> scores = torch.zeros(3, requires_grad=True)
-        >>> policy = ct.CatnatCategorical(scores)
+        >>> policy = ct.CatnatCategorical(scores, 4)
         >>> x = policy.sample((64,))
         >>> ct.score_function((x - 1.0) ** 2, policy.log_prob(x), ct.LeaveOneOut()).mean().backward()
         >>> scores.grad.shape
@@ -111,7 +111,7 @@ def score_function(cost: Tensor, log_prob: Tensor, baseline: Baseline = None) ->
 
 def straight_through(
     scores: Tensor,
-    parameterization: ParameterizationLike = "natural",
+    parameterization: ParameterizationLike,
     *,
     mask: Tensor | None = None,
     mask_mode: str = "renormalize",
@@ -121,7 +121,7 @@ def straight_through(
 
     Example:
         >>> import torch, catnat.torch as ct
-        >>> ct.straight_through(torch.zeros(2, 3)).sum(-1)
+        >>> ct.straight_through(torch.zeros(2, 3), 4).sum(-1)
         tensor([1., 1.])
     """
     masking = {"mask": mask, "mask_mode": mask_mode}
@@ -132,7 +132,7 @@ def straight_through(
 
 def relaxed_sample(
     scores: Tensor,
-    parameterization: ParameterizationLike = "natural",
+    parameterization: ParameterizationLike,
     *,
     temperature: float = 1.0,
     mask: Tensor | None = None,
@@ -143,7 +143,7 @@ def relaxed_sample(
 
     Example:
         >>> import torch, catnat.torch as ct
-        >>> ct.relaxed_sample(torch.zeros(2, 3), temperature=0.5).shape
+        >>> ct.relaxed_sample(torch.zeros(2, 3), 4, temperature=0.5).shape
         torch.Size([2, 4])
     """
     temperature = check_positive("temperature", temperature)
@@ -153,7 +153,7 @@ def relaxed_sample(
 
 def gumbel_straight_through(
     scores: Tensor,
-    parameterization: ParameterizationLike = "natural",
+    parameterization: ParameterizationLike,
     *,
     temperature: float = 1.0,
     mask: Tensor | None = None,
@@ -166,7 +166,7 @@ def gumbel_straight_through(
 
     Example:
         >>> import torch, catnat.torch as ct
-        >>> ct.gumbel_straight_through(torch.zeros(2, 3), temperature=0.5).sum(-1)
+        >>> ct.gumbel_straight_through(torch.zeros(2, 3), 4, temperature=0.5).sum(-1)
         tensor([1., 1.])
     """
     temperature = check_positive("temperature", temperature)
@@ -180,7 +180,7 @@ def gumbel_straight_through(
 def sample_without_replacement(
     scores: Tensor,
     num_samples: int,
-    parameterization: ParameterizationLike = "natural",
+    parameterization: ParameterizationLike,
     *,
     mask: Tensor | None = None,
     mask_mode: str = "renormalize",
@@ -204,7 +204,7 @@ def sample_without_replacement(
 
     Example:
         >>> import torch, catnat.torch as ct
-        >>> ct.sample_without_replacement(torch.zeros(3), 4).sort().values
+        >>> ct.sample_without_replacement(torch.zeros(3), 4, 4).sort().values
         tensor([0, 1, 2, 3])
     """
     with torch.no_grad():

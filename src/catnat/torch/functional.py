@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from catnat.core.errors import REDUCTIONS, check_choice, check_classes, check_share
+from catnat.core.parameterization import ParameterizationLike
 from catnat.torch import _dispatch, _eager, _masks, _node
 from catnat.torch._inputs import (
-    ParameterizationLike,
     check_batch,
     check_class_weights,
     check_index,
@@ -23,7 +23,7 @@ from catnat.torch._inputs import (
 
 def log_catnat(
     scores: Tensor,
-    parameterization: ParameterizationLike = "natural",
+    parameterization: ParameterizationLike,
     *,
     mask: Tensor | None = None,
     mask_mode: str = "renormalize",
@@ -36,7 +36,7 @@ def log_catnat(
 
     Args:
         scores: floating-point tensor, K-1 wide along ``dim``.
-        parameterization: a `catnat.Parameterization`, or the name (or value) of an activation on the balanced tree.
+        parameterization: how many classes, or a `catnat.Parameterization` of them.
         mask: boolean, K wide along ``dim``, True where a class is allowed; broadcasts over the batch.
         mask_mode: ``"renormalize"`` divides by the mass of the allowed classes; ``"prune"`` sends the mass of a node to
             its live side.
@@ -47,7 +47,7 @@ def log_catnat(
 
     Example:
         >>> import torch, catnat.torch as ct
-        >>> ct.log_catnat(torch.zeros(3)).exp()
+        >>> ct.log_catnat(torch.zeros(3), 4).exp()
         tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
     x, plan, dtype = prepare(scores, parameterization, dim)
@@ -57,7 +57,7 @@ def log_catnat(
 
 def catnat(
     scores: Tensor,
-    parameterization: ParameterizationLike = "natural",
+    parameterization: ParameterizationLike,
     *,
     mask: Tensor | None = None,
     mask_mode: str = "renormalize",
@@ -70,7 +70,7 @@ def catnat(
 
     Example:
         >>> import torch, catnat.torch as ct
-        >>> ct.catnat(torch.zeros(2, 5), "sigmoid").shape
+        >>> ct.catnat(torch.zeros(2, 5), 6).shape
         torch.Size([2, 6])
     """
     x, plan, dtype = prepare(scores, parameterization, dim)
@@ -81,7 +81,7 @@ def catnat(
 def log_prob(
     scores: Tensor,
     index: Tensor,
-    parameterization: ParameterizationLike = "natural",
+    parameterization: ParameterizationLike,
     *,
     mask: Tensor | None = None,
     mask_mode: str = "renormalize",
@@ -97,7 +97,7 @@ def log_prob(
 
     Example:
         >>> import torch, catnat.torch as ct
-        >>> ct.log_prob(torch.zeros(5, 7), torch.tensor([0, 1, 2, 3, 7])).exp()
+        >>> ct.log_prob(torch.zeros(5, 7), torch.tensor([0, 1, 2, 3, 7]), 8).exp()
         tensor([0.1250, 0.1250, 0.1250, 0.1250, 0.1250])
     """
     x, plan, dtype = prepare(scores, parameterization)
@@ -115,7 +115,7 @@ def log_prob(
 
 def entropy(
     scores: Tensor,
-    parameterization: ParameterizationLike = "natural",
+    parameterization: ParameterizationLike,
     *,
     mask: Tensor | None = None,
     mask_mode: str = "renormalize",
@@ -126,7 +126,7 @@ def entropy(
 
     Example:
         >>> import torch, catnat.torch as ct
-        >>> ct.entropy(torch.zeros(3))  # log 4
+        >>> ct.entropy(torch.zeros(3), 4)  # log 4
         tensor(1.3863)
     """
     x, plan, dtype = prepare(scores, parameterization)
@@ -137,7 +137,7 @@ def entropy(
 def kl_divergence(
     p_scores: Tensor,
     q_scores: Tensor,
-    parameterization: ParameterizationLike = "natural",
+    parameterization: ParameterizationLike,
     *,
     mask: Tensor | None = None,
     mask_mode: str = "renormalize",
@@ -149,7 +149,7 @@ def kl_divergence(
 
     Example:
         >>> import torch, catnat.torch as ct
-        >>> ct.kl_divergence(torch.zeros(3), torch.zeros(3))
+        >>> ct.kl_divergence(torch.zeros(3), torch.zeros(3), 4)
         tensor(0.)
     """
     p, plan, dtype = prepare(p_scores, parameterization)
@@ -165,7 +165,7 @@ def kl_divergence(
 def cross_entropy(
     scores: Tensor,
     target: Tensor,
-    parameterization: ParameterizationLike = "natural",
+    parameterization: ParameterizationLike,
     *,
     weight: Tensor | None = None,
     ignore_index: int = -100,
@@ -189,7 +189,7 @@ def cross_entropy(
 
     Example:
         >>> import torch, catnat.torch as ct
-        >>> ct.cross_entropy(torch.zeros(5, 3), torch.tensor([0, 1, 2, 3, 3]))
+        >>> ct.cross_entropy(torch.zeros(5, 3), torch.tensor([0, 1, 2, 3, 3]), 4)
         tensor(1.3863)
     """
     if reduction not in REDUCTIONS:
@@ -237,7 +237,7 @@ def cross_entropy(
     return _eager.reduced(torch.where(keep, loss, 0.0), counted, reduction, dtype)
 
 
-def scores_from_probs(probs: Tensor, parameterization: ParameterizationLike = "natural", *, dim: int = -1) -> Tensor:
+def scores_from_probs(probs: Tensor, parameterization: ParameterizationLike, *, dim: int = -1) -> Tensor:
     """Scores whose catnat is ``probs``: the inverse map.
 
     The probabilities need not sum to one. A node that is never reached gets the score 0. With the sigmoid a certain
@@ -245,7 +245,7 @@ def scores_from_probs(probs: Tensor, parameterization: ParameterizationLike = "n
 
     Example:
         >>> import torch, catnat.torch as ct
-        >>> ct.catnat(ct.scores_from_probs(torch.tensor([0.1, 0.2, 0.7])))
+        >>> ct.catnat(ct.scores_from_probs(torch.tensor([0.1, 0.2, 0.7]), 3), 3)
         tensor([0.1000, 0.2000, 0.7000])
     """
     last = prepare_probs(probs, parameterization, dim)
@@ -255,7 +255,7 @@ def scores_from_probs(probs: Tensor, parameterization: ParameterizationLike = "n
     return _answer(_node.score_of(left, right, plan), dtype, probs, dim)
 
 
-def scores_from_log_probs(log_probs: Tensor, parameterization: ParameterizationLike = "natural") -> Tensor:
+def scores_from_log_probs(log_probs: Tensor, parameterization: ParameterizationLike) -> Tensor:
     """Scores [..., K-1] whose log-probabilities are ``log_probs`` [..., K], which need not be normalised.
 
     Unlike `scores_from_probs` of their exponentials it keeps classes whose probability is no number of the dtype.
@@ -269,7 +269,7 @@ def scores_from_log_probs(log_probs: Tensor, parameterization: ParameterizationL
 
 
 def reach(
-    scores: Tensor, parameterization: ParameterizationLike = "natural", *, mask: Tensor | None = None, dim: int = -1
+    scores: Tensor, parameterization: ParameterizationLike, *, mask: Tensor | None = None, dim: int = -1
 ) -> Tensor:
     """P(a_i): the probability of passing through every node, K-1 wide like the scores.
 
@@ -277,7 +277,7 @@ def reach(
 
     Example:
         >>> import torch, catnat.torch as ct
-        >>> ct.reach(torch.zeros(3))
+        >>> ct.reach(torch.zeros(3), 4)
         tensor([1.0000, 0.5000, 0.5000])
     """
     x, plan, dtype = prepare(scores, parameterization, dim)
@@ -286,7 +286,7 @@ def reach(
     return _answer(_eager.descend(*branches, plan)[1].exp(), dtype, scores, dim)
 
 
-def saturation(scores: Tensor, parameterization: ParameterizationLike = "natural", *, dim: int = -1) -> Tensor:
+def saturation(scores: Tensor, parameterization: ParameterizationLike, *, dim: int = -1) -> Tensor:
     """The share of nodes beyond the natural range, where the Fisher information falls off: a number in [0, 1].
 
     With a tail these nodes are on the straight lines, where they learn as the sigmoid does. With ``tail=0`` they sit on
@@ -294,7 +294,7 @@ def saturation(scores: Tensor, parameterization: ParameterizationLike = "natural
 
     Example:
         >>> import torch, catnat.torch as ct
-        >>> ct.saturation(torch.tensor([0.0, 1.0, 5.0, -9.0]))
+        >>> ct.saturation(torch.tensor([0.0, 1.0, 5.0, -9.0]), 5)
         tensor(0.5000)
     """
     x, plan, dtype = prepare(scores.detach() if isinstance(scores, Tensor) else scores, parameterization, dim)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,15 +11,13 @@ from torch import Tensor
 from torch.nn.functional import linear, pad
 from torch.nn.utils.parametrize import is_parametrized
 
-from catnat.core.errors import MASK_MODES, REDUCTIONS, CatnatWarning, check_choice, check_num_classes, check_share
-from catnat.core.parameterization import Parameterization, listed, resolve
-from catnat.core.tree import Tree
+from catnat.core.errors import MASK_MODES, REDUCTIONS, CatnatWarning, check_choice, check_share
+from catnat.core.parameterization import Activation, Parameterization, ParameterizationLike, listed, resolve
 from catnat.torch import _eager, _wide, functional, sampling
 from catnat.torch._compat import autocasts, has_hooks, is_plain
 from catnat.torch._dispatch import wide_plan_for
 from catnat.torch._inputs import (
     INTEGERS,
-    ParameterizationLike,
     check_class_weights,
     check_index,
     check_integers,
@@ -38,20 +37,6 @@ ALIGNED_FROM, ALIGNED_ROWS = 8192, 256  # classes and rows; a small product is n
 NO_CLASS = -(1 << 62)  # an id that no class has, and that nothing ignores
 
 
-def _keep(module: Any, state: Any, prefix: str, metadata: dict[str, Any]) -> None:
-    """Write down what the scores mean, beside the module's version: no key more, and none missing in older files."""
-    metadata["parameterization"] = resolve(module.parameterization, 1).describe()  # which says nothing of K
-
-
-def _compare(module: Any, state: Any, prefix: str, metadata: dict[str, Any], *rest: Any) -> None:
-    """Refuse scores that mean something else here; a state_dict without what `_keep` writes is taken as it is."""
-    errors = rest[-1]
-    ours = resolve(module.parameterization, 1).describe()
-    theirs = metadata.get("parameterization", ours)
-    if theirs != ours:
-        errors.append(f"parameterization of {prefix[:-1] or 'the module'}: saved with {theirs}; here it is {ours}.")
-
-
 def _tell_of_linear(module: Any, state: Any, prefix: str, *rest: Any) -> None:
     """Say that weights of a `torch.nn.Linear` stay behind: with strict=False nothing else would."""
     theirs, ours = f"{prefix}weight", f"{prefix}linear.weight"
@@ -68,65 +53,71 @@ def _tell_of_linear(module: Any, state: Any, prefix: str, *rest: Any) -> None:
     warnings.warn(f"{theirs} is not loaded: CatnatLinear has {ours}. {advice}", CatnatWarning, stacklevel=2)
 
 
-class _Watching(torch.nn.Module):
-    """A module that can look after its scores, and whose state_dict knows the parameterization."""
+class _Defined(torch.nn.Module):
+    """A module whose state says which function its scores mean: a change of activation or tree is never silent.
 
-    parameterization: ParameterizationLike
+    The numbers of `Parameterization.definition` are a buffer, as the bits of float64: whole numbers that no cast of the
+    module changes and that every format of files keeps.
+    """
 
-    def __init__(self, warn: bool) -> None:
+    parameterization: Parameterization
+    definition: Tensor
+
+    def __init__(self, parameterization: ParameterizationLike) -> None:
         super().__init__()
-        self.warn = warn
-        self.register_state_dict_post_hook(_keep)
+        self.parameterization = resolve(parameterization)
+        self.register_buffer("definition", self._own_definition())
         self.register_load_state_dict_pre_hook(_compare)
 
-    def _look_at(self, scores: Tensor) -> None:
-        """Warn once, if asked to, where more than half of the nodes are beyond the natural range."""
-        if self.warn and isinstance(scores, Tensor) and is_plain(scores):
-            share = float(functional.saturation(scores, self.parameterization, dim=getattr(self, "dim", -1)))
-            if share > 0.5:
-                self.warn = False
-                warnings.warn(
-                    f"{share:.0%} of the nodes are beyond their natural range, where the Fisher information falls off: "
-                    "a smaller learning rate, a smaller initial scale or a larger tail keeps them inside",
-                    CatnatWarning,
-                    stacklevel=3,
-                )
+    def _own_definition(self) -> Tensor:
+        numbers = list(self.parameterization.definition.values())
+        return torch.tensor(numbers, dtype=torch.float64, device="cpu").view(torch.int64)
 
 
-class Catnat(_Watching):
+def _compare(module: Any, state: Any, prefix: str, *rest: Any) -> None:
+    """Refuse scores that mean something else here, before anything is copied; older files say nothing of it."""
+    name, ours = f"{prefix}definition", module._own_definition()
+    theirs = state.setdefault(name, ours).cpu()
+    if theirs.shape == ours.shape and torch.equal(theirs, ours):
+        return
+    here = module.parameterization.definition
+    pairs = zip(here.items(), theirs.view(torch.float64).tolist(), strict=False)
+    differing = [f"{what} {there:g} there, {own:g} here" for (what, own), there in pairs if own != there]
+    raise RuntimeError(
+        f"{name}: these scores were saved with another parameterization ({'; '.join(differing)}; a tree and what is no "
+        f"number stand as hashes). Here it is {module.parameterization}: build the module with theirs"
+    )
+
+
+class Catnat(_Defined):
     """Probabilities of K classes from K-1 scores; in place of `torch.nn.Softmax`.
 
     Args:
-        parameterization: a `catnat.Parameterization`, or the name (or value) of an activation on the balanced tree.
+        parameterization: how many classes, or a `catnat.Parameterization` of them.
         dim: the axis of the scores, and of the classes in the result.
         mask_mode: as in `catnat.torch.log_catnat`.
-        warn: give one `catnat.CatnatWarning` when more than half of the nodes are beyond their natural range.
 
     Example:
         >>> import torch, catnat.torch as ct
-        >>> head = torch.nn.Sequential(torch.nn.Linear(16, 10 - 1), ct.Catnat())
+        >>> head = torch.nn.Sequential(torch.nn.Linear(16, 10 - 1), ct.Catnat(10))
         >>> head(torch.zeros(2, 16)).shape
         torch.Size([2, 10])
     """
 
     def __init__(
         self,
-        parameterization: ParameterizationLike = "natural",
+        parameterization: ParameterizationLike,
         dim: int = -1,
         *,
         mask_mode: str = "renormalize",
-        warn: bool = False,
     ) -> None:
-        super().__init__(warn)
+        super().__init__(parameterization)
         check_choice("mask_mode", mask_mode, MASK_MODES)
-        resolve(parameterization, 1)  # a wrong one is refused here, not at the first call
-        self.parameterization = parameterization
         self.dim = dim
         self.mask_mode = mask_mode
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """[..., K-1] scores to [..., K] probabilities."""
-        self._look_at(scores)
         return catnat(scores, self.parameterization, mask=mask, mask_mode=self.mask_mode, dim=self.dim)
 
     def extra_repr(self) -> str:
@@ -140,16 +131,15 @@ class LogCatnat(Catnat):
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """[..., K-1] scores to [..., K] log-probabilities."""
-        self._look_at(scores)
         return log_catnat(scores, self.parameterization, mask=mask, mask_mode=self.mask_mode, dim=self.dim)
 
 
-class CatnatCrossEntropyLoss(_Watching):
+class CatnatCrossEntropyLoss(_Defined):
     """- log p of the target; in place of `torch.nn.CrossEntropyLoss`. Arguments as in `catnat.torch.cross_entropy`.
 
     Example:
         >>> import torch, catnat.torch as ct
-        >>> loss = ct.CatnatCrossEntropyLoss(label_smoothing=0.1)
+        >>> loss = ct.CatnatCrossEntropyLoss(10, label_smoothing=0.1)
         >>> loss(torch.zeros(4, 9), torch.tensor([0, 3, 9, 9]))
         tensor(2.3026)
     """
@@ -158,20 +148,17 @@ class CatnatCrossEntropyLoss(_Watching):
 
     def __init__(
         self,
-        parameterization: ParameterizationLike = "natural",
+        parameterization: ParameterizationLike,
         *,
         weight: Tensor | None = None,
         ignore_index: int = -100,
         reduction: str = "mean",
         label_smoothing: float = 0.0,
         dim: int = -1,
-        warn: bool = False,
     ) -> None:
-        super().__init__(warn)
+        super().__init__(parameterization)
         check_choice("reduction", reduction, REDUCTIONS)
         check_share("label_smoothing", label_smoothing)
-        resolve(parameterization, 1)
-        self.parameterization = parameterization
         self.ignore_index = ignore_index
         self.reduction = reduction
         self.label_smoothing = label_smoothing
@@ -180,7 +167,6 @@ class CatnatCrossEntropyLoss(_Watching):
 
     def forward(self, scores: Tensor, target: Tensor) -> Tensor:
         """Loss of [..., K-1] scores against class ids or probabilities."""
-        self._look_at(scores)
         return cross_entropy(
             scores,
             target,
@@ -197,7 +183,18 @@ class CatnatCrossEntropyLoss(_Watching):
         return listed(self.parameterization, {"weight": self.weight}, reduction=self.reduction, dim=self.dim)
 
 
-class CatnatLinear(_Watching):
+def _advice(parameterization: object, misplaced: Sequence[object], unknown: dict[str, object]) -> str:
+    """What to write in place of arguments that `CatnatLinear` does not have."""
+    which = [(f"{name}=", value) for name, value in unknown.items()] + [("a third argument", v) for v in misplaced]
+    came = ", ".join(f"{name}{value!r}" if name.endswith("=") else f"{name}, {value!r}" for name, value in which)
+    form = "write CatnatLinear(in_features, catnat.Parameterization(num_classes, activation, tree=tree, center=center))"
+    if any(isinstance(value, (str, Activation)) for _, value in which):
+        form = f"write CatnatLinear(in_features, catnat.Parameterization({parameterization!r}, {which[0][1]!r}))"
+    known = "in_features and parameterization, then bias=, class_frequencies=, device= and dtype="
+    return f"CatnatLinear takes {known}; got {came}: {form}"
+
+
+class CatnatLinear(_Defined):
     """A linear layer and a catnat: from features to K classes, with K-1 outputs inside, so the width cannot be wrong.
 
     It starts uniform, up to the small random weights that `torch.nn.Linear` has too, or at given class frequencies.
@@ -207,15 +204,9 @@ class CatnatLinear(_Watching):
 
     Args:
         in_features: size of the last axis of the inputs.
-        num_classes: K, how many.
-        parameterization: a `catnat.Parameterization` of K classes, or the name (or value) of an activation.
+        parameterization: how many classes, or a `catnat.Parameterization` of them.
         class_frequencies: [K] what the classes' probabilities are at the start, for a zero input; None is uniform.
         bias: whether the scores have one.
-        sparse: whether the gradient of weights and bias is a sparse tensor of the nodes that were passed, as
-            `torch.optim.SparseAdam` and `torch.optim.SGD` (without weight decay) take it. `loss` then reads one path
-            whatever K is. What computes all scores, torch.compile and second derivatives give dense gradients.
-        warn: give one `catnat.CatnatWarning` when more than half of the nodes are beyond their natural range. It looks
-            at all scores, so nothing is computed from one path until it was given.
         device: as in `torch.nn.Linear`.
         dtype: as in `torch.nn.Linear`.
 
@@ -227,53 +218,54 @@ class CatnatLinear(_Watching):
         (torch.Size([2, 10]), torch.Size([]), torch.Size([2]))
     """
 
-    parameterization: Parameterization
-    sparse = False  # of heads that were pickled before there was a choice
-
     def __init__(
         self,
         in_features: int,
-        num_classes: int,
-        parameterization: ParameterizationLike = "natural",
-        *,
+        parameterization: ParameterizationLike,
+        *misplaced: object,
         class_frequencies: Tensor | None = None,
         bias: bool = True,
-        sparse: bool = False,
-        warn: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        **unknown: object,
     ) -> None:
-        super().__init__(warn)
-        if sparse and warn:
-            raise ValueError("sparse=True reads one path, warn=True looks at all scores: give one of them")
-        self.num_classes = check_num_classes(num_classes)
-        self.parameterization = resolve(parameterization, self.num_classes)
-        if self.parameterization.num_classes != self.num_classes:
-            raise ValueError(
-                f"parameterization must have num_classes = {self.num_classes} classes; "
-                f"it has {self.parameterization.num_classes}"
-            )
-        self.sparse = sparse
+        if misplaced or unknown:
+            raise TypeError(_advice(parameterization, misplaced, unknown))
+        super().__init__(parameterization)
+        self.num_classes = self.parameterization.num_classes
         self.linear = torch.nn.Linear(in_features, self.num_classes - 1, bias=bias, device=device, dtype=dtype)
+        self.class_frequencies = self._checked(class_frequencies)
         self.register_load_state_dict_pre_hook(_tell_of_linear)
-        if not bias:
-            if class_frequencies is not None:
-                raise ValueError("class_frequencies need a bias to start from; got bias=False")
-            return
+        self._start()
+
+    def reset_parameters(self) -> None:
+        """Start anew: small random weights, and the bias of the class frequencies; also after `to_empty`."""
+        self.linear.reset_parameters()
         with torch.no_grad():
-            self.linear.bias.zero_()
-            if class_frequencies is not None:
-                frequencies = torch.as_tensor(class_frequencies, dtype=torch.float64, device="cpu")
-                if frequencies.shape != (self.num_classes,):
-                    shape = tuple(frequencies.shape)
-                    raise ValueError(
-                        f"class_frequencies must hold one number per class: {self.num_classes}; got {shape}"
-                    )
-                if not bool(((frequencies > 0) & frequencies.isfinite()).all()):
-                    raise ValueError(
-                        "class_frequencies must be finite and above 0: a class that never comes has no score"
-                    )
-                self.linear.bias.copy_(functional.scores_from_probs(frequencies, self.parameterization))
+            self.definition.copy_(self._own_definition())
+        self._start()
+
+    @torch.no_grad()
+    def _start(self) -> None:
+        if self.linear.bias is None:
+            return
+        self.linear.bias.zero_()
+        if self.class_frequencies is not None:
+            frequencies = torch.tensor(self.class_frequencies, dtype=torch.float64, device="cpu")
+            self.linear.bias.copy_(functional.scores_from_probs(frequencies, self.parameterization))
+
+    def _checked(self, frequencies: Tensor | None) -> tuple[float, ...] | None:
+        if frequencies is None:
+            return None
+        if self.linear.bias is None:
+            raise ValueError("class_frequencies need a bias to start from; got bias=False")
+        values = torch.as_tensor(frequencies, dtype=torch.float64, device="cpu")
+        if values.shape != (self.num_classes,):
+            shape = tuple(values.shape)
+            raise ValueError(f"class_frequencies must hold one number per class: {self.num_classes}; got {shape}")
+        if not bool(((values > 0) & values.isfinite()).all()):
+            raise ValueError("class_frequencies must be finite and above 0: a class that never comes has no score")
+        return tuple(values.tolist())
 
     @property
     def in_features(self) -> int:
@@ -287,9 +279,7 @@ class CatnatLinear(_Watching):
 
     def scores(self, x: Tensor) -> Tensor:
         """[..., in_features] to [..., K-1]."""
-        scores = self._aligned_scores(x) if self._is_misaligned(x) else self.linear(x)
-        self._look_at(scores)
-        return scores
+        return self._aligned_scores(x) if self._is_misaligned(x) else self.linear(x)
 
     def log_probs(self, x: Tensor) -> Tensor:
         """[..., in_features] to [..., K] log-probabilities."""
@@ -317,8 +307,6 @@ class CatnatLinear(_Watching):
         plan = None
         if isinstance(target, Tensor) and target.dtype in INTEGERS and label_smoothing == 0:
             plan = self._path_plan(x)
-        else:
-            self._must_not_be_sparse("class ids without label smoothing")
         if plan is None:
             return cross_entropy(
                 self.scores(x),
@@ -395,38 +383,6 @@ class CatnatLinear(_Watching):
             return self.topk(x, 1, beam=beam).classes.squeeze(-1)
         return sampling.mode(self.scores(x), self.parameterization)
 
-    @torch.no_grad()
-    def refit(self, tree: Tree) -> tuple[Tensor, Tensor]:
-        """Go on with another tree over the same classes, say one clustered by what was learned meanwhile.
-
-        Nodes that part the same classes in both trees keep their weights; all others start anew, at weights and a bias
-        of 0. A tree that was clustered anew has few of the old nodes: where under a tenth is kept, a
-        `catnat.CatnatWarning` says so. An optimizer's own numbers, such as Adam's moments, have to be moved alike.
-
-        Returns:
-            As `catnat.Tree.kept_nodes`: each node's number in the old tree, from 1, and the sign, both 0 for a new one.
-        """
-        pi = self.parameterization
-        if not isinstance(pi.center, str):
-            raise ValueError(f"refit needs center='uniform': other centres belong to the old nodes; got {pi.center!r}")
-        new = Parameterization(pi.num_classes, pi.activation, tree=tree)
-        assert pi.tree is not None
-        device = self.linear.weight.device
-        nodes, signs = (torch.from_numpy(t).to(device) for t in tree.kept_nodes(pi.tree))
-        if 10 * (kept := int((nodes > 0).sum())) < len(nodes):
-            warnings.warn(
-                f"refit kept {kept:,} of {len(nodes):,} nodes; all others start anew, so the head forgets most of what "
-                "it has learned",
-                CatnatWarning,
-                stacklevel=2,
-            )
-        for values in (self.linear.weight, self.linear.bias):
-            if values is not None:
-                sign = signs.to(values.dtype).view(-1, *[1] * (values.dim() - 1))
-                values.copy_(values[(nodes - 1).clamp(min=0)] * sign)
-        self.parameterization = new
-        return nodes, signs
-
     def distribution(self, x: Tensor, *, mask: Tensor | None = None) -> CatnatCategorical:
         """A `CatnatCategorical` per row."""
         return CatnatCategorical(self.scores(x), self.parameterization, mask=mask)
@@ -435,7 +391,7 @@ class CatnatLinear(_Watching):
         """Settings for print()."""
         bias = None if self.linear.bias is not None else False
         shown = {"in_features": self.linear.in_features}
-        return listed(self.parameterization, shown, bias=bias, sparse=self.sparse or None)
+        return listed(self.parameterization, shown, bias=bias)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"  # of its one part the width says all
@@ -445,18 +401,10 @@ class CatnatLinear(_Watching):
     def _path_plan(self, x: Tensor) -> Plan | None:
         """The plan for one path; None where all scores are as fast, or are wanted."""
         self._check_features(x)
-        if not self.sparse and (self.warn or self.num_classes < PATH_FROM.get(x.device.type, 2048)):
-            return None
-        if not self._is_own():
-            self._must_not_be_sparse("a torch.nn.Linear without hooks inside")
+        if self.num_classes < PATH_FROM.get(x.device.type, 2048) or not self._is_own():
             return None
         plan = wide_plan_for(self.parameterization, self._number(x), x)
-        if _wide.has_short_paths(plan):
-            return plan
-        self._must_not_be_sparse(
-            f"2 classes or more, a tree of depth {_wide.MAX_DEPTH} or less and no saturation='revive'"
-        )
-        return None
+        return plan if _wide.has_short_paths(plan) else None
 
     def _is_own(self) -> bool:
         """Whether the layer is ours alone: what replaces its call, as adapters do, or watches it must see all of it."""
@@ -494,7 +442,7 @@ class CatnatLinear(_Watching):
         return x.reshape(target.numel(), x.shape[-1]), self._head(), target.reshape(-1)
 
     def _head(self) -> _wide.Head:
-        return _wide.Head(self.linear.weight, self.linear.bias, self.sparse)
+        return _wide.Head(self.linear.weight, self.linear.bias)
 
     def _number(self, x: Tensor) -> torch.dtype:
         """The dtype to compute in."""
@@ -514,7 +462,3 @@ class CatnatLinear(_Watching):
             raise ValueError(f"x must be on the device of the weights, {weight.device}; got {x.device}")
         if x.dtype != weight.dtype and not (autocasts(x.device) and x.is_floating_point()):
             raise TypeError(f"x must have the dtype of the weights, {weight.dtype}; got {x.dtype}")
-
-    def _must_not_be_sparse(self, needed: str) -> None:
-        if self.sparse and torch.is_grad_enabled() and self.linear.weight.requires_grad:
-            raise ValueError(f"sparse=True needs {needed}: all K-1 scores have a dense gradient")

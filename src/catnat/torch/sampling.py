@@ -7,13 +7,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from catnat.core.parameterization import ParameterizationLike
 from catnat.torch import _dispatch
-from catnat.torch._inputs import ParameterizationLike, check_batch, check_index, prepare, prepare_mask
+from catnat.torch._inputs import check_batch, check_index, prepare, prepare_mask
 
 
 def sample(
     scores: Tensor,
-    parameterization: ParameterizationLike = "natural",
+    parameterization: ParameterizationLike,
     *,
     sample_shape: tuple[int, ...] | torch.Size = (),
     mask: Tensor | None = None,
@@ -35,7 +36,7 @@ def sample(
 
     Example:
         >>> import torch, catnat.torch as ct
-        >>> ct.sample(torch.zeros(5, 17), sample_shape=(2,)).shape
+        >>> ct.sample(torch.zeros(5, 17), 18, sample_shape=(2,)).shape
         torch.Size([2, 5])
     """
     with torch.no_grad():
@@ -56,7 +57,7 @@ class Draw(NamedTuple):
 
 def draw(
     scores: Tensor,
-    parameterization: ParameterizationLike = "natural",
+    parameterization: ParameterizationLike,
     *,
     index: Tensor | None = None,
     mask: Tensor | None = None,
@@ -81,7 +82,7 @@ def draw(
 
     Example:
         >>> import torch, catnat.torch as ct
-        >>> action, log_prob, entropy = ct.draw(torch.zeros(5, 3))
+        >>> action, log_prob, entropy = ct.draw(torch.zeros(5, 3), 4)
         >>> log_prob.exp()
         tensor([0.2500, 0.2500, 0.2500, 0.2500, 0.2500])
     """
@@ -97,7 +98,7 @@ def draw(
 
 def mode(
     scores: Tensor,
-    parameterization: ParameterizationLike = "natural",
+    parameterization: ParameterizationLike,
     *,
     mask: Tensor | None = None,
     mask_mode: str = "renormalize",
@@ -108,7 +109,7 @@ def mode(
 
     Example:
         >>> import torch, catnat.torch as ct
-        >>> ct.mode(ct.scores_from_probs(torch.tensor([0.2, 0.5, 0.3])))
+        >>> ct.mode(ct.scores_from_probs(torch.tensor([0.2, 0.5, 0.3]), 3), 3)
         tensor(1)
     """
     x, plan, _ = prepare(scores.detach() if isinstance(scores, Tensor) else scores, parameterization)

@@ -44,5 +44,5 @@ def settings_for(pi: Parameterization, dtype: torch.dtype) -> Any:
 
 def _plain_gradient(pi: Parameterization, x: Tensor, mask: Tensor | None, renormalizes: bool, given: Tensor) -> Tensor:
     """The gradient where it is to be differentiated in turn, or asked for many gradients at once."""
-    plan, mode = find_plan(pi, pi.num_classes, x.dtype, x.device), "renormalize" if renormalizes else "prune"
+    plan, mode = find_plan(pi, x.dtype, x.device), "renormalize" if renormalizes else "prune"
     return plain_backward(lambda x: _masks.log_classes(x, plan, mask, mode), x, given)

@@ -12,7 +12,7 @@ from torch import Tensor
 from catnat.core.parameterization import Activation, Natural, Parameterization, Sigmoid
 from catnat.core.tree import Floats
 
-SIGMOID, NATURAL, PAPER, REVIVED = range(4)  # REVIVED: the paper's, whose gradient does not end at the floor
+SIGMOID, NATURAL, PAPER = range(3)
 NONE, UNEVEN, BY_NODE = range(3)
 MAX_CLASSES = 1 << 29  # places are 32-bit numbers
 
@@ -61,13 +61,13 @@ def formula(activation: Activation) -> tuple[int, float, float] | None:
     """Which formula, the amplitude and the least angle."""
     if type(activation) is Sigmoid or activation == Natural(tail=0.5):
         return SIGMOID, 0.0, 0.0
-    if type(activation) is not Natural or activation.saturation == "reflect":
+    if type(activation) is not Natural:
         return None
     which, least = NATURAL, activation.tail
     if least == 0:
         # a floor below the dtype's smallest number counts as none
         least = floor if (floor := activation.floor or 0.0) >= np.finfo(np.float32).tiny else 0.0
-        which = REVIVED if activation.saturation == "revive" and least else PAPER
+        which = PAPER
     return which, activation.amplitude, math.asin(math.sqrt(least))
 
 

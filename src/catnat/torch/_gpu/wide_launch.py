@@ -11,7 +11,7 @@ from torch import Tensor, library
 from torch.compiler import is_compiling
 
 from catnat.core.parameterization import Activation, Parameterization
-from catnat.torch._compat import must_be_plain, plain_backwards, sparse_rows
+from catnat.torch._compat import must_be_plain, plain_backwards
 from catnat.torch._gpu import blocks, coin, path, wide
 from catnat.torch._gpu.autograd import seed_for
 from catnat.torch._gpu.blocks import Block
@@ -171,24 +171,6 @@ def weight_gradient(
     return out, bias_out
 
 
-def sparse_gradient(
-    x: Tensor, slopes: Tensor, steps: Tensor, order: Tensor, gradient: Tensor, like: Tensor, of: Wide,
-    share: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The same as sparse tensors of the nodes that were passed. The host waits to learn how many these are."""
-    runs = _Runs(x, slopes, steps, order, gradient, share, None, of)
-    begins = torch.arange(of.depth, device=x.device) >= runs.leaves[:, None]
-    begins &= runs.steps != 0
-    nodes, order = torch.sort(runs.steps[begins].abs() - 1)
-    slots = torch.zeros_like(runs.steps)
-    slots[begins] = torch.argsort(order).int()
-    values = like.new_empty((len(nodes), like.shape[1]))
-    bias_values = like.new_empty(len(nodes))
-    if len(x) > 0:
-        runs.add_up(values, bias_values, slots)
-    return sparse_rows(nodes.long(), values, len(like)), sparse_rows(nodes.long(), bias_values, len(like))
-
-
 class _Runs:
     """Rows sorted by their targets' places from left to right, and where runs of one node begin among them."""
 
@@ -339,14 +321,14 @@ def draw(x: Tensor, weight: Tensor, bias: Tensor | None, of: Wide, generator: to
 
 
 def path_loss(
-    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignored: int, of: Wide, sparse: bool,
+    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignored: int, of: Wide,
     reduction: str, dtype: torch.dtype, plain: Any,
 ) -> Tensor:  # fmt: skip
     """- log p of a class, of every row or all of them; ``plain`` is the same in plain tensor code."""
     learns = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias))
     found: Tensor
     if learns and not is_compiling():
-        found = _Loss.apply(x, weight, bias, target, ignored, of, sparse, reduction, dtype, plain)
+        found = _Loss.apply(x, weight, bias, target, ignored, of, reduction, dtype, plain)
         return found
     assert reduction == "none" or not is_compiling()
     given = x, weight, bias, target, ignored, learns, learns and x.requires_grad
@@ -357,20 +339,20 @@ def path_loss(
 class _Loss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignored: int, of: Wide, sparse: bool,
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignored: int, of: Wide,
         reduction: str, dtype: torch.dtype, plain: Any,
     ) -> Tensor:  # fmt: skip
         found, *kept = loss(x, weight, bias, target, ignored, True, ctx.needs_input_grad[0], of)
         share = None
         if reduction != "none":
             found, share = add_losses(found, target, ignored, reduction, dtype)
-        ctx.settings = of, sparse, plain
+        ctx.settings = of, plain
         ctx.save_for_backward(x, weight, bias, target, share, *kept)
         return found
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        (of, sparse, plain), (*inputs, target, share, slopes, steps, order, dx) = ctx.settings, ctx.saved_tensors
+        (of, plain), (*inputs, target, share, slopes, steps, order, dx) = ctx.settings, ctx.saved_tensors
         inputs = [t for t in inputs if t is not None]
         if must_be_plain(gradient):
             found = plain_backwards(lambda *given: plain(target, *given), inputs, gradient)
@@ -378,7 +360,6 @@ class _Loss(torch.autograd.Function):
             (x, weight), gradient = inputs[:2], gradient.contiguous()
             sums: tuple[Tensor | None, ...] = (None, None)
             if any(ctx.needs_input_grad[1:3]):
-                add_up = sparse_gradient if sparse else weight_gradient
-                sums = add_up(x, slopes, steps, order, gradient, weight, of, share)
+                sums = weight_gradient(x, slopes, steps, order, gradient, weight, of, share)
             found = [scale_rows(dx, gradient, share, x.dtype) if ctx.needs_input_grad[0] else None, *sums]
-        return *found[: len(inputs)], *[None] * (10 - len(inputs))
+        return *found[: len(inputs)], *[None] * (9 - len(inputs))

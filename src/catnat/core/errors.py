@@ -118,6 +118,11 @@ def empty_mask_row(position: Sequence[int]) -> ValueError:
     return ValueError(f"mask must allow at least one class in every row; {where}")
 
 
+def nan_scores(position: Sequence[int]) -> ValueError:
+    """The error for a class to be drawn from scores that are NaN."""
+    return ValueError(f"scores must not be NaN where a class is drawn from them; draw {tuple(position)} met one")
+
+
 def too_few_allowed(num_samples: int, fewest: int) -> ValueError:
     """The error for a mask row that allows fewer classes than are to be drawn."""
     return ValueError(f"num_samples must not exceed the classes that a row allows, {fewest}; got {num_samples}")

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from catnat.core.caches import Kept
 from catnat.core.errors import check_between, check_choice, check_nonnegative, check_num_classes
 from catnat.core.tree import Floats, Tree
 
@@ -104,8 +105,8 @@ class Natural(Activation):
     def __post_init__(self, saturation: str | None) -> None:
         if saturation not in (None, "clip"):
             raise ValueError(
-                f"saturation is gone: past its ends tail=0 is always clipped; got {saturation!r}. A small tail, such as "
-                "Natural(tail=0.001), has no dead ends"
+                f"saturation must be left out, for past its ends tail=0 is always clipped; got {saturation!r}. A small "
+                "tail, such as Natural(tail=0.001), has no dead ends"
             )
         set_field = object.__setattr__  # the dataclass is frozen; this is its one moment of making
         set_field(self, "amplitude", check_between("amplitude", self.amplitude, *AMPLITUDES))
@@ -378,9 +379,14 @@ def resolve(parameterization: ParameterizationLike) -> Parameterization:
     raise TypeError(f"parameterization must be the number of classes or a catnat.Parameterization; got {came}")
 
 
-@lru_cache(maxsize=256)
+_defaults = Kept(lambda pi: 136 * pi.num_classes)  # with its tree and its centres
+
+
 def _of_classes(num_classes: int) -> Parameterization:
-    return Parameterization(num_classes)
+    try:
+        return _defaults[num_classes]
+    except KeyError:
+        return _defaults.keep(num_classes, Parameterization(num_classes))
 
 
 def parts_of(nvec: Iterable[ParameterizationLike]) -> tuple[Parameterization, ...]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import repeat
 from reprlib import repr as brief  # of a million numbers the first few
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from catnat.core.caches import Kept
 from catnat.core.clusters import Rows, check_vectors, sort_by_likeness
 from catnat.core.errors import check_index_range, check_num_classes
 
@@ -71,12 +72,12 @@ class Tree:
     @staticmethod
     def balanced(num_classes: int) -> Tree:
         """The heap: depth ceil(log2 K), any K; for K a power of two the tree of the paper."""
-        return _balanced(check_num_classes(num_classes))
+        return _named("balanced", check_num_classes(num_classes))
 
     @staticmethod
     def chain(num_classes: int) -> Tree:
         """Stick breaking: node i takes class i-1 off to the right and leaves the rest on the left."""
-        return _chain(check_num_classes(num_classes))
+        return _named("chain", check_num_classes(num_classes))
 
     @staticmethod
     def huffman(weights: Sequence[float]) -> Tree:
@@ -346,14 +347,15 @@ def _whole_numbers(given: object) -> Ints:
     return places.astype(np.int64, copy=False)
 
 
-@lru_cache(maxsize=256)
-def _balanced(num_classes: int) -> Tree:
-    return Tree._named("balanced", num_classes)
+_known = Kept(lambda tree: 128 * tree.num_classes)  # with all its tables
 
 
-@lru_cache(maxsize=256)
-def _chain(num_classes: int) -> Tree:
-    return Tree._named("chain", num_classes)
+def _named(kind: str, num_classes: int) -> Tree:
+    """The one tree of a kind and size."""
+    try:
+        return _known[kind, num_classes]
+    except KeyError:
+        return _known.keep((kind, num_classes), Tree._named(kind, num_classes))
 
 
 def _huffman(weights: Floats) -> Tree:
@@ -415,7 +417,7 @@ def _pair(item: object) -> Iterator[Nested]:
 def _cluster(vectors: Rows) -> Tree:
     """The heap with its classes sorted by likeness from left to right."""
     size = len(vectors)
-    heap = _balanced(size)
+    heap = Tree.balanced(size)
     last = 1 << heap.depth  # the first place of the last level
     places = np.concatenate([np.arange(last, 2 * size), np.arange(size, last)])  # of the classes, from left to right
     order = places - size  # the class at each of them: at first the heap's own

@@ -28,7 +28,7 @@ __all__ = [
     "must_be_plain",
     "plain_backward",
     "plain_backwards",
-    "plainly",
+    "ordinary_tensors",
 ]
 
 PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
@@ -115,7 +115,7 @@ def assert_on_device(condition: Tensor) -> None:
     torch._assert_async(condition)
 
 
-def plainly() -> AbstractContextManager[object]:
+def ordinary_tensors() -> AbstractContextManager[object]:
     """A context in which new tensors are ordinary ones, whatever is being traced or transformed around it."""
     try:
         from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack

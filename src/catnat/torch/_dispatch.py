@@ -1,40 +1,35 @@
 """The one door: which walk runs is asked here and nowhere else.
 
 There are three. The GPU's kernels (`_gpu`) and the CPU's compiled walk (`_cpu`) serve plain eager calls, and the former
-compilers too; `_eager` serves everything else, and the derivatives of higher order of all. The fast ones are loaded
-when first needed. Everything here takes scores [..., K-1] from `_inputs.prepare` and a plan.
+compilers too; plain tensor code (`_walk`) serves everything else, and the derivatives of higher order of all. The fast
+ones are loaded when first needed.
 """
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from catnat.core.parameterization import ParameterizationLike, resolve
-from catnat.torch import _eager, _masks, _plan
-from catnat.torch._compat import fake_mode_of, in_forward_mode, in_function_transform, is_plain, plainly
-from catnat.torch._plan import UNASKED, Plan
+from catnat.core.caches import Kept
+from catnat.core.parameterization import Parameterization, ParameterizationLike, resolve
+from catnat.torch import _plan
+from catnat.torch._compat import (
+    autocasts,
+    fake_mode_of,
+    in_forward_mode,
+    in_function_transform,
+    is_plain,
+    ordinary_tensors,
+)
+from catnat.torch._plan import Plan
+from catnat.torch._walk import Walk
+from catnat.torch._wide import MAX_DEPTH, LinearWalk
 
-Tensors = tuple[Tensor, ...]
-
-
-# The fast walks that are loaded, by name: a compiler takes a plan as a constant, and finds functions only in globals.
-WALKS: dict[str, ModuleType] = {}
-
-
-class Walk(NamedTuple):
-    """A fast walk, by its name in `WALKS`, and what it can do beside rows of float32."""
-
-    name: str
-    compiles: bool  # a compiler can see it
-    takes_half: bool  # it reads scores of 16 bits
-    takes_masks: bool
-    takes_order: bool  # it knows trees of the heap's shape whose classes stand in another order
-    max_head: int  # classes up to which it has `entropy`, `draw` and `judge`
+_walks = Kept(lambda walk: walk.plan.nbytes)  # by plan, those that serve plain tensors
+_KERNEL_WALK: dict[str, Any] = {}  # the GPU's, once it is loaded: compilers find classes only in globals
 
 
 def plan_for(parameterization: ParameterizationLike, dtype: torch.dtype, like: Tensor) -> Plan:
@@ -42,237 +37,119 @@ def plan_for(parameterization: ParameterizationLike, dtype: torch.dtype, like: T
     if is_compiling():
         from catnat.torch._constant import constant
 
-        return constant(_find, parameterization, dtype, like.device)
+        return constant(_ready, parameterization, dtype, like.device)
     faking = fake_mode_of(like)
     if faking is not None:  # tensors without values want constants without values
         with faking:
-            return Plan(resolve(parameterization), dtype, like.device)
-    return _find(parameterization, dtype, like.device)
+            return _plan.make_plan(resolve(parameterization), dtype, like.device)
+    return _plan.find_plan(parameterization, dtype, like.device)
 
 
-def wide_plan_for(parameterization: ParameterizationLike, dtype: torch.dtype, like: Tensor) -> Plan:
-    """The same for a linear head that reads one path, with the tables that its kernels need."""
+def walk_for(plan: Plan, x: Tensor, mask: Tensor | None = None) -> Walk:
+    """The walk that serves these scores, and this mask of theirs, here and now."""
+    if is_compiling():
+        by_kernels = plan.bernoulli is not None and "cuda" in _KERNEL_WALK and x.is_cuda and mask is None
+        if by_kernels and not in_function_transform() and not in_forward_mode():
+            return _KERNEL_WALK["cuda"](plan)
+        return Walk(plan)
+    if not is_plain(x) or in_forward_mode() or (mask is not None and not (is_plain(mask) and x.device.type == "cpu")):
+        return Walk(plan)
+    found = _walks.get(plan)
+    return _fast_walk(plan) if found is None else found
+
+
+def _ready(parameterization: ParameterizationLike, dtype: torch.dtype, device: torch.device) -> Plan:
+    """A plan whose fast walk is loaded: while a compiler traces, nothing can be."""
+    plan = _plan.find_plan(parameterization, dtype, device)
+    if plan not in _walks:
+        _fast_walk(plan)
+    return plan
+
+
+def _fast_walk(plan: Plan) -> Walk:
+    """The walk for plain tensors of a plan's dtype, on its device."""
+    walk: Walk | None = None
+    with ordinary_tensors():  # its tables are kept, so they must be ordinary tensors
+        if plan.center.device.type == "cpu":
+            from catnat.torch import _cpu
+
+            walk = _cpu.walk_of(plan)
+        elif plan.bernoulli is not None:
+            from catnat.torch._gpu import has_kernels
+
+            if has_kernels(plan.center.device):
+                from catnat.torch._gpu.autograd import KernelWalk
+
+                _KERNEL_WALK["cuda"] = KernelWalk
+                walk = KernelWalk(plan)
+    return _walks.keep(plan, walk or Walk(plan))
+
+
+# -- a linear head -----------------------------------------------------------------------------------------------
+
+PATH_FROM = {"cpu": 2048, "cuda": 8192}  # classes; with fewer the scores of all nodes are as fast
+ALIGNED_FROM, ALIGNED_ROWS = 8192, 256  # classes and rows; a small product is not worth a copy of the weights
+MAX_CELLS = 1 << 31  # places in the kernels' tables
+
+
+def path_walk_for(
+    pi: Parameterization, x: Tensor, weight: Tensor, bias: Tensor | None, *, always: bool = False
+) -> LinearWalk | None:
+    """The walk that reads one path of a head [K-1, D] per row of features [..., D]; None where all are as fast.
+
+    With ``always`` it is the plain one in their place.
+    """
+    if not always and pi.num_classes < PATH_FROM.get(x.device.type, 2048):
+        return None
+    dtype = torch.float64 if torch.float64 in (x.dtype, weight.dtype) else torch.float32
+    plan = plan_for(pi, dtype, x)
+    if not always and (plan.num_classes == 1 or plan.depth > MAX_DEPTH):
+        return None
+    tensors = [t for t in (x, weight, bias) if t is not None]
+    if (
+        x.device.type == "cuda"
+        and dtype == torch.float32
+        and all(t.is_contiguous() for t in tensors[1:])
+        and not in_forward_mode()
+        and not in_function_transform()
+        and x.shape[:-1].numel() * plan.depth < MAX_CELLS
+        and (is_compiling() or all(map(is_plain, tensors)))
+        and (tables := _kernel_tables(pi, x)) is not None
+    ):
+        return _KERNEL_WALK["linear"](plan, weight, bias, tables)
+    return LinearWalk(plan, weight, bias)
+
+
+def must_align(pi: Parameterization, x: Tensor, weight: Tensor) -> bool:
+    """Whether a GPU's 16-bit matrix products, which want a multiple of eight outputs, have no fast path for K-1."""
+    if pi.num_classes < ALIGNED_FROM or pi.num_classes % 8 == 1 or not x.is_cuda:
+        return False
+    short = weight.element_size() == 2 or (autocasts(x.device) and x.dtype != torch.float64)
+    return short and is_plain(x) and is_plain(weight) and x.numel() >= ALIGNED_ROWS * x.shape[-1]
+
+
+def _kernel_tables(pi: Parameterization, like: Tensor) -> Any:
+    """What the kernels of a linear head look up; None where there are none."""
     if is_compiling():
         from catnat.torch._constant import constant
 
-        return constant(_find_wide, parameterization, dtype, like.device)
-    if fake_mode_of(like) is not None:
-        return plan_for(parameterization, dtype, like)
-    return _find_wide(parameterization, dtype, like.device)
+        return constant(_find_tables, pi, like.device)
+    return _find_tables(pi, like.device)
 
 
-def _find_wide(parameterization: ParameterizationLike, dtype: torch.dtype, device: torch.device) -> Plan:
-    plan = _find(parameterization, dtype, device)
-    if plan.wide is UNASKED:
-        plan.wide = None
-        if device.type == "cuda" and dtype == torch.float32:
-            from catnat.torch._gpu import autograd
-
-            if autograd.has_kernels(device):
-                from catnat.torch._gpu import wide_launch
-
-                with plainly():
-                    plan.wide = wide_launch.wide_of(plan.pi, device)
-                WALKS["wide"] = wide_launch
-    return plan
+_tables = Kept(lambda tables: 64 * tables.classes)
 
 
-def _find(parameterization: ParameterizationLike, dtype: torch.dtype, device: torch.device) -> Plan:
-    plan = _plan.find_plan(parameterization, dtype, device)
-    if plan.fast is UNASKED:
-        with plainly():  # its tables are kept, so they must be ordinary tensors
-            plan.fast = _fast_walk(plan, dtype, device)
-    return plan
+def _find_tables(pi: Parameterization, device: torch.device) -> Any:
+    from catnat.torch._gpu import has_kernels
 
-
-def _fast_walk(plan: Plan, dtype: torch.dtype, device: torch.device) -> Walk | None:
-    """The walk for a plan, with its settings in the plan; None where only the plain one will do."""
-    if device.type == "cuda" and dtype == torch.float32:
-        from catnat.torch._gpu import autograd
-
-        plan.gpu = autograd.settings_for(plan.pi, device)
-        WALKS["gpu"] = autograd
-        return None if plan.gpu is None else Walk("gpu", True, True, False, False, 4096)
-    if device.type == "cpu":
-        from catnat.torch import _cpu, _whole
-
-        plan.cpu = _cpu.settings_for(plan.pi, dtype)
-        WALKS["cpu"] = _whole
-        return None if plan.cpu is None else Walk("cpu", False, False, True, True, 1 << 62)
-    return None
-
-
-def _walk(x: Tensor, plan: Plan, mask: Tensor | None = None, head: bool = False) -> tuple[Walk | None, Tensor]:
-    """The walk that may serve these scores now, None for the plain one; and the scores as it takes them."""
-    walk: Walk | None = None if plan.fast is UNASKED else plan.fast
-    if walk is not None and (
-        in_forward_mode()
-        or (mask is not None and not (walk.takes_masks and is_plain(mask)))
-        or (head and plan.num_classes > walk.max_head)
-        or not (walk.compiles and not in_function_transform() if is_compiling() else is_plain(x))
-    ):
-        walk = None
-    if x.dtype in (torch.float16, torch.bfloat16) and not (walk is not None and walk.takes_half):
-        x = x.float()
-    return walk, x
-
-
-# -- every class -------------------------------------------------------------------------------------------------
-
-
-def log_p(x: Tensor, plan: Plan, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
-    """log p of every class: [..., K]."""
-    walk, x = _walk(x, plan, mask)
-    masking = () if mask is None else (mask, mask_mode)
-    if walk is not None:
-        return _classes_in_order(WALKS[walk.name].log_classes(x, plan, *masking), walk, plan)
-    return _masks.log_classes(x, plan, mask, mask_mode)
-
-
-def p(x: Tensor, plan: Plan, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
-    """p of every class: [..., K]."""
-    walk, ready = _walk(x, plan, mask)
-    if walk is not None and walk.takes_half and mask is None:
-        return _classes_in_order(WALKS[walk.name].classes(ready, plan), walk, plan)
-    return log_p(x, plan, mask, mask_mode).exp()
-
-
-# -- one class per row -------------------------------------------------------------------------------------------
-
-
-def log_prob(
-    x: Tensor, index: Tensor, plan: Plan, mask: Tensor | None = None, mask_mode: str = "renormalize"
-) -> Tensor:
-    """log p of ``index``, whose shape broadcasts with the batch of ``x``."""
-    index = index if index.dtype == torch.int64 else index.long()
-    # a mask needs the whole row; so does a tree too large for a table of its paths
-    whole = mask is not None or not plan.has_paths or _fuses_wrongly(x, plan)
-    if whole:
-        x = log_p(x, plan, mask, mask_mode)  # [..., K] from here on
-    if index.dim() == 1 and x.dim() == 2 and index.shape[0] == x.shape[0]:  # one class per row: nothing to arrange
-        return _pick(x, index, plan, whole)
-    batch, extra = x.shape[:-1], index.dim() - (x.dim() - 1)
-    if extra < 0 or index.shape[extra:] != batch:
-        try:
-            shape = torch.broadcast_shapes(index.shape, batch)
-        except RuntimeError:
-            came = tuple(index.shape)
-            raise ValueError(f"index must broadcast with the scores' batch {tuple(batch)}; got shape {came}") from None
-        x, index, extra = x.expand((*shape, -1)), index.expand(shape), 0
-    rows = x.reshape(x.shape[:-1].numel(), x.shape[-1])
-    if extra == 0:
-        return _pick(rows, index.reshape(-1), plan, whole).reshape(index.shape)
-    # samples go last, so that a row's gradient is one row however many samples it has
-    samples = index.shape[:extra].numel()
-    columns = index.reshape((samples, *batch)).movedim(0, -1).reshape(batch.numel(), samples)
-    return _pick(rows, columns, plan, whole).movedim(-1, 0).reshape(index.shape)
-
-
-def _fuses_wrongly(x: Tensor, plan: Plan) -> bool:
-    """Whether PyTorch's compiler is at work for a CPU on a tree that is no heap.
-
-    There Inductor (2.13) fuses the gradients of a path and of a whole row, of the entropy say, into one loop, and the
-    gradient is wrong. Without fusion (`max_fusion_size=1`) it is right. Whole rows alone are not fused so.
-    """
-    return is_compiling() and not plan.is_heap and x.device.type == "cpu"
-
-
-def _pick(rows: Tensor, columns: Tensor, plan: Plan, whole: bool) -> Tensor:
-    """log p of one class per row [R], or of several [R, M], from all log-probabilities or from the scores."""
-    if whole:
-        return torch.gather(rows, 1, columns if columns.dim() == 2 else columns.unsqueeze(1)).view(columns.shape)
-    walk, rows = _walk(rows, plan)
-    if walk is not None:
-        return WALKS[walk.name].log_path(rows, _ids_in_heap(columns, walk, plan), plan)
-    return _eager.log_path(rows, columns, plan)
-
-
-def cross_entropy(
-    x: Tensor, target: Tensor, plan: Plan, ignore_index: int, weight: Tensor | None, reduction: str
-) -> Tensor | None:
-    """- log p of a class per row, reduced, in one piece; None where no walk has it so."""
-    walk, x = _walk(x, plan)
-    if walk is None or not (walk.takes_order or plan.order is None):
+    if not has_kernels(device):
         return None
-    return WALKS[walk.name].cross_entropy(x, target, plan, ignore_index, weight, reduction)
+    if (pi, device) not in _tables:
+        from catnat.torch._gpu import wide_launch
 
-
-# -- a policy's head ---------------------------------------------------------------------------------------------
-
-
-def classes_are_cheap(x: Tensor, plan: Plan) -> bool:
-    """Whether all log-probabilities cost no more than a path: then one call of `log_p` serves for a whole policy."""
-    if is_compiling() or plan.cpu is None:
-        return False
-    return WALKS[plan.fast.name].wants_all(x, plan) and _walk(x, plan)[0] is not None
-
-
-def entropy(x: Tensor, plan: Plan, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
-    """Entropy in nats: [...]."""
-    walk, x = _walk(x, plan, mask, head=True)
-    if walk is not None:
-        return WALKS[walk.name].entropy(x, plan, *(() if mask is None else (mask, mask_mode)))
-    return _eager.entropy(*_masks.branches(x, plan, mask, mask_mode), plan)
-
-
-def kl_divergence(p: Tensor, q: Tensor, plan: Plan, q_plan: Plan, mask: Tensor | None, mask_mode: str) -> Tensor:
-    """KL(p || q) in nats: [...]."""
-    (_, p), (_, q) = _walk(p, plan, head=True), _walk(q, q_plan, head=True)
-    p, q = (t.float() if t.element_size() < 4 else t for t in (p, q))
-    sides = _masks.branches(p, plan, mask, mask_mode), _masks.branches(q, q_plan, mask, mask_mode)
-    return _eager.kl_divergence(*sides, plan)
-
-
-def sample(
-    x: Tensor, count: int, plan: Plan, mask: Tensor | None, mask_mode: str, generator: torch.Generator | None
-) -> Tensor:
-    """[count, ...] draws."""
-    if mask is not None:
-        batch = torch.broadcast_shapes(x.shape[:-1], mask.shape[:-1])
-        x, mask = x.expand((*batch, -1)), mask.expand((*batch, -1))
-    walk, x = _walk(x, plan, mask)
-    if walk is not None:
-        masking = () if mask is None else (mask, mask_mode)
-        return _ids_from_heap(WALKS[walk.name].sample(x, count, plan, generator, *masking), walk, plan)
-    if mask is None:
-        logits_at = _eager.logits_of_scores(x, plan)
-    else:
-        logits_at = _eager.logits_of_branches(*_masks.branches(x, plan, mask, mask_mode))
-    return _eager.draw(logits_at, (*x.shape[:-1], count), plan, x, generator).movedim(-1, 0)
-
-
-def head(
-    x: Tensor,
-    index: Tensor | None,
-    plan: Plan,
-    mask: Tensor | None,
-    mask_mode: str,
-    generator: torch.Generator | None,
-) -> Tensors:
-    """A class per row, drawn or given, its log p and the row's entropy."""
-    walk, ready = _walk(x, plan, mask, head=True)
-    if walk is not None:
-        masking = () if mask is None else (mask, mask_mode)
-        if index is None:
-            own, found, index = WALKS[walk.name].draw(ready, plan, generator, *masking)
-            return _ids_from_heap(index, walk, plan), own, found
-        return index, *WALKS[walk.name].judge(ready, _ids_in_heap(index.long(), walk, plan), plan, *masking)
-    if index is None:
-        with torch.no_grad():
-            index = sample(x, 1, plan, mask, mask_mode, generator).squeeze(0)
-    return index, log_prob(x, index, plan, mask, mask_mode), entropy(x, plan, mask, mask_mode)
-
-
-# -- classes in another order than the heap's --------------------------------------------------------------------
-
-
-def _classes_in_order(classes: Tensor, walk: Walk, plan: Plan) -> Tensor:
-    return classes if plan.order is None or walk.takes_order else classes.index_select(-1, plan.order)
-
-
-def _ids_in_heap(index: Tensor, walk: Walk, plan: Plan) -> Tensor:
-    return index if plan.order is None or walk.takes_order else plan.order[index]
-
-
-def _ids_from_heap(index: Tensor, walk: Walk, plan: Plan) -> Tensor:
-    return index if plan.class_of is None or walk.takes_order else plan.class_of[index]
+        _KERNEL_WALK["linear"] = wide_launch.KernelLinearWalk
+        with ordinary_tensors():
+            found = wide_launch.wide_of(pi, device)
+        return None if found is None else _tables.keep((pi, device), found)
+    return _tables[pi, device]

@@ -16,7 +16,7 @@ from torch import Tensor
 from catnat.torch._node import log_branches, logit
 from catnat.torch._plan import Plan
 
-# Trees deeper than this are sampled by tossing all coins at once instead of walking.
+# Trees deeper than this are not walked coin by coin.
 MAX_STEPS = 64
 
 # -- the two maps ------------------------------------------------------------------------------------------------
@@ -160,14 +160,15 @@ def entropy_of_classes(log_p: Tensor) -> Tensor:
     return torch.special.entr(log_p.exp()).sum(-1)
 
 
-def race(log_p: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
+def exponential_race(log_p: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
     """[count, ...] draws: the class that comes first, if each takes an exponential time at the rate p.
 
-    NaN comes first, a class of probability 0 never.
+    A class of probability 0 never does. Of a row with a NaN the answer is K, which is no class.
     """
     p = (log_p.float() if log_p.element_size() < 4 else log_p).exp()
     times = torch.empty((count, *p.shape), dtype=p.dtype, device=p.device).exponential_(generator=generator)
-    return torch.where(p == 0, -1.0, p / times).argmax(-1)
+    first, drawn = torch.where(p == 0, -1.0, p / times).max(-1)
+    return torch.where(first.isnan(), p.shape[-1], drawn)
 
 
 def minus_p_log_p(log_p: Tensor) -> Tensor:
@@ -189,59 +190,57 @@ def p_log_ratio(log_p: Tensor, log_q: Tensor) -> Tensor:
 
 # -- sampling ----------------------------------------------------------------------------------------------------
 
-# z at zero-based nodes [..., M] of every row or, for None, at all of them: [..., 1, K-1]
-LogitsAt = Callable[[Tensor | None], Tensor]
+LogitsAt = Callable[[Tensor], Tensor]  # z at zero-based nodes [..., M] of every row
 
 
 def logits_of_scores(x: Tensor, plan: Plan) -> LogitsAt:
     """The logits of a row of scores, worked out only where the walk comes by."""
-    return lambda nodes: logit(row_values(x, nodes), plan, nodes)
+    return lambda nodes: logit(torch.gather(x, -1, nodes), plan, nodes)
 
 
 def logits_of_branches(left: Tensor, right: Tensor) -> LogitsAt:
     """The logits of a masked tree: infinite at a node with a dead branch, which is then never taken."""
     # where one branch is dead the other's log-probability is 0, never NaN
-    return lambda nodes: row_values(right - left, nodes)
-
-
-def row_values(values: Tensor, nodes: Tensor | None) -> Tensor:
-    """Values [..., K-1] at zero-based nodes [..., M] of every row, or at all of them: [..., 1, K-1]."""
-    return values.unsqueeze(-2) if nodes is None else torch.gather(values, -1, nodes)
+    return lambda nodes: torch.gather(right - left, -1, nodes)
 
 
 def draw(
     logits_at: LogitsAt, shape: Sequence[int], plan: Plan, like: Tensor, generator: torch.Generator | None
 ) -> Tensor:
-    """Draw classes [..., M], a coin per node of one path: it falls right where z exceeds a uniform's logit."""
-    if plan.num_classes == 1:
-        return torch.zeros(tuple(shape), dtype=torch.int64, device=like.device)
-    if plan.depth > MAX_STEPS:
-        return _draw_deep(logits_at, shape, plan, like, generator)
-    thresholds = _uniforms((plan.depth, *shape), like, generator).logit()
+    """Draw classes [..., M], a coin per node of one path: it falls right where z exceeds a uniform's logit.
+
+    Where a coin on the way is NaN the answer is K, which is no class. The tree is not deep.
+    """
     place = torch.ones(tuple(shape), dtype=torch.int64, device=like.device)
-    for step, threshold in enumerate(thresholds):
+    if plan.num_classes == 1:
+        return torch.zeros_like(place)
+    lost = torch.zeros_like(place, dtype=torch.bool)
+    for step, threshold in enumerate(_uniforms((plan.depth, *shape), like, generator).logit()):
         node = place if plan.is_heap else plan.node_at[place]
         # some paths end early; in the heap only before the last step
         inside = None
         if not plan.even and (step == plan.depth - 1 or not plan.is_heap):
             inside = (node < plan.num_classes) & (node > 0)
             node = torch.where(inside, node, 1)
-        below = 2 * node + (logits_at(node - 1) > threshold)
+        z = logits_at(node - 1)
+        below, is_lost = 2 * node + (z > threshold), z.isnan()
         place = below if inside is None else torch.where(inside, below, place)
-    return plan.class_at[place]
+        lost = lost | (is_lost if inside is None else inside & is_lost)
+    return torch.where(lost, plan.num_classes, plan.class_at[place])
 
 
-def _draw_deep(
-    logits_at: LogitsAt, shape: Sequence[int], plan: Plan, like: Tensor, generator: torch.Generator | None
-) -> Tensor:
-    """Toss every node's coin at once, then follow the arrows by pointer doubling: no loop over a long chain."""
-    right = (logits_at(None) > _uniforms((*shape, plan.num_nodes), like, generator).logit()).long()  # [..., M, K-1]
-    below = 2 * torch.arange(1, plan.num_classes, device=like.device) + right
-    arrow = torch.arange(2 * plan.num_classes, device=like.device).expand((*shape, -1)).clone()
-    arrow[..., plan.node_places[1:]] = below  # a class points at itself
-    for _ in range(plan.depth.bit_length()):
-        arrow = torch.gather(arrow, -1, arrow)
-    return plan.class_at[arrow[..., 1]]
+def draw_by_sums(log_p: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
+    """Draw classes [..., M] by the sums of probabilities up to each: in a deep tree that is no longer than a path.
+
+    A class of probability 0 is never drawn. Of a row with a NaN the answer is K, which is no class.
+    """
+    sums = log_p.double().exp().cumsum(-1)
+    total = sums[..., -1:]
+    # below the total, whatever is rounded: the first class whose sum is larger has a probability
+    most = torch.nextafter(total, torch.zeros_like(total))
+    uniforms = _uniforms((*log_p.shape[:-1], count), sums, generator)
+    drawn = torch.searchsorted(sums, torch.minimum(uniforms * total, most), right=True)
+    return torch.where(total.isnan(), log_p.shape[-1], drawn)
 
 
 def _uniforms(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -251,9 +250,8 @@ def _uniforms(shape: Sequence[int], like: Tensor, generator: torch.Generator | N
     return torch.rand(tuple(shape), dtype=like.dtype, device=like.device, **source)  # type: ignore[call-overload]
 
 
-def reduced(loss: Tensor, counted: Tensor, reduction: str, dtype: torch.dtype) -> Tensor:
+def reduced(loss: Tensor, counted: Tensor, reduction: str) -> Tensor:
     """A loss for every row as the user wants it: ``counted`` is by how much every row counts."""
     if reduction == "none":
-        return loss.to(dtype)
-    total = loss.sum()
-    return (total / counted.sum() if reduction == "mean" else total).to(dtype)
+        return loss
+    return loss.sum() / counted.sum() if reduction == "mean" else loss.sum()

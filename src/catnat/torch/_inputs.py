@@ -30,10 +30,10 @@ def prepare(scores: Tensor, parameterization: ParameterizationLike, dim: int = -
     Scores of 16 bits may stay so: the walks compute in float32 all the same.
     """
     check_scores(scores)
-    x = to_last(scores, dim, "scores")
+    x = scores if dim == -1 else to_last(scores, dim, "scores")
     width = operator.index(x.shape[-1])  # a number even where a compiler traces with symbolic shapes
     answer = scores.dtype
-    sixteen_bits = answer in (torch.float16, torch.bfloat16)
+    sixteen_bits = answer is torch.float16 or answer is torch.bfloat16
     plan = plan_for(parameterization, torch.float32 if sixteen_bits else answer, x)
     if plan.num_nodes != width:
         check_width(plan.num_classes, width, scores.shape, dim)
@@ -118,16 +118,17 @@ def prepare_probs(
     return last
 
 
-def check_index(index: Tensor, plan: Plan, argument: str = "index") -> None:
-    """Raise, or assert on the device, unless every class id is in range."""
+def check_index(index: Tensor, plan: Plan, argument: str = "index", ignored: int | None = None) -> None:
+    """Raise, or assert on the device, unless every class id is in range, or is the one to be ignored."""
     check_integers(index, argument)
     if index.numel() == 0:
         return
+    ids = index if ignored is None else torch.where(index == ignored, 0, index)
     if is_plain(index) and index.device.type == "cpu":
-        low, high = torch.aminmax(index)
+        low, high = torch.aminmax(ids)
         check_index_range(plan.num_classes, int(low), int(high), argument)
     elif not in_function_transform():
-        assert_on_device(((index >= 0) & (index < plan.num_classes)).all())
+        assert_on_device(((ids >= 0) & (ids < plan.num_classes)).all())
 
 
 def check_class_weights(weight: Tensor, plan: Plan) -> None:
@@ -150,12 +151,40 @@ def check_batch(argument: str, came: torch.Size, expected: torch.Size) -> None:
         raise ValueError(f"{argument} must have the scores' batch shape {tuple(expected)}; got {tuple(came)}")
 
 
-def check_target_ids(target: Tensor, batch: torch.Size) -> None:
+def class_dim(scores: Tensor, target: Tensor, dim: int | None) -> int:
+    """The classes' axis of a loss; the last, unless said, and an error where it may as well be torch's."""
+    if dim is not None or not isinstance(scores, Tensor) or scores.dim() < 3:
+        return -1 if dim is None else dim
+    if scores.shape[1] == scores.shape[-1] and target.shape == scores.shape[:-1] and not target.is_floating_point():
+        shape = tuple(scores.shape)
+        raise ValueError(
+            f"dim must be given where the classes' axis may be the last, as here, or the second, as in "
+            f"torch.nn.functional.cross_entropy: dim=-1 or dim=1; got scores of shape {shape}"
+        )
+    return -1
+
+
+def check_target_ids(target: Tensor, batch: torch.Size, dim: int) -> None:
     """Raise unless ``target`` holds one class id a row."""
     check_integers(target, "target")
     if target.shape != batch:
-        hint = "; where the classes' axis is not the last, say which it is: dim=1" if target.dim() > 1 else ""
+        last = dim in (-1, len(batch)) and len(batch) > 1
+        hint = (
+            ". Where the classes' axis is the second, as in torch.nn.functional.cross_entropy, say dim=1"
+            if last
+            else ""
+        )
         raise ValueError(
             f"target must hold one class id a row, shape {tuple(batch)}, or floating-point probabilities; "
             f"got {target.dtype} of shape {tuple(target.shape)}{hint}"
         )
+
+
+def check_target_probs(target: Tensor, x: Tensor, plan: Plan, dim: int) -> Tensor:
+    """Probabilities with their classes' axis last, or raise unless they fit prepared scores ``x``."""
+    if target.shape == x.shape[:-1]:
+        raise TypeError(f"target must hold integers if it holds class ids; got {target.dtype}")
+    probs = to_last(target, dim, "target")
+    check_classes("target", plan.num_classes, probs.shape[-1], target.shape)
+    check_batch("target", probs.shape[:-1], x.shape[:-1])
+    return probs

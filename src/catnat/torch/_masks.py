@@ -56,8 +56,8 @@ def log_masses(
     """
     below: list[tuple[Tensor, Tensor, Tensor]] = []
     totals = classes[..., :0]  # of the level below
-    for (low, high), sources in zip(reversed(plan.levels), reversed(plan.sources), strict=True):
-        here = torch.cat((classes, totals), -1).index_select(-1, sources)
+    for (low, high), (ids, order) in zip(reversed(plan.levels), reversed(plan.rungs), strict=True):
+        here = torch.cat((totals, classes.index_select(-1, ids)), -1).index_select(-1, order)
         own, pairs = slice(low - 1, high - 1), here.unflatten(-1, (high - low, 2))
         on_left = pairs[..., 0] + (left[..., own] if isinstance(left, Tensor) else left)
         on_right = pairs[..., 1] + (right[..., own] if isinstance(right, Tensor) else right)

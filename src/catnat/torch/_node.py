@@ -12,13 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from catnat.torch._plan import KINDS, Paper, Plan, at_nodes
+from catnat.torch._plan import FORMULAS, Paper, Plan, at_nodes
 
 
 def logit(x: Tensor, plan: Plan, nodes: Tensor | None = None) -> Tensor:
     """z of scores ``x``: all of them along the last axis, or those of the given zero-based nodes."""
     if plan.paper is None:
-        return KINDS[plan.kind].logit(plan.activation, _offset(x, plan, nodes), torch)
+        return FORMULAS[plan.formula].logit(plan.activation, _offset(x, plan, nodes), torch)
     distance, is_upper = _distance(x, plan.paper, nodes)
     distance = distance.clamp(min=plan.paper.margin)
     inside = distance != 0  # also NaN
@@ -30,7 +30,7 @@ def logit(x: Tensor, plan: Plan, nodes: Tensor | None = None) -> Tensor:
 def slope(x: Tensor, plan: Plan) -> Tensor:
     """dz/dx; 0 where the paper's activation sits on its floor."""
     if plan.paper is None:
-        return KINDS[plan.kind].slope(plan.activation, _offset(x, plan, None), torch)
+        return FORMULAS[plan.formula].slope(plan.activation, _offset(x, plan, None), torch)
     distance, _ = _distance(x, plan.paper, None)
     alive = (distance > plan.paper.margin) | distance.isnan()
     u = torch.where(alive, distance, 1.0) * plan.paper.angle
@@ -57,11 +57,11 @@ def score_of_log_masses(left: Tensor, right: Tensor, plan: Plan) -> Tensor:
     """The same from the logarithms of both masses: 0 where both are -inf."""
     empty = (left == -torch.inf) & (right == -torch.inf)
     left, right = torch.where(empty, 0.0, left), torch.where(empty, 0.0, right)
-    offset = KINDS[plan.kind].inverse(plan.activation, right - left, torch)
+    offset = FORMULAS[plan.formula].inverse(plan.activation, right - left, torch)
     return torch.where(empty, 0.0, offset + plan.center)
 
 
-def beyond(x: Tensor, plan: Plan) -> Tensor:
+def is_saturated(x: Tensor, plan: Plan) -> Tensor:
     """Which scores lie beyond the natural range: on the straight lines or, for the paper's activation, on the floor."""
     if plan.paper is not None:
         return _distance(x, plan.paper, None)[0] <= plan.paper.margin

@@ -6,26 +6,29 @@ A plan is a constant to torch.compile and torch.export, so everything in it is m
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+import weakref
+from dataclasses import dataclass, fields
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from catnat.core.parameterization import Activation, Natural, Parameterization, ParameterizationLike, resolve
-from catnat.core.tree import Floats, Tree
-from catnat.torch._compat import plainly
+from catnat.core.caches import Kept
+from catnat.core.parameterization import Activation, Natural, Parameterization, ParameterizationLike, Sigmoid, resolve
+from catnat.core.tree import Floats
+from catnat.torch._bernoulli import Bernoulli, bernoulli_of
+from catnat.torch._compat import ordinary_tensors
 
 # Past this many entries a table of all paths is not kept: a tree that is no heap is then so deep that a path is no
 # shortcut.
 MAX_PATH_TABLE = 1 << 21
 
-
-UNASKED = "unasked"
-# The classes of all activations that have a plan, by name. To a compiler a plan is a constant, whose fields it can read
-# but whose methods it cannot call; a class that it finds here, it can.
-KINDS: dict[str, type[Activation]] = {}
+# The classes of activations. A compiler takes a plan as a constant, whose fields it can read but whose methods it
+# cannot call; a class that it finds here, it can. One of the user's own is here under a number while a plan needs it.
+FORMULAS: dict[int, type[Activation]] = {0: Natural, 1: Sigmoid}
+_NUMBERS = count(2)
 
 
 class Paper(NamedTuple):
@@ -39,98 +42,127 @@ class Paper(NamedTuple):
     margin: float  # how far inside an end the floor is met
 
 
+@dataclass(frozen=True, eq=False)
 class Plan:
     """Constants of one parameterization in one dtype (float32 or float64) on one device."""
 
-    def __init__(self, pi: Parameterization, dtype: torch.dtype, device: torch.device) -> None:
-        assert pi.tree is not None and isinstance(pi.activation, Activation)
-        self.pi, self.activation = pi, pi.activation
-        self.kind = f"{type(pi.activation).__module__}.{type(pi.activation).__qualname__}"
-        KINDS[self.kind] = type(pi.activation)
-        self.num_classes, self.num_nodes = pi.num_classes, pi.num_nodes
-        self._dtype, self._device = dtype, device
-        self._plan_activation(pi)
-        self._plan_tree(pi.tree)
-        # the fast walk for it and that walk's own settings: `_dispatch` asks for them once
-        self.fast: Any = UNASKED
-        self.cpu: Any = None
-        self.gpu: Any = None
-        self.wide: Any = UNASKED  # and the tables of a head that reads one path
+    pi: Parameterization
+    num_classes: int
+    num_nodes: int
+    # the activation, and per-node constants: [K-1] vectors, or [1] where every node has the same
+    activation: Activation
+    formula: int  # its class in `FORMULAS`
+    centered: bool  # whether there is a shift at all
+    center: Tensor
+    range: float  # how far from its centre a score can be and be natural
+    paper: Paper | None
+    bernoulli: Bernoulli | None  # the same as the GPU's kernels take it; None where these have no form of it
+    # the tree; one of the heap's shape is walked as the heap, only its classes stand in another order
+    depth: int
+    levels: tuple[tuple[int, int], ...]
+    is_heap: bool
+    even: bool  # all paths have the same length
+    order: Tensor | None  # [K] where class k stands among the heap's; None where it stands there itself
+    class_of: Tensor | None  # and the other way round
+    class_places: Tensor  # [K]
+    node_places: Tensor  # [K]
+    node_at: Tensor  # [2K] which node is at a place
+    class_at: Tensor  # [2K] and which class
+    rungs: tuple[tuple[Tensor, Tensor], ...]
+    shifts: Tensor  # [depth]
+    jumps: tuple[Tensor, ...]  # of a tree that is no heap
+    path_nodes: Tensor | None  # [K, depth] of such a tree, zero-based; the root where a path is done
+    path_signs: Tensor | None  # [K, depth] 1 right, -1 left, 0 done
+    has_paths: bool
 
-    def _number(self, values: Floats) -> Tensor:
-        kind = np.float32 if self._dtype == torch.float32 else np.float64
-        return torch.tensor(np.array(values, dtype=kind), device=self._device)
+    @property
+    def nbytes(self) -> int:
+        """The size of all tables; of the tree's own, from which they came, too."""
+        kept = [t for f in fields(self) for t in _tensors(getattr(self, f.name))]
+        return 1024 + 2 * sum(t.numel() * t.element_size() for t in kept)
 
-    def _table(self, values: np.ndarray) -> Tensor:
-        return torch.tensor(np.array(values, dtype=np.int64), device=self._device)
 
-    def _plan_activation(self, pi: Parameterization) -> None:
-        """Per-node constants: [K-1] vectors, or [1] where every node has the same."""
-        centers = pi.centers
-        if centers.size and np.all(centers == centers[0]):
-            centers = centers[:1]
-        self.centered = bool(np.any(centers != 0))  # whether there is a shift at all
-        self.center = self._number(centers)
-        natural = pi.activation if isinstance(pi.activation, Natural) else None
-        self.range = natural.joint / natural.gain if natural is not None and natural.tail < 0.5 else math.inf
-        self.paper = self._paper(natural, centers) if natural is not None and natural.tail == 0 else None
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    return [t for part in value for t in _tensors(part)] if isinstance(value, tuple) else []
 
-    def _paper(self, natural: Natural, centers: Floats) -> Paper:
-        kind = np.float32 if self._dtype == torch.float32 else np.float64
-        lower, lower_rest, upper, upper_rest = natural.edges(centers)
 
-        def split(values: Floats, rest: Floats) -> tuple[Tensor, Tensor]:
-            """values + rest as a leading part in our dtype and what that lacks."""
-            return self._number(values), self._number((values - values.astype(kind).astype(np.float64)) + rest)
+def make_plan(pi: Parameterization, dtype: torch.dtype, device: torch.device) -> Plan:
+    """All tables of a parameterization."""
+    kind = np.float32 if dtype == torch.float32 else np.float64
 
-        return Paper(
-            *split(lower, lower_rest),
-            *split(upper, upper_rest),
-            angle=math.pi / (2 * natural.amplitude),
-            # a floor below the dtype's smallest number counts as none
-            margin=natural.margin if (natural.floor or 0.0) >= torch.finfo(self._dtype).tiny else 0.0,
-        )
+    def numbers(values: Floats) -> Tensor:
+        return torch.tensor(np.array(values, dtype=kind), device=device)
 
-    def _plan_tree(self, tree: Tree) -> None:
-        size = tree.num_classes
-        self.depth, self.levels = tree.depth, tree.levels
-        # A tree of the heap's shape is walked as the heap; only its classes stand in another order.
-        self.is_heap = tree.heap_order is not None
-        self.even = self.is_heap and size == 1 << tree.depth  # all paths have the same length
-        self.order: Tensor | None = None  # [K] where class k stands among the heap's
-        self.class_of: Tensor | None = None  # and the other way round
-        if tree.heap_order is not None and not tree.is_heap:
-            self.order, self.class_of = self._table(tree.heap_order), self._table(np.argsort(tree.heap_order))
-        self.class_places, self.node_places = self._table(tree.class_places), self._table(tree.node_places)
-        node_at, class_at = np.zeros(2 * size), np.zeros(2 * size)
-        node_at[tree.node_places] = np.arange(size)
-        class_at[tree.class_places] = np.arange(size)
-        self.node_at, self.class_at = self._table(node_at), self._table(class_at)  # which node or class is at a place
-        # where a place's value stands in a row of all classes and, behind them, of the nodes of the next level
-        first = np.zeros(size, dtype=np.int64)
-        for low, high in tree.levels:
-            first[low:high] = low
-        sources = size + np.arange(size) - first
-        by_place = np.zeros(2 * size, dtype=np.int64)
-        by_place[tree.node_places] = sources
-        by_place[tree.class_places] = np.arange(size)
-        self.sources = tuple(self._table(by_place[2 * low : 2 * high]) for low, high in tree.levels)
-        self.shifts = self._table(np.arange(1, tree.depth + 1))
-        jumps = []
-        self.path_nodes: Tensor | None = None
-        self.path_signs: Tensor | None = None
-        if not self.is_heap:
-            # pointer doubling: round r adds to every place what stands 2^r places above it
-            above = tree.parents
-            for _ in range(max(tree.depth - 1, 0).bit_length()):
-                jumps.append(self._table(above))
-                above = above[above]
-            if size * tree.depth <= MAX_PATH_TABLE:
-                steps = tree.paths
-                self.path_nodes = self._table(np.maximum(np.abs(steps), 1) - 1)  # [K, depth]; the root where it is done
-                self.path_signs = self._table(np.sign(steps))  # [K, depth] 1 right, -1 left, 0 done
-        self.jumps = tuple(jumps)
-        self.has_paths = self.is_heap or self.path_nodes is not None
+    def table(values: np.ndarray) -> Tensor:
+        return torch.tensor(np.array(values, dtype=np.int64), device=device)
+
+    assert pi.tree is not None and isinstance(pi.activation, Activation)
+    centers = pi.centers[:1] if pi.centers.size and np.all(pi.centers == pi.centers[0]) else pi.centers
+    natural, tree, size = pi.activation, pi.tree, pi.num_classes
+    paper, reach = None, math.inf
+    if isinstance(natural, Natural) and natural.tail < 0.5:
+        reach = natural.joint / natural.gain
+        if natural.tail == 0:
+            lower, lower_rest, upper, upper_rest = natural.edges(centers)
+            # each end as a leading part in our dtype and what that lacks
+            rest = [
+                (ends - ends.astype(kind).astype(np.float64)) + r
+                for ends, r in ((lower, lower_rest), (upper, upper_rest))
+            ]
+            paper = Paper(
+                numbers(lower), numbers(rest[0]), numbers(upper), numbers(rest[1]),
+                angle=math.pi / (2 * natural.amplitude),
+                # a floor below the dtype's smallest number counts as none
+                margin=natural.margin if (natural.floor or 0.0) >= torch.finfo(dtype).tiny else 0.0,
+            )  # fmt: skip
+    is_heap = tree.heap_order is not None
+    reordered = tree.heap_order if is_heap and not tree.is_heap else None
+    steps = None
+    if not is_heap and size * tree.depth <= MAX_PATH_TABLE:
+        steps = tree.paths
+    plan = Plan(
+        pi=pi,
+        num_classes=size,
+        num_nodes=size - 1,
+        activation=pi.activation,
+        formula=_formula_of(pi.activation),
+        centered=bool(np.any(centers != 0)),
+        center=numbers(centers),
+        range=reach,
+        paper=paper,
+        bernoulli=bernoulli_of(pi, device) if dtype == torch.float32 else None,
+        depth=tree.depth,
+        levels=tree.levels,
+        is_heap=is_heap,
+        even=is_heap and size == 1 << tree.depth,
+        order=None if reordered is None else table(reordered),
+        class_of=None if reordered is None else table(np.argsort(reordered)),
+        class_places=table(tree.class_places),
+        node_places=table(tree.node_places),
+        node_at=table(tree.node_at),
+        class_at=table(tree.class_at),
+        rungs=tuple((table(classes), table(order)) for classes, order in tree.rungs),
+        shifts=table(np.arange(1, tree.depth + 1)),
+        jumps=() if is_heap else tuple(map(table, tree.jumps)),
+        path_nodes=None if steps is None else table(np.maximum(np.abs(steps), 1) - 1),
+        path_signs=None if steps is None else table(np.sign(steps)),
+        has_paths=is_heap or steps is not None,
+    )
+    if plan.formula > 1:
+        weakref.finalize(plan, FORMULAS.pop, plan.formula)
+    return plan
+
+
+def _formula_of(activation: Activation) -> int:
+    """The number of an activation's class; its own for every plan, since two classes may well have one name."""
+    for number, known in ((0, Natural), (1, Sigmoid)):
+        if type(activation) is known:
+            return number
+    number = next(_NUMBERS)
+    FORMULAS[number] = type(activation)
+    return number
 
 
 def at_nodes(constant: Tensor, nodes: Tensor | None) -> Tensor:
@@ -139,19 +171,20 @@ def at_nodes(constant: Tensor, nodes: Tensor | None) -> Tensor:
     return constant if nodes is None or constant.shape[0] == 1 else constant[nodes]
 
 
+_plans = Kept(lambda plan: plan.nbytes)
+
+
 def find_plan(parameterization: ParameterizationLike, dtype: torch.dtype, device: torch.device) -> Plan:
     """The plan of a parameterization, or of the default one of so many classes."""
+    key = type(parameterization), parameterization, dtype, device  # with its type: True is no number of classes
     try:
-        return _cached(parameterization, dtype, device)
+        return _plans[key]
+    except KeyError:
+        pi = resolve(parameterization)
     except TypeError:  # not hashable, so not a parameterization
         resolve(parameterization)
         raise
-
-
-@lru_cache(maxsize=1024, typed=True)
-def _cached(parameterization: ParameterizationLike, dtype: torch.dtype, device: torch.device) -> Plan:
-    pi = resolve(parameterization)
     # Nothing but plain tensors may get into the cache: no inference tensors (they cannot be saved for a backward), no
     # fake ones of a tracer, none that belong to a running function transform.
-    with plainly():
-        return Plan(pi, dtype, device)
+    with ordinary_tensors():
+        return _plans.keep(key, make_plan(pi, dtype, device))

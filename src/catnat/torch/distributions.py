@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -25,8 +24,7 @@ from catnat.core.errors import check_width
 from catnat.core.parameterization import Parameterization, ParameterizationLike, listed, parts_of, resolve
 from catnat.torch import functional, sampling
 from catnat.torch._compat import is_plain
-from catnat.torch._dispatch import classes_are_cheap
-from catnat.torch._eager import entropy_of_classes, p_log_ratio, race
+from catnat.torch._eager import p_log_ratio
 from catnat.torch._inputs import check_mask, check_scores, prepare, prepare_mask
 
 Shape = Sequence[int] | torch.Size
@@ -201,23 +199,8 @@ class CatnatCategorical(Categorical):
         new._validate_args = self._validate_args
         return new
 
-    def _shares_logits(self) -> bool:
-        """Whether one row of log-probabilities serves sample, log_prob and entropy: where it is cheap, and no gradient.
-
-        With a gradient the three must not share a graph: a user may go back through each by itself.
-        """
-        if is_compiling() or (torch.is_grad_enabled() and self.scores.requires_grad):
-            return False
-        x, plan, _ = prepare(self.scores, self.parameterization)
-        return x.element_size() >= 4 and classes_are_cheap(x, plan)
-
     def sample(self, sample_shape: Shape = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Draw class ids by tree descent."""
-        shape = torch.Size(sample_shape)
-        if shape.numel() * self.scores.numel() <= SMALL and self._shares_logits():
-            with torch.no_grad():
-                drawn = race(self.logits.detach(), shape.numel(), generator)
-            return drawn.reshape((*shape, *self._batch_shape))
         return sampling.sample(
             self.scores,
             self.parameterization,
@@ -231,15 +214,10 @@ class CatnatCategorical(Categorical):
         if self._validate_args:
             self._validate_sample(value)
         value = value.long()
-        if self._shares_logits() and value.shape == self._batch_shape:
-            with suppress(RuntimeError):  # an id out of range, which the function below names
-                return self.logits.gather(-1, value.unsqueeze(-1)).squeeze(-1)
         return functional.log_prob(self.scores, value, self.parameterization, **self._masking)
 
     def entropy(self) -> Tensor:
         """Entropy in nats."""
-        if self._shares_logits():
-            return entropy_of_classes(self.logits)
         return functional.entropy(self.scores, self.parameterization, **self._masking)
 
 

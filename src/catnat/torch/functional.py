@@ -5,19 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from catnat.core.errors import REDUCTIONS, check_choice, check_classes, check_share
+from catnat.core.errors import REDUCTIONS, check_choice, check_share
 from catnat.core.parameterization import ParameterizationLike
-from catnat.torch import _dispatch, _eager, _masks, _node
+from catnat.torch import _eager, _masks, _node
+from catnat.torch._dispatch import plan_for, walk_for
 from catnat.torch._inputs import (
-    check_batch,
     check_class_weights,
     check_index,
     check_integers,
     check_target_ids,
+    check_target_probs,
+    class_dim,
     prepare,
     prepare_mask,
     prepare_probs,
-    to_last,
 )
 
 
@@ -52,7 +53,7 @@ def log_catnat(
     """
     x, plan, dtype = prepare(scores, parameterization, dim)
     mask = prepare_mask(mask, mask_mode, x, plan, dim)
-    return _answer(_dispatch.log_p(x, plan, mask, mask_mode), dtype, scores, dim)
+    return restore_dtype_and_dim(walk_for(plan, x, mask).log_probs(x, mask, mask_mode), dtype, dim)
 
 
 def catnat(
@@ -75,7 +76,7 @@ def catnat(
     """
     x, plan, dtype = prepare(scores, parameterization, dim)
     mask = prepare_mask(mask, mask_mode, x, plan, dim)
-    return _answer(_dispatch.p(x, plan, mask, mask_mode), dtype, scores, dim)
+    return restore_dtype_and_dim(walk_for(plan, x, mask).probs(x, mask, mask_mode), dtype, dim)
 
 
 def log_prob(
@@ -106,7 +107,7 @@ def log_prob(
     if plan.num_classes == 1:  # there is no path to look it up on
         check_index(index, plan)
     try:
-        found = _dispatch.log_prob(x, index, plan, mask, mask_mode)
+        found = walk_for(plan, x, mask).log_prob(x, index, mask, mask_mode)
     except (IndexError, RuntimeError):  # a walk checks on the way what it looks up
         check_index(index, plan)  # and says which one it was
         raise
@@ -131,7 +132,7 @@ def entropy(
     """
     x, plan, dtype = prepare(scores, parameterization)
     mask = prepare_mask(mask, mask_mode, x, plan)
-    return _dispatch.entropy(x, plan, mask, mask_mode).to(dtype)
+    return walk_for(plan, x, mask).entropy(x, mask, mask_mode).to(dtype)
 
 
 def kl_divergence(
@@ -153,13 +154,16 @@ def kl_divergence(
         tensor(0.)
     """
     p, plan, dtype = prepare(p_scores, parameterization)
-    q, q_plan, q_dtype = prepare(q_scores, parameterization)
+    q, _, q_dtype = prepare(q_scores, parameterization)
     if q.shape[-1] != p.shape[-1]:
         raise ValueError(
             f"p_scores and q_scores must be equally wide; got {tuple(p_scores.shape)} and {tuple(q_scores.shape)}"
         )
     mask = prepare_mask(mask, mask_mode, p, plan)
-    return _dispatch.kl_divergence(p, q, plan, q_plan, mask, mask_mode).to(torch.promote_types(dtype, q_dtype))
+    if q.dtype != p.dtype:
+        p, q, plan = p.double(), q.double(), plan_for(parameterization, torch.float64, p)
+    found = walk_for(plan, p, mask).kl_divergence(p, q, mask, mask_mode)
+    return found.to(torch.promote_types(dtype, q_dtype))
 
 
 def cross_entropy(
@@ -171,7 +175,7 @@ def cross_entropy(
     ignore_index: int = -100,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
-    dim: int = -1,
+    dim: int | None = None,
 ) -> Tensor:
     """- log p of the target class; in place of `torch.nn.functional.cross_entropy`.
 
@@ -185,7 +189,7 @@ def cross_entropy(
         ignore_index: a class id whose rows count for nothing.
         reduction: ``"mean"`` (weighted, over rows that count), ``"sum"`` or ``"none"``.
         label_smoothing: share of the target that is spread over all classes, in [0, 1].
-        dim: axis of the scores. torch's own loss for images has it at 1: pass ``dim=1`` there.
+        dim: axis of the scores, by default the last. torch's own loss for images has it at 1: pass ``dim=1`` there.
 
     Example:
         >>> import torch, catnat.torch as ct
@@ -198,43 +202,35 @@ def cross_entropy(
         check_share("label_smoothing", label_smoothing)
     if not isinstance(target, Tensor):
         raise TypeError(f"target must be a torch.Tensor of class ids or of probabilities; got {type(target).__name__}")
+    dim = class_dim(scores, target, dim)
     x, plan, dtype = prepare(scores, parameterization, dim)
-    number = plan.center.dtype
+    walk, number = walk_for(plan, x), plan.center.dtype
     if weight is not None:
         check_class_weights(weight, plan)
         weight = weight.to(number)
     if target.is_floating_point():
-        if target.shape == x.shape[:-1]:
-            raise TypeError(f"target must hold integers if it holds class ids; got {target.dtype}")
-        probs = to_last(target, dim, "target").to(number)
-        check_classes("target", plan.num_classes, probs.shape[-1], target.shape)
-        check_batch("target", probs.shape[:-1], x.shape[:-1])
+        probs = check_target_probs(target, x, plan, dim).to(number)
         probs = probs * (1 - label_smoothing) + label_smoothing / plan.num_classes
-        log_p = _dispatch.log_p(x, plan).to(number)
+        log_p = walk.log_probs(x).to(number)
         loss = -_eager.times_log(probs if weight is None else probs * weight, log_p).sum(-1)
-        return _eager.reduced(loss, torch.ones_like(loss), reduction, dtype)
-    check_target_ids(target, x.shape[:-1])
-    if label_smoothing == 0:
+        return _eager.reduced(loss, torch.ones_like(loss), reduction).to(dtype)
+    check_target_ids(target, x.shape[:-1], dim)
+    if label_smoothing == 0 and plan.num_classes > 1:
         try:
-            found = _dispatch.cross_entropy(x, target, plan, ignore_index, weight, reduction)
-        except (IndexError, RuntimeError):
-            check_index(torch.where(target == ignore_index, 0, target), plan, "target")
+            return walk.loss(x, target, ignore_index, weight, reduction).to(dtype)
+        except (IndexError, RuntimeError):  # a walk checks on the way what it looks up
+            check_index(target, plan, "target", ignore_index)  # and says which one it was
             raise
-        if found is not None:
-            return found if found.dtype == dtype else found.to(dtype)
+    check_index(target, plan, "target", ignore_index)
     keep = target != ignore_index
     ids = torch.where(keep, target, 0).long()
-    check_index(ids, plan, "target")
+    own, spread = (1.0, 1.0) if weight is None else (weight[ids], weight)
+    log_p = walk.log_probs(x).to(number)
+    loss = -(1 - label_smoothing) * own * torch.gather(log_p, -1, ids.unsqueeze(-1)).squeeze(-1)
+    # each class's part by itself: a sum of K large ones may be no number
+    loss = loss - (log_p * (label_smoothing / plan.num_classes) * spread).sum(-1)
     counted = keep.to(number) if weight is None else torch.where(keep, weight[ids], 0.0)
-    if label_smoothing == 0:
-        loss = -_dispatch.log_prob(x, ids, plan)
-        loss = loss if weight is None else loss * weight[ids]
-    else:
-        log_p = _dispatch.log_p(x, plan).to(number)
-        own = torch.gather(log_p, -1, ids.unsqueeze(-1)).squeeze(-1) * (1.0 if weight is None else weight[ids])
-        every = (log_p if weight is None else log_p * weight).mean(-1)
-        loss = -(1 - label_smoothing) * own - label_smoothing * every
-    return _eager.reduced(torch.where(keep, loss, 0.0), counted, reduction, dtype)
+    return _eager.reduced(torch.where(keep, loss, 0.0), counted, reduction).to(dtype)
 
 
 def scores_from_probs(probs: Tensor, parameterization: ParameterizationLike, *, dim: int = -1) -> Tensor:
@@ -252,7 +248,7 @@ def scores_from_probs(probs: Tensor, parameterization: ParameterizationLike, *, 
     # the plan for as many scores as these classes need
     _, plan, dtype = prepare(last[..., 1:], parameterization)
     left, right = _eager.ascend(last.to(plan.center.dtype), plan)
-    return _answer(_node.score_of(left, right, plan), dtype, probs, dim)
+    return restore_dtype_and_dim(_node.score_of(left, right, plan), dtype, dim)
 
 
 def scores_from_log_probs(log_probs: Tensor, parameterization: ParameterizationLike) -> Tensor:
@@ -283,7 +279,7 @@ def reach(
     x, plan, dtype = prepare(scores, parameterization, dim)
     mask = prepare_mask(mask, "prune", x, plan, dim)
     branches = _masks.branches(x.to(plan.center.dtype), plan, mask)
-    return _answer(_eager.descend(*branches, plan)[1].exp(), dtype, scores, dim)
+    return restore_dtype_and_dim(_eager.descend(*branches, plan)[1].exp(), dtype, dim)
 
 
 def saturation(scores: Tensor, parameterization: ParameterizationLike, *, dim: int = -1) -> Tensor:
@@ -298,14 +294,14 @@ def saturation(scores: Tensor, parameterization: ParameterizationLike, *, dim: i
         tensor(0.5000)
     """
     x, plan, dtype = prepare(scores.detach() if isinstance(scores, Tensor) else scores, parameterization, dim)
-    return _node.beyond(x.to(plan.center.dtype), plan).to(dtype).sum() / max(x.numel(), 1)
+    return _node.is_saturated(x.to(plan.center.dtype), plan).to(dtype).sum() / max(x.numel(), 1)
 
 
 # -- shared parts ------------------------------------------------------------------------------------------------
 
 
-def _answer(last: Tensor, dtype: torch.dtype, like: Tensor, dim: int) -> Tensor:
-    """A result with its classes last, in the dtype and with the axes of the input ``like``."""
+def restore_dtype_and_dim(last: Tensor, dtype: torch.dtype, dim: int) -> Tensor:
+    """A result with its classes last, in the dtype and with the axes of what came."""
     if last.dtype != dtype:
         last = last.to(dtype)
-    return last if dim in (-1, like.dim() - 1) else last.movedim(-1, dim)
+    return last if dim in (-1, last.dim() - 1) else last.movedim(-1, dim)

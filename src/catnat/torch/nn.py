@@ -8,14 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, pad
 from torch.nn.utils.parametrize import is_parametrized
 
 from catnat.core.errors import MASK_MODES, REDUCTIONS, CatnatWarning, check_choice, check_share
 from catnat.core.parameterization import Activation, Parameterization, ParameterizationLike, listed, resolve
-from catnat.torch import _eager, _wide, functional, sampling
-from catnat.torch._compat import autocasts, has_hooks, is_plain
-from catnat.torch._dispatch import wide_plan_for
+from catnat.torch import _eager, functional, sampling
+from catnat.torch._compat import autocasts, has_hooks
+from catnat.torch._dispatch import must_align, path_walk_for
 from catnat.torch._inputs import (
     INTEGERS,
     check_class_weights,
@@ -23,8 +22,7 @@ from catnat.torch._inputs import (
     check_integers,
     check_target_ids,
 )
-from catnat.torch._plan import Plan
-from catnat.torch._wide import TopK
+from catnat.torch._wide import LinearWalk, TopK, aligned_scores
 from catnat.torch.distributions import CatnatCategorical
 from catnat.torch.functional import catnat, cross_entropy, log_catnat
 
@@ -32,8 +30,6 @@ from catnat.torch.functional import catnat, cross_entropy, log_catnat
 for _name in ("catnat", "cross_entropy", "log_catnat"):
     torch.fx.wrap(_name)
 
-PATH_FROM = {"cpu": 2048, "cuda": 8192}  # classes; with fewer the scores of all nodes are as fast
-ALIGNED_FROM, ALIGNED_ROWS = 8192, 256  # classes and rows; a small product is not worth a copy of the weights
 NO_CLASS = -(1 << 62)  # an id that no class has, and that nothing ignores
 
 
@@ -68,6 +64,11 @@ class _Defined(torch.nn.Module):
         self.parameterization = resolve(parameterization)
         self.register_buffer("definition", self._own_definition())
         self.register_load_state_dict_pre_hook(_compare)
+
+    def reset_parameters(self) -> None:
+        """Write the definition anew, as after `to_empty`."""
+        with torch.no_grad():
+            self.definition.copy_(self._own_definition())
 
     def _own_definition(self) -> Tensor:
         numbers = list(self.parameterization.definition.values())
@@ -154,7 +155,7 @@ class CatnatCrossEntropyLoss(_Defined):
         ignore_index: int = -100,
         reduction: str = "mean",
         label_smoothing: float = 0.0,
-        dim: int = -1,
+        dim: int | None = None,
     ) -> None:
         super().__init__(parameterization)
         check_choice("reduction", reduction, REDUCTIONS)
@@ -240,9 +241,8 @@ class CatnatLinear(_Defined):
 
     def reset_parameters(self) -> None:
         """Start anew: small random weights, and the bias of the class frequencies; also after `to_empty`."""
+        super().reset_parameters()
         self.linear.reset_parameters()
-        with torch.no_grad():
-            self.definition.copy_(self._own_definition())
         self._start()
 
     @torch.no_grad()
@@ -268,6 +268,20 @@ class CatnatLinear(_Defined):
         return tuple(values.tolist())
 
     @property
+    def weight(self) -> Tensor:
+        """[K-1, in_features] that of the layer inside: a row a node, not a class."""
+        return self.linear.weight
+
+    @property
+    def bias(self) -> Tensor | None:
+        """[K-1] that of the layer inside."""
+        return self.linear.bias
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # tied weights, too, are the layer's
+        super().__setattr__(name, value) if name not in ("weight", "bias") else setattr(self.linear, name, value)
+
+    @property
     def in_features(self) -> int:
         """Size of the last axis of the inputs, as of a `torch.nn.Linear`."""
         return self.linear.in_features
@@ -279,7 +293,10 @@ class CatnatLinear(_Defined):
 
     def scores(self, x: Tensor) -> Tensor:
         """[..., in_features] to [..., K-1]."""
-        return self._aligned_scores(x) if self._is_misaligned(x) else self.linear(x)
+        own = self.linear.weight, self.linear.bias
+        if self._is_own() and not is_parametrized(self.linear) and must_align(self.parameterization, x, own[0]):
+            return aligned_scores(x, *own)
+        return self.linear(x)
 
     def log_probs(self, x: Tensor) -> Tensor:
         """[..., in_features] to [..., K] log-probabilities."""
@@ -304,10 +321,9 @@ class CatnatLinear(_Defined):
         Class ids without label smoothing need the scores on their paths alone.
         """
         check_choice("reduction", reduction, REDUCTIONS)
-        plan = None
-        if isinstance(target, Tensor) and target.dtype in INTEGERS and label_smoothing == 0:
-            plan = self._path_plan(x)
-        if plan is None:
+        has_ids = isinstance(target, Tensor) and target.dtype in INTEGERS
+        walk = self._path_walk(x) if has_ids and label_smoothing == 0 else None
+        if walk is None:
             return cross_entropy(
                 self.scores(x),
                 target,
@@ -316,26 +332,25 @@ class CatnatLinear(_Defined):
                 ignore_index=ignore_index,
                 reduction=reduction,
                 label_smoothing=label_smoothing,
+                dim=-1,
             )
-        check_target_ids(target, x.shape[:-1])
-        target = target.long()
+        check_target_ids(target, x.shape[:-1], -1)
+        rows, ids = self._rows(x, target, ignore_index, walk, "target")
         dtype = self._answer_dtype(x)
         if weight is None and reduction != "none":
-            rows = self._rows(x, target, ignore_index, plan, "target")
-            return _wide.loss(*rows, ignore_index, plan, reduction, dtype)
-        if weight is not None:
-            check_class_weights(weight, plan)
-        losses = self._losses(x, target, ignore_index, plan, "target")
+            return walk.loss(rows, ids, ignore_index, reduction, dtype)
+        losses = walk.losses(rows, ids, ignore_index).reshape(target.shape)
         counted = keep = target != ignore_index
         if weight is not None:
+            check_class_weights(weight, walk.plan)
             counted = torch.where(keep, weight.to(losses.dtype)[torch.where(keep, target, 0)], 0.0)
             losses = losses * counted
-        return _eager.reduced(losses, counted, reduction, dtype)
+        return _eager.reduced(losses, counted, reduction).to(dtype)
 
     def log_prob(self, x: Tensor, index: Tensor) -> Tensor:
         """log p of classes whose shape broadcasts with the batch of [..., in_features]: one per row, or several."""
-        plan = self._path_plan(x)
-        if plan is None:
+        walk = self._path_walk(x)
+        if walk is None:
             return functional.log_prob(self.scores(x), index, self.parameterization)
         check_integers(index, "index")
         batch = x.shape[:-1]
@@ -344,16 +359,15 @@ class CatnatLinear(_Defined):
         except RuntimeError:
             came = tuple(index.shape)
             raise ValueError(f"index must broadcast with the batch {tuple(batch)} of x; got shape {came}") from None
-        rows, index = x.expand(*shape, -1), index.expand(shape).long()
-        return -self._losses(rows, index, NO_CLASS, plan, "index").to(self._answer_dtype(x))
+        rows, ids = self._rows(x.expand(*shape, -1), index.expand(shape), NO_CLASS, walk, "index")
+        return -walk.losses(rows, ids, NO_CLASS).reshape(shape).to(self._answer_dtype(x))
 
     def sample(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """A class per row."""
-        plan = self._path_plan(x)
-        if plan is None:
+        walk = self._path_walk(x)
+        if walk is None:
             return sampling.sample(self.scores(x), self.parameterization, generator=generator)
-        rows = x.reshape(-1, x.shape[-1])
-        return _wide.sample(rows, self._head(), plan, generator).reshape(x.shape[:-1])
+        return walk.sample(x.reshape(-1, x.shape[-1]), generator).reshape(x.shape[:-1])
 
     def topk(self, x: Tensor, k: int, *, beam: int | None = None) -> TopK:
         """The ``k`` likeliest classes of every row and their log-probabilities: [..., k] each.
@@ -372,8 +386,8 @@ class CatnatLinear(_Defined):
         if beam < k:
             raise ValueError(f"beam must be at least k = {k}; got {beam}")
         self._check_features(x)
-        plan = wide_plan_for(self.parameterization, self._number(x), x)
-        found = _wide.topk(x.reshape(-1, x.shape[-1]), self._head(), k, min(beam, self.num_classes), plan)
+        walk = path_walk_for(self.parameterization, x, self.linear.weight, self.linear.bias, always=True)
+        found = walk.topk(x.reshape(-1, x.shape[-1]), k, min(beam, self.num_classes))  # type: ignore[union-attr]
         dtype = self._answer_dtype(x)
         return TopK(*(t.reshape(*x.shape[:-1], k) for t in (found.log_probs.to(dtype), found.classes)))
 
@@ -398,55 +412,25 @@ class CatnatLinear(_Defined):
 
     # -- one path ------------------------------------------------------------------------------------------------
 
-    def _path_plan(self, x: Tensor) -> Plan | None:
-        """The plan for one path; None where all scores are as fast, or are wanted."""
+    def _path_walk(self, x: Tensor) -> LinearWalk | None:
+        """The walk along one path; None where all scores are as fast, or are wanted."""
         self._check_features(x)
-        if self.num_classes < PATH_FROM.get(x.device.type, 2048) or not self._is_own():
+        if not self._is_own():
             return None
-        plan = wide_plan_for(self.parameterization, self._number(x), x)
-        return plan if _wide.has_short_paths(plan) else None
+        return path_walk_for(self.parameterization, x, self.linear.weight, self.linear.bias)
 
     def _is_own(self) -> bool:
         """Whether the layer is ours alone: what replaces its call, as adapters do, or watches it must see all of it."""
         own = isinstance(self.linear, torch.nn.Linear) and type(self.linear).forward is torch.nn.Linear.forward
         return own and "forward" not in vars(self.linear) and not has_hooks(self.linear)
 
-    def _is_misaligned(self, x: Tensor) -> bool:
-        """Whether a GPU's 16-bit matrix products, which want a multiple of eight outputs, have no fast path for K-1."""
-        if self.num_classes < ALIGNED_FROM or self.num_classes % 8 == 1 or not is_plain(x) or not self._is_own():
-            return False
-        if not x.is_cuda or is_parametrized(self.linear) or not is_plain(self.linear.weight):
-            return False
-        short = self.linear.weight.element_size() == 2 or (autocasts(x.device) and x.dtype != torch.float64)
-        return short and x.numel() >= ALIGNED_ROWS * x.shape[-1]
-
-    def _aligned_scores(self, x: Tensor) -> Tensor:
-        """All scores by a few outputs more, which are cut off again."""
-        more, weight, bias = (1 - self.num_classes) % 8, self.linear.weight, self.linear.bias
-        dtype = torch.get_autocast_dtype(x.device.type) if autocasts(x.device) else weight.dtype
-        padded = pad(weight.to(dtype), (0, 0, 0, more)), None if bias is None else pad(bias.to(dtype), (0, more))
-        return linear(x, *padded)[..., : self.num_classes - 1].contiguous()
-
-    def _losses(self, x: Tensor, target: Tensor, ignored: int, plan: Plan, argument: str) -> Tensor:
-        rows = self._rows(x, target, ignored, plan, argument)
-        return _wide.losses(*rows, ignored, plan).reshape(target.shape)
-
-    def _rows(
-        self, x: Tensor, target: Tensor, ignored: int, plan: Plan, argument: str
-    ) -> tuple[Tensor, _wide.Head, Tensor]:
-        """What a loss takes: features [R, D], the head, and class ids [R] that are checked."""
+    def _rows(self, x: Tensor, target: Tensor, ignored: int, walk: LinearWalk, argument: str) -> tuple[Tensor, Tensor]:
+        """What a loss takes: features [R, D] and class ids [R] that are checked."""
         if target.device != x.device:
             raise ValueError(f"{argument} must be on the device of x, {x.device}; got {target.device}")
-        if x.device.type != "cuda" or plan.wide is None:  # the kernels look themselves
-            check_index(torch.where(target == ignored, 0, target), plan, argument)
-        return x.reshape(target.numel(), x.shape[-1]), self._head(), target.reshape(-1)
-
-    def _head(self) -> _wide.Head:
-        return _wide.Head(self.linear.weight, self.linear.bias)
-
-    def _number(self, x: Tensor) -> torch.dtype:
-        """The dtype to compute in."""
-        return torch.float64 if torch.float64 in (x.dtype, self.linear.weight.dtype) else torch.float32
+        if not x.is_cuda:  # there the kernels look themselves
+            check_index(target, walk.plan, argument, ignored)
+        return x.reshape(target.numel(), x.shape[-1]), target.long().reshape(-1)
 
     def _answer_dtype(self, x: Tensor) -> torch.dtype:
         """That of a loss from all scores: under autocast float32."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from catnat.core.parameterization import ParameterizationLike
-from catnat.torch import _dispatch
+from catnat.torch._dispatch import walk_for
 from catnat.torch._inputs import check_batch, check_index, prepare, prepare_mask
 
 
@@ -43,7 +43,7 @@ def sample(
         x, plan, _ = prepare(scores, parameterization)
         mask = prepare_mask(mask, mask_mode, x, plan)
         sample_shape = torch.Size(sample_shape)
-        drawn = _dispatch.sample(x, sample_shape.numel(), plan, mask, mask_mode, generator)
+        drawn = walk_for(plan, x, mask).sample(x, sample_shape.numel(), generator, mask, mask_mode)
         return drawn.reshape((*sample_shape, *drawn.shape[1:]))
 
 
@@ -92,7 +92,7 @@ def draw(
         check_index(index, plan)
         batch = x.shape[:-1] if mask is None else torch.broadcast_shapes(x.shape[:-1], mask.shape[:-1])
         check_batch("index", index.shape, batch)
-    index, log_p, found = _dispatch.head(x, index, plan, mask, mask_mode, generator)
+    index, log_p, found = walk_for(plan, x, mask).draw(x, index, generator, mask, mask_mode)
     return Draw(index, log_p.to(dtype), found.to(dtype))
 
 
@@ -114,4 +114,4 @@ def mode(
     """
     x, plan, _ = prepare(scores.detach() if isinstance(scores, Tensor) else scores, parameterization)
     mask = prepare_mask(mask, mask_mode, x, plan)
-    return _dispatch.log_p(x, plan, mask, mask_mode).argmax(-1)
+    return walk_for(plan, x, mask).mode(x, mask, mask_mode)

@@ -1,4 +1,4 @@
-"""What `catnat.torch._dispatch` calls: the GPU kernels, as differentiable functions of scores and a plan.
+"""The GPU's walk: the kernels, as differentiable functions of scores and a plan.
 
 In eager mode each is an autograd function around its launch; a compiler or exporter is shown the operators of
 `catnat.torch._gpu.operators`. Derivatives of higher order and function transforms go through `catnat.torch._eager`.
@@ -7,95 +7,88 @@ Class ids are those of the heap, whatever the order of the plan's classes.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from functools import lru_cache
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from catnat.core.parameterization import Parameterization
 from catnat.torch import _eager
 from catnat.torch._compat import must_be_plain, plain_backward
-from catnat.torch._gpu.coin import Coin, coin_of
+from catnat.torch._gpu import operators
 from catnat.torch._plan import Plan
+from catnat.torch._walk import Generator, Walk
 
-OLDEST_TRITON = (3, 5)  # whose language has what the kernels use; it comes with PyTorch 2.9
+MAX_ROW = 4096  # classes that one program holds
 
 Tensors = tuple[Tensor, ...]
 
 
-class Settings(NamedTuple):
-    """What a plan knows of the kernels."""
+class KernelWalk(Walk):
+    """By the kernels, for a tree of the heap's shape; scores of 16 bits stay so. Masks are left to the plain walk."""
 
-    coin: Coin
-    arguments: tuple[Any, ...]  # the same, as a plain tuple: a compiler can unpack that
-    operators: ModuleType
+    def log_probs(self, x: Tensor, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
+        """log p of every class: [..., K], in the dtype of the scores."""
+        return self._in_order(_call("walk", x, self.plan, False)[0])
 
+    def probs(self, x: Tensor, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
+        """p of every class."""
+        return self._in_order(_call("walk", x, self.plan, True)[0])
 
-def settings_for(pi: Parameterization, device: torch.device) -> Settings | None:
-    """The settings of a plan; None where there is no GPU or no Triton for the kernels, or no kernel for the tree."""
-    if not has_kernels(device) or (coin := coin_of(pi, device)) is None:
-        return None
-    return Settings(coin, tuple(coin), importlib.import_module("catnat.torch._gpu.operators"))
+    def log_path(self, rows: Tensor, ids: Tensor) -> Tensor:
+        """float32 log p of one class per row [R], or of several [R, M]."""
+        return _call("log_path", rows, self.plan, self._in_heap(ids))[0]
 
+    def loss(self, x: Tensor, target: Tensor, ignored: int, weight: Tensor | None, reduction: str) -> Tensor:
+        """- log p of one class per row, reduced, in the dtype of the scores."""
+        if self.plan.order is not None:
+            return super().loss(x, target, ignored, weight, reduction)
+        return _call("loss", x, self.plan, target, ignored, weight, reduction)[0]
 
-@lru_cache(maxsize=64)
-def has_kernels(device: torch.device) -> bool:
-    """Whether there are a GPU and a Triton that the kernels were written for."""
-    if device.type != "cuda" or torch.version.cuda is None or torch.cuda.get_device_capability(device) < (8, 0):
-        return False
-    try:
-        triton = importlib.import_module("triton")
-    except ImportError:
-        return False
-    return tuple(map(int, triton.__version__.split(".")[:2])) >= OLDEST_TRITON
+    def entropy(self, x: Tensor, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
+        """[...] float32."""
+        return _call("entropy", x, self.plan)[0] if self._is_row() else super().entropy(x)
 
+    def sample(
+        self, x: Tensor, count: int, generator: Generator, mask: Tensor | None = None, mask_mode: str = "renormalize"
+    ) -> Tensor:
+        """[count, ...] draws."""
+        return self._from_heap(_call("sample", x.detach(), self.plan, seed_for(x, generator), count)[0])
 
-# -- the functions -----------------------------------------------------------------------------------------------
+    def draw(
+        self,
+        x: Tensor,
+        index: Tensor | None,
+        generator: Generator,
+        mask: Tensor | None = None,
+        mask_mode: str = "renormalize",
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """A class per row, drawn or given, its log p and the row's entropy."""
+        if not self._is_row():
+            return super().draw(x, index, generator)
+        if index is None:
+            log_p, entropy, drawn = _call("sample_and_score", x, self.plan, seed_for(x, generator))
+            return self._from_heap(drawn), log_p, entropy
+        return index, *_call("score", x, self.plan, self._in_heap(index.long()))  # type: ignore[return-value]
 
+    def _is_row(self) -> bool:
+        return self.plan.num_classes <= MAX_ROW
 
-def log_classes(x: Tensor, plan: Plan) -> Tensor:
-    """log p of every class: [..., K-1] to [..., K], in the dtype of the scores."""
-    return _call("walk", x, plan, False)[0]
+    # the kernels know the heap's order of classes only
 
+    def _in_order(self, classes: Tensor) -> Tensor:
+        return classes if self.plan.order is None else classes.index_select(-1, self.plan.order)
 
-def classes(x: Tensor, plan: Plan) -> Tensor:
-    """p of every class."""
-    return _call("walk", x, plan, True)[0]
+    def _in_heap(self, index: Tensor) -> Tensor:
+        return index if self.plan.order is None else self.plan.order[index]
 
-
-def log_path(x: Tensor, index: Tensor, plan: Plan) -> Tensor:
-    """float32 log p of one class a row [R], or of several [R, M], from scores [R, K-1]."""
-    return _call("log_path", x, plan, index)[0]
-
-
-def cross_entropy(x: Tensor, target: Tensor, plan: Plan, ignored: int, weight: Tensor | None, reduction: str) -> Tensor:
-    """- log p of one class a row [...], in the dtype of the scores [..., K-1]; 0 for the class id to be ignored."""
-    return _call("loss", x, plan, target, ignored, weight, reduction)[0]
-
-
-def sample(x: Tensor, count: int, plan: Plan, generator: torch.Generator | None) -> Tensor:
-    """[count, ...] draws."""
-    return _call("sample", x.detach(), plan, seed_for(x, generator), count)[0]
-
-
-def entropy(x: Tensor, plan: Plan) -> Tensor:
-    """[...] float32."""
-    return _call("entropy", x, plan)[0]
-
-
-def draw(x: Tensor, plan: Plan, generator: torch.Generator | None) -> Tensors:
-    """log p of one draw a row, the row's entropy, and the draw."""
-    return _call("draw", x, plan, seed_for(x, generator))
-
-
-def judge(x: Tensor, index: Tensor, plan: Plan) -> Tensors:
-    """log p of one class a row and the row's entropy."""
-    return _call("judge", x, plan, index)
+    def _from_heap(self, drawn: Tensor) -> Tensor:
+        of = self.plan.class_of
+        if of is None:
+            return drawn
+        lost = drawn == self.plan.num_classes  # scores that were NaN; such a class is no class
+        return torch.where(lost, drawn, of[torch.where(lost, 0, drawn)])
 
 
 def seed_for(x: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -108,34 +101,36 @@ def seed_for(x: Tensor, generator: torch.Generator | None) -> Tensor:
 
 
 def _call(name: str, x: Tensor, plan: Plan, *arguments: Any) -> Tensors:
+    assert plan.bernoulli is not None
     if is_compiling():  # it takes the plan as a constant, whose functions it cannot call
-        found = getattr(torch.ops.catnat, name)(x, *plan.gpu.arguments, *arguments)
+        found = getattr(torch.ops.catnat, name)(x, *plan.bernoulli, *arguments)
     elif torch.is_grad_enabled() and x.requires_grad:
         found = _Differentiable.apply(x, name, plan, *arguments)
     else:
-        found = plan.gpu.operators.directly(name, x, plan.gpu.coin, *arguments)
+        found = operators.directly(name, x, plan.bernoulli, *arguments)
     return found if isinstance(found, tuple) else (found,)
 
 
 class _Differentiable(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, name: str, plan: Plan, *arguments: Any) -> Tensors:
-        coin, _, operators = plan.gpu
+        assert plan.bernoulli is not None
         ctx.name, ctx.plan = name, plan
-        found = operators.directly(name, x, coin, *arguments)
-        return operators.keep(ctx, operators.OPERATORS[name], (x, *coin, *arguments), found)
+        found = operators.directly(name, x, plan.bernoulli, *arguments)
+        return operators.keep(ctx, operators.OPERATORS[name], (x, *plan.bernoulli, *arguments), found)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        name, plan, operators = ctx.name, ctx.plan, ctx.plan.gpu.operators
-        x, coin, arguments, results = operators.kept(ctx)
+        name, plan = ctx.name, ctx.plan
+        x, nodes, arguments, results = operators.kept(ctx)
         operator = operators.OPERATORS[name]
         gradients = gradients[: operator.differentiable]
         if any(must_be_plain(gradient) for gradient in gradients):
             plain = PLAIN[name]
             dx = plain_backward(lambda x: plain(x, plan, *arguments, *results), x, gradients)
         else:
-            dx = operator.backward(operators.directly, x, coin, arguments, results, gradients)
+            assert operator.backward is not None
+            dx = operator.backward(operators.directly, x, nodes, arguments, results, gradients)
         return dx, None, None, *[None] * len(arguments)
 
 
@@ -170,7 +165,7 @@ def _plain_entropy(x: Tensor, plan: Plan) -> Tensors:
     return (_eager.minus_p_log_p(_plain_classes(x, plan)).sum(-1),)
 
 
-def _plain_judge(x: Tensor, plan: Plan, index: Tensor) -> Tensors:
+def _plain_score(x: Tensor, plan: Plan, index: Tensor) -> Tensors:
     found = _plain_classes(x, plan).gather(-1, index.unsqueeze(-1)).squeeze(-1)
     return found, *_plain_entropy(x, plan)
 
@@ -180,6 +175,6 @@ PLAIN: dict[str, Callable[..., Tensors]] = {
     "log_path": _plain_path,
     "loss": _plain_loss,
     "entropy": _plain_entropy,
-    "draw": lambda x, plan, seed, index: _plain_judge(x, plan, index),
-    "judge": _plain_judge,
+    "sample_and_score": lambda x, plan, seed, index: _plain_score(x, plan, index),
+    "score": _plain_score,
 }

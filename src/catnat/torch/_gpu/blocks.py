@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from catnat.core import fits
-from catnat.torch._gpu.coin import NATURAL, NONE, SIGMOID, UNEVEN, Coin, uneven_place
+from catnat.torch._bernoulli import NATURAL, NONE, SIGMOID, UNEVEN, Bernoulli, uneven_place
 
 NEAR = 0.1  # radians, at a tail of 0.01
 TO_BASE_2 = -math.log2(math.e)  # of -z
@@ -93,8 +93,8 @@ class Form:
     short: Short | None  # how a gradient's nodes are computed; else by the GPU's own functions
 
     @staticmethod
-    def of(coin: Coin, classes: int, exact: bool, contiguous: bool, block: Block) -> Form:
-        """For the top of a coin's tree that has so many classes."""
+    def of(bernoulli: Bernoulli, classes: int, exact: bool, contiguous: bool, block: Block) -> Form:
+        """For the top of a tree that has so many classes."""
         levels = (classes - 1).bit_length()
         depth = min(levels, block.depth)
         above = levels - depth
@@ -103,10 +103,10 @@ class Form:
         part = width if above else min(width, 1 << (nodes - 1).bit_length())
         height = max(1, block.elements // (width + part))
         return Form(
-            coin.classes - 1, classes, coin.kind, coin.kind, coin.activation,
-            exact, exact and coin.activation != SIGMOID and coin.least < NEAR, contiguous,
+            bernoulli.classes - 1, classes, bernoulli.kind, bernoulli.kind, bernoulli.activation,
+            exact, exact and bernoulli.activation != SIGMOID and bernoulli.least < NEAR, contiguous,
             depth, above, 1 << (height.bit_length() - 1), block.warps, block.turn, part, classes == 1 << levels,
-            None if exact else short_of(*coin[3:]),
+            None if exact else short_of(*bernoulli[3:]),
         )  # fmt: skip
 
     @property

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from catnat.torch._bernoulli import NATURAL, Bernoulli
 from catnat.torch._gpu import blocks
 from catnat.torch._gpu import head as head_kernels
 from catnat.torch._gpu import path as path_kernels
 from catnat.torch._gpu import pull as pull_kernels
 from catnat.torch._gpu import walk as walk_kernels
 from catnat.torch._gpu.blocks import Block, Form
-from catnat.torch._gpu.coin import NATURAL, Coin
 from catnat.torch._gpu.launcher import Launcher
 
 MAX_STRIDE = 1 << 21  # between rows: a program's rows are addressed by 32-bit numbers
@@ -72,20 +72,20 @@ def _programs(rows: int, form: Form) -> int:
 
 
 class Call(NamedTuple):
-    """What all kernels of a call are compiled for; a coin without its tensor, so that it can be looked up."""
+    """What all kernels of a call are compiled for; the nodes without their tensor, so that they can be looked up."""
 
-    coin: Coin
+    bernoulli: Bernoulli
     exact: bool
     contiguous: bool
 
     @staticmethod
-    def of(x: Tensor, rows: Rows, coin: Coin) -> Call:
+    def of(x: Tensor, rows: Rows, bernoulli: Bernoulli) -> Call:
         """That of scores."""
-        return Call(coin._replace(centers=None), x.element_size() == 4, rows.stride == coin.classes - 1)
+        return Call(bernoulli._replace(centers=None), x.element_size() == 4, rows.stride == bernoulli.classes - 1)
 
     def form(self, classes: int, block: Block) -> Form:
         """For the top of the tree that has so many classes."""
-        return Form.of(self.coin, classes, self.exact, self.contiguous, block)
+        return Form.of(self.bernoulli, classes, self.exact, self.contiguous, block)
 
 
 # -- every class -------------------------------------------------------------------------------------------------
@@ -93,25 +93,25 @@ class Call(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _walk_launcher(call: Call, exp: bool) -> tuple[Launcher, Form]:
-    block = blocks.walk_block(call.coin.classes, call.exact)
-    form = call.form(call.coin.classes, block)
+    block = blocks.walk_block(call.bernoulli.classes, call.exact)
+    form = call.form(call.bernoulli.classes, block)
     return Launcher(walk_kernels.walk, {"EXP": exp, "F": form}, block.warps, maxnreg=block.registers), form
 
 
-def walk(x: Tensor, coin: Coin, exp: bool) -> Tensor:
+def walk(x: Tensor, bernoulli: Bernoulli, exp: bool) -> Tensor:
     """log p of every class, or p itself: [..., K-1] to [..., K]."""
     rows = Rows.of(x)
-    out = x.new_empty((*x.shape[:-1], coin.classes))
+    out = x.new_empty((*x.shape[:-1], bernoulli.classes))
     if rows.rows > 0:
-        launcher, form = _walk_launcher(Call.of(x, rows, coin), exp)
-        tensors = (rows.tensor, out, coin.centers)
-        launcher(_programs(rows.rows, form), tensors, (rows.rows, rows.stride), numbers_of(*coin[3:]))
+        launcher, form = _walk_launcher(Call.of(x, rows, bernoulli), exp)
+        tensors = (rows.tensor, out, bernoulli.centers)
+        launcher(_programs(rows.rows, form), tensors, (rows.rows, rows.stride), numbers_of(*bernoulli[3:]))
     return out
 
 
 @lru_cache(maxsize=1024)
 def _pull_launcher(call: Call, of: int, classes: int) -> tuple[Launcher, Form]:
-    block = blocks.pull_block(classes, call.exact) if classes == call.coin.classes else blocks.TOP_BLOCK
+    block = blocks.pull_block(classes, call.exact) if classes == call.bernoulli.classes else blocks.TOP_BLOCK
     form = call.form(classes, block)
     gather = form.above == 0 and blocks.writes_whole_rows(classes, call.exact)
     constants = {"OF": of, "GATHER": gather, "F": form}
@@ -121,7 +121,7 @@ def _pull_launcher(call: Call, of: int, classes: int) -> tuple[Launcher, Form]:
 def pull(
     x: Tensor,
     gradient: Tensor | None,
-    coin: Coin,
+    bernoulli: Bernoulli,
     of: int,
     index: Tensor | None = None,
     of_entropy: Tensor | None = None,
@@ -132,12 +132,12 @@ def pull(
     if rows.rows == 0:
         return dx
     below, index, of_entropy = (_in_memory(t) for t in (gradient, index, of_entropy))
-    call, classes = Call.of(x, rows, coin), coin.classes
+    call, classes = Call.of(x, rows, bernoulli), bernoulli.classes
     while True:
         launcher, form = _pull_launcher(call, of, classes)
         sums = torch.empty((rows.rows, 1 << form.above), dtype=torch.float32, device=x.device) if form.above else None
-        tensors = (rows.tensor, below, index, of_entropy, dx, sums, coin.centers)
-        launcher(_programs(rows.rows, form), tensors, (rows.rows, rows.stride), numbers_of(*coin[3:]))
+        tensors = (rows.tensor, below, index, of_entropy, dx, sums, bernoulli.centers)
+        launcher(_programs(rows.rows, form), tensors, (rows.rows, rows.stride), numbers_of(*bernoulli[3:]))
         if sums is None:
             return dx
         classes, below, index, of_entropy, of = 1 << form.above, sums, None, None, LOG_P
@@ -149,23 +149,25 @@ def pull(
 @lru_cache(maxsize=1024)
 def _path_launcher(call: Call, kernel: str, height: int, warps: int, **constants: Any) -> Launcher:
     """For scores of 16 bits too they are exact: there is little to compute."""
-    form = call._replace(exact=True).form(call.coin.classes, Block(32, 1, warps))
+    form = call._replace(exact=True).form(call.bernoulli.classes, Block(32, 1, warps))
     checked = CHECKED if kernel in ("log_path", "loss") else {}
     constants["F"] = replace(form, height=height, above=0)
     return Launcher(getattr(path_kernels, kernel), constants, warps, **checked)
 
 
 def log_path(
-    x: Tensor, index: Tensor, coin: Coin, what: int = LOG_P, ignored: int = 0, weight: Tensor | None = None
+    x: Tensor, index: Tensor, bernoulli: Bernoulli, what: int = LOG_P, ignored: int = 0, weight: Tensor | None = None
 ) -> Tensor:
     """float32 log p of ``index`` [..., M], M classes a row, from scores [..., K-1]; or the losses of one."""
     rows, items = Rows.of(x), index.numel()
     out = torch.empty(index.shape, dtype=torch.float32 if what == LOG_P else x.dtype, device=x.device)
     if items > 0:
-        height = blocks.path_height(coin.classes)
-        launcher = _path_launcher(Call.of(x, rows, coin), "log_path", height, 4, ONE=items == rows.rows, WHAT=what)
-        tensors = (rows.tensor, index.contiguous(), weight, out, coin.centers)
-        launcher(-(-items // height), tensors, (items, items // rows.rows, ignored, rows.stride), numbers_of(*coin[3:]))
+        height = blocks.path_height(bernoulli.classes)
+        launcher = _path_launcher(Call.of(x, rows, bernoulli), "log_path", height, 4, ONE=items == rows.rows, WHAT=what)
+        tensors = (rows.tensor, index.contiguous(), weight, out, bernoulli.centers)
+        launcher(
+            -(-items // height), tensors, (items, items // rows.rows, ignored, rows.stride), numbers_of(*bernoulli[3:])
+        )
     return out
 
 
@@ -175,19 +177,19 @@ def _reduce_launcher(what: int) -> Launcher:
 
 
 def loss(
-    x: Tensor, target: Tensor, coin: Coin, ignored: int, weight: Tensor | None, reduction: str
+    x: Tensor, target: Tensor, bernoulli: Bernoulli, ignored: int, weight: Tensor | None, reduction: str
 ) -> tuple[Tensor, Tensor]:
     """- w log p of one class a row, 0 for the class id ``ignored``: reduced, and the share of a row in that."""
     weight, what = _in_memory(weight), ASKED[reduction]
     if reduction == "none":
-        return log_path(x, target, coin, what, ignored, weight), x.new_empty(0)
+        return log_path(x, target, bernoulli, what, ignored, weight), x.new_empty(0)
     rows = Rows.of(x)
-    height, warps, programs = blocks.loss_shape(coin.classes, rows.rows)
+    height, warps, programs = blocks.loss_shape(bernoulli.classes, rows.rows)
     found, share = x.new_empty(()), torch.empty((), dtype=torch.float32, device=x.device)
     sums = found if programs == 1 else torch.empty(2 * programs, dtype=torch.float32, device=x.device)
-    launcher = _path_launcher(Call.of(x, rows, coin), "loss", height, warps, ALL=programs == 1, WHAT=what)
-    tensors = (rows.tensor, target.contiguous(), weight, sums, share, coin.centers)
-    launcher(programs, tensors, (rows.rows, programs, ignored, rows.stride), numbers_of(*coin[3:]))
+    launcher = _path_launcher(Call.of(x, rows, bernoulli), "loss", height, warps, ALL=programs == 1, WHAT=what)
+    tensors = (rows.tensor, target.contiguous(), weight, sums, share, bernoulli.centers)
+    launcher(programs, tensors, (rows.rows, programs, ignored, rows.stride), numbers_of(*bernoulli[3:]))
     if programs > 1:
         _reduce_launcher(what)(1, (sums, found, share), (programs,))
     return found, share
@@ -197,7 +199,7 @@ def pull_path(
     x: Tensor,
     index: Tensor,
     gradient: Tensor,
-    coin: Coin,
+    bernoulli: Bernoulli,
     what: int = LOG_P,
     ignored: int = 0,
     weight: Tensor | None = None,
@@ -209,25 +211,27 @@ def pull_path(
     # several gradients of a row are added up in float32
     dx = torch.empty(x.shape, dtype=x.dtype if samples <= 1 else torch.float32, device=x.device)
     if dx.numel() > 0:
-        span, height = blocks.path_span(coin.classes)
+        span, height = blocks.path_span(bernoulli.classes)
         launcher = _path_launcher(
-            Call.of(x, rows, coin), "pull_path", height, 4, ONE=samples == 1, WHAT=what, SPAN=span
+            Call.of(x, rows, bernoulli), "pull_path", height, 4, ONE=samples == 1, WHAT=what, SPAN=span
         )
         tensors = (
-            rows.tensor, index.contiguous(), _in_memory(weight), _in_memory(gradient), share, dx, coin.centers
+            rows.tensor, index.contiguous(), _in_memory(weight), _in_memory(gradient), share, dx, bernoulli.centers
         )  # fmt: skip
-        launcher(-(-dx.numel() // span), tensors, (rows.rows, samples, ignored, rows.stride), numbers_of(*coin[3:]))
+        launcher(
+            -(-dx.numel() // span), tensors, (rows.rows, samples, ignored, rows.stride), numbers_of(*bernoulli[3:])
+        )
     return dx if dx.dtype == x.dtype else dx.to(x.dtype)
 
 
-def sample(x: Tensor, seed: Tensor, count: int, coin: Coin) -> Tensor:
+def sample(x: Tensor, seed: Tensor, count: int, bernoulli: Bernoulli) -> Tensor:
     """[count, ...] draws from scores [..., K-1]; ``seed`` is one int64 on the device."""
     rows = Rows.of(x)
     out = torch.empty((count, *x.shape[:-1]), dtype=torch.int64, device=x.device)
     if out.numel() > 0:
-        launcher = _path_launcher(Call.of(x, rows, coin), "sample", 128, 4, ONE=count == 1)
-        tensors = (rows.tensor, seed, out, coin.centers)
-        launcher(-(-out.numel() // 128), tensors, (out.numel(), rows.rows, rows.stride), numbers_of(*coin[3:]))
+        launcher = _path_launcher(Call.of(x, rows, bernoulli), "sample", 128, 4, ONE=count == 1)
+        tensors = (rows.tensor, seed, out, bernoulli.centers)
+        launcher(-(-out.numel() // 128), tensors, (out.numel(), rows.rows, rows.stride), numbers_of(*bernoulli[3:]))
     return out
 
 
@@ -236,14 +240,14 @@ def sample(x: Tensor, seed: Tensor, count: int, coin: Coin) -> Tensor:
 
 @lru_cache(maxsize=1024)
 def _head_launcher(call: Call, what: int) -> tuple[Launcher, Form]:
-    form = call._replace(exact=True).form(call.coin.classes, blocks.head_block(call.coin.classes))
+    form = call._replace(exact=True).form(call.bernoulli.classes, blocks.head_block(call.bernoulli.classes))
     assert form.above == 0
     checked = CHECKED if what == GIVEN else {}
     return Launcher(head_kernels.head, {"WHAT": what, "F": form}, form.warps, **checked), form
 
 
 def head(
-    x: Tensor, index: Tensor | None, seed: Tensor | None, coin: Coin
+    x: Tensor, index: Tensor | None, seed: Tensor | None, bernoulli: Bernoulli
 ) -> tuple[Tensor | None, Tensor, Tensor | None]:
     """float32 log p of classes, the rows' entropies, and the classes: drawn by a seed, given, or neither."""
     rows, batch = Rows.of(x), x.shape[:-1]
@@ -255,7 +259,7 @@ def head(
     elif index is not None:
         index = index.contiguous()
     if rows.rows > 0:
-        launcher, form = _head_launcher(Call.of(x, rows, coin), what)
-        tensors = (rows.tensor, index, seed, log_prob, entropy, coin.centers)
-        launcher(_programs(rows.rows, form), tensors, (rows.rows, rows.stride), numbers_of(*coin[3:]))
+        launcher, form = _head_launcher(Call.of(x, rows, bernoulli), what)
+        tensors = (rows.tensor, index, seed, log_prob, entropy, bernoulli.centers)
+        launcher(_programs(rows.rows, form), tensors, (rows.rows, rows.stride), numbers_of(*bernoulli[3:]))
     return log_prob, entropy, index

@@ -28,16 +28,16 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from catnat.torch._gpu import coin
+from catnat.torch import _bernoulli
 
 # Without a GPU the kernels run in Triton's interpreter, which knows none of the GPU's own functions.
 INTERPRETED: tl.constexpr = tl.constexpr(bool(triton.knobs.runtime.interpret))
 NAN: tl.constexpr = tl.constexpr(tl.PropagateNan.ALL)
-SIGMOID: tl.constexpr = tl.constexpr(coin.SIGMOID)
-NATURAL: tl.constexpr = tl.constexpr(coin.NATURAL)
-PAPER: tl.constexpr = tl.constexpr(coin.PAPER)
-NONE: tl.constexpr = tl.constexpr(coin.NONE)
-UNEVEN: tl.constexpr = tl.constexpr(coin.UNEVEN)
+SIGMOID: tl.constexpr = tl.constexpr(_bernoulli.SIGMOID)
+NATURAL: tl.constexpr = tl.constexpr(_bernoulli.NATURAL)
+PAPER: tl.constexpr = tl.constexpr(_bernoulli.PAPER)
+NONE: tl.constexpr = tl.constexpr(_bernoulli.NONE)
+UNEVEN: tl.constexpr = tl.constexpr(_bernoulli.UNEVEN)
 SIGN: tl.constexpr = tl.constexpr(-(1 << 31))
 BOUND: tl.constexpr = tl.constexpr(40.0)
 HALF_LOG2_E: tl.constexpr = tl.constexpr(math.log2(math.e) / 2)
@@ -91,7 +91,7 @@ def offset_of(x, places, level, centers_ptr, KIND: tl.constexpr, F: tl.constexpr
 
 @triton.jit
 def _of_nodes(table_ptr, places, level, KIND: tl.constexpr, F: tl.constexpr):
-    """One row of a coin's table."""
+    """One row of the table of centres."""
     if KIND == UNEVEN:
         return tl.where(places == F.nodes >> (F.levels - 1 - level), tl.load(table_ptr + level), 0.0)
     else:

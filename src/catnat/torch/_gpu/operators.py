@@ -13,25 +13,25 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, library
 
+from catnat.torch._bernoulli import Bernoulli
 from catnat.torch._gpu import launch
-from catnat.torch._gpu.coin import Coin
 from catnat.torch._gpu.node import INTERPRETED
 
-COIN = "Tensor? centers, int classes, int kind, int activation, float amplitude, float least"
-N = len(Coin._fields)
+BERNOULLI = "Tensor? centers, int classes, int kind, int activation, float amplitude, float least"
+N = len(Bernoulli._fields)
 Tensors = tuple[Tensor, ...]
-# x, the coin, and the arguments of an operator in this file, to its results
+# x, the nodes, and the arguments of an operator in this file, to its results
 Start = Callable[..., Any]
 
 
 class Operator(NamedTuple):
     """One operator, its results' shapes, and how its gradient is had from other operators."""
 
-    schema: str  # of what follows the scores and the coin
+    schema: str  # of what follows the scores and the nodes
     start: Start
     fake: Callable[..., Any]
-    # (call, x, coin, arguments, what it kept of its results, gradients) to the scores' gradient, where ``call`` starts
-    # an operator by its name
+    # (call, x, bernoulli, arguments, what it kept of its results, gradients) to the scores' gradient, where ``call``
+    # starts an operator by its name
     backward: Callable[..., Tensor] | None = None
     differentiable: int = 1  # results; those after them are kept for the backward pass
 
@@ -44,14 +44,14 @@ def _like(x: Tensor, *rest: Any) -> Tensor:
     return x.new_empty(x.shape)
 
 
-def _pull_loss(call: Any, x: Tensor, coin: Coin, arguments: Any, kept: Any, gradients: Any) -> Any:
+def _pull_loss(call: Any, x: Tensor, bernoulli: Bernoulli, arguments: Any, kept: Any, gradients: Any) -> Any:
     target, ignored, weight, reduction = arguments
-    return call("pull_path", x, coin, target, gradients[0], launch.ASKED[reduction], ignored, weight, kept[0])
+    return call("pull_path", x, bernoulli, target, gradients[0], launch.ASKED[reduction], ignored, weight, kept[0])
 
 
-def _pull_head(call: Any, x: Tensor, coin: Coin, arguments: Any, kept: Any, gradients: Any) -> Any:
+def _pull_head(call: Any, x: Tensor, bernoulli: Bernoulli, arguments: Any, kept: Any, gradients: Any) -> Any:
     index = kept[0] if kept else arguments[0]
-    return call("pull_head", x, coin, index, *gradients)
+    return call("pull_head", x, bernoulli, index, *gradients)
 
 
 OPERATORS = {
@@ -59,27 +59,27 @@ OPERATORS = {
     "walk": Operator(
         "bool exp) -> Tensor",
         launch.walk,
-        lambda x, coin, exp: x.new_empty((*x.shape[:-1], coin.classes)),
-        lambda call, x, coin, arguments, kept, gradients: call("pull", x, coin, gradients[0], *arguments),
+        lambda x, bernoulli, exp: x.new_empty((*x.shape[:-1], bernoulli.classes)),
+        lambda call, x, bernoulli, arguments, kept, gradients: call("pull", x, bernoulli, gradients[0], *arguments),
     ),
     "pull": Operator(
         "Tensor gradient, bool exp) -> Tensor",
-        lambda x, coin, gradient, exp: launch.pull(x, gradient, coin, launch.P if exp else launch.LOG_P),
+        lambda x, bernoulli, gradient, exp: launch.pull(x, gradient, bernoulli, launch.P if exp else launch.LOG_P),
         _like,
     ),
     # given classes
     "log_path": Operator(
         "Tensor index) -> Tensor",
-        lambda x, coin, index: launch.log_path(x, index, coin),
-        lambda x, coin, index: x.new_empty(index.shape, dtype=torch.float32),
-        lambda call, x, coin, arguments, kept, gradients: call(
-            "pull_path", x, coin, *arguments, gradients[0], launch.LOG_P, 0, None, None
+        lambda x, bernoulli, index: launch.log_path(x, index, bernoulli),
+        lambda x, bernoulli, index: x.new_empty(index.shape, dtype=torch.float32),
+        lambda call, x, bernoulli, arguments, kept, gradients: call(
+            "pull_path", x, bernoulli, *arguments, gradients[0], launch.LOG_P, 0, None, None
         ),
     ),
     "loss": Operator(
         "Tensor target, int ignored, Tensor? weight, str reduction) -> (Tensor, Tensor)",
-        lambda x, coin, target, *rest: launch.loss(x, target, coin, *rest),
-        lambda x, coin, target, ignored, weight, reduction: (
+        lambda x, bernoulli, target, *rest: launch.loss(x, target, bernoulli, *rest),
+        lambda x, bernoulli, target, ignored, weight, reduction: (
             x.new_empty(target.shape if reduction == "none" else ()),
             x.new_empty((0,) if reduction == "none" else (), dtype=x.dtype if reduction == "none" else torch.float32),
         ),
@@ -87,60 +87,60 @@ OPERATORS = {
     ),
     "pull_path": Operator(
         "Tensor index, Tensor gradient, int what, int ignored, Tensor? weight, Tensor? share) -> Tensor",
-        lambda x, coin, index, gradient, *rest: launch.pull_path(x, index, gradient, coin, *rest),
+        lambda x, bernoulli, index, gradient, *rest: launch.pull_path(x, index, gradient, bernoulli, *rest),
         _like,
     ),
     "sample": Operator(
         "Tensor seed, SymInt count) -> Tensor",
-        lambda x, coin, seed, count: launch.sample(x, seed, count, coin),
-        lambda x, coin, seed, count: x.new_empty((count, *x.shape[:-1]), dtype=torch.int64),
+        lambda x, bernoulli, seed, count: launch.sample(x, seed, count, bernoulli),
+        lambda x, bernoulli, seed, count: x.new_empty((count, *x.shape[:-1]), dtype=torch.int64),
     ),
     # a policy's head
     "entropy": Operator(
         ") -> Tensor",
-        lambda x, coin: launch.head(x, None, None, coin)[1],
-        lambda x, coin: _per_row(x),
-        lambda call, x, coin, arguments, kept, gradients: call("pull_head", x, coin, None, None, *gradients),
+        lambda x, bernoulli: launch.head(x, None, None, bernoulli)[1],
+        lambda x, bernoulli: _per_row(x),
+        lambda call, x, bernoulli, arguments, kept, gradients: call("pull_head", x, bernoulli, None, None, *gradients),
     ),
-    "draw": Operator(
+    "sample_and_score": Operator(
         "Tensor seed) -> (Tensor, Tensor, Tensor)",
-        lambda x, coin, seed: launch.head(x, None, seed, coin),
-        lambda x, coin, seed: (_per_row(x), _per_row(x), _per_row(x, torch.int64)),
+        lambda x, bernoulli, seed: launch.head(x, None, seed, bernoulli),
+        lambda x, bernoulli, seed: (_per_row(x), _per_row(x), _per_row(x, torch.int64)),
         _pull_head,
         differentiable=2,
     ),
-    "judge": Operator(
+    "score": Operator(
         "Tensor index) -> (Tensor, Tensor)",
-        lambda x, coin, index: launch.head(x, index, None, coin)[:2],
-        lambda x, coin, index: (_per_row(x), _per_row(x)),
+        lambda x, bernoulli, index: launch.head(x, index, None, bernoulli)[:2],
+        lambda x, bernoulli, index: (_per_row(x), _per_row(x)),
         _pull_head,
         differentiable=2,
     ),
     "pull_head": Operator(
         "Tensor? index, Tensor? of_log_prob, Tensor of_entropy) -> Tensor",
-        lambda x, coin, index, of_log_prob, of_entropy: launch.pull(
-            x, of_log_prob, coin, launch.HEAD, index, of_entropy
+        lambda x, bernoulli, index, of_log_prob, of_entropy: launch.pull(
+            x, of_log_prob, bernoulli, launch.HEAD, index, of_entropy
         ),
         _like,
     ),
 }
 
 
-def by_name(name: str, x: Tensor, coin: Coin, *arguments: Any) -> Any:
+def by_name(name: str, x: Tensor, bernoulli: Bernoulli, *arguments: Any) -> Any:
     """Call an operator as compilers see it."""
-    return getattr(torch.ops.catnat, name)(x, *coin, *arguments)
+    return getattr(torch.ops.catnat, name)(x, *bernoulli, *arguments)
 
 
-def directly(name: str, x: Tensor, coin: Coin, *arguments: Any) -> Any:
+def directly(name: str, x: Tensor, bernoulli: Bernoulli, *arguments: Any) -> Any:
     """Start its kernels without PyTorch in between."""
-    return OPERATORS[name].start(x, coin, *arguments)
+    return OPERATORS[name].start(x, bernoulli, *arguments)
 
 
 # -- what autograd keeps -----------------------------------------------------------------------------------------
 
 
 def keep(ctx: Any, operator: Operator, inputs: tuple[Any, ...], found: Any) -> Tensors:
-    """Keep an operator's inputs (x, the coin's fields, arguments) for its backward pass; its results as a tuple."""
+    """Keep an operator's inputs (x, the nodes' fields, arguments) for its backward pass; its results as a tuple."""
     results = found if isinstance(found, tuple) else (found,)
     kept = results[operator.differentiable :]
     ctx.mark_non_differentiable(*kept)
@@ -151,11 +151,11 @@ def keep(ctx: Any, operator: Operator, inputs: tuple[Any, ...], found: Any) -> T
     return results
 
 
-def kept(ctx: Any) -> tuple[Tensor, Coin, tuple[Any, ...], Tensors]:
-    """x, the coin, the arguments, and the results that were kept."""
+def kept(ctx: Any) -> tuple[Tensor, Bernoulli, tuple[Any, ...], Tensors]:
+    """x, the nodes, the arguments, and the results that were kept."""
     tensors = list(ctx.saved_tensors)
     x, *rest = (tensors.pop(0) if t else n for t, n in zip(ctx.is_tensor, ctx.numbers, strict=True))
-    return x, Coin(*rest[:N]), tuple(rest[N:]), tuple(tensors)
+    return x, Bernoulli(*rest[:N]), tuple(rest[N:]), tuple(tensors)
 
 
 # -- to PyTorch --------------------------------------------------------------------------------------------------
@@ -170,20 +170,20 @@ def _refuse(ctx: Any, *gradients: Tensor) -> Any:
 
 
 def _register(name: str, operator: Operator) -> None:
-    _library.define(f"{name}(Tensor x, {COIN}{', ' if operator.schema[0] != ')' else ''}{operator.schema}")
+    _library.define(f"{name}(Tensor x, {BERNOULLI}{', ' if operator.schema[0] != ')' else ''}{operator.schema}")
     for device in ("CUDA", "CPU") if INTERPRETED else ("CUDA",):
-        _library.impl(name, lambda x, *rest: operator.start(x, Coin(*rest[:N]), *rest[N:]), device)
+        _library.impl(name, lambda x, *rest: operator.start(x, Bernoulli(*rest[:N]), *rest[N:]), device)
     library.register_fake(
-        f"catnat::{name}", lambda x, *rest: operator.fake(x, Coin(*rest[:N]), *rest[N:]), lib=_library
+        f"catnat::{name}", lambda x, *rest: operator.fake(x, Bernoulli(*rest[:N]), *rest[N:]), lib=_library
     )
     if name == "sample":
         return
 
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         assert operator.backward is not None
-        x, coin, arguments, results = kept(ctx)
+        x, bernoulli, arguments, results = kept(ctx)
         gradients = gradients[: operator.differentiable]
-        dx = operator.backward(by_name, x, coin, arguments, results, gradients)
+        dx = operator.backward(by_name, x, bernoulli, arguments, results, gradients)
         return dx, *[None] * (N + len(arguments))
 
     def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -172,7 +172,7 @@ def pull_path(
 
 @triton.jit
 def toss(x_ptr, at, item, seed, centers_ptr, numbers, F: tl.constexpr):
-    """Walk down from the root, a coin a level: [height] class ids and their log p."""
+    """Walk down from the root, a coin a level: [height] class ids and their log p; no class, K, where a coin is NaN."""
     FOURS: tl.constexpr = (F.levels + 3) // 4
     place = tl.zeros_like(item).to(tl.int32) + 1
     total = tl.zeros_like(item).to(tl.float32)
@@ -192,7 +192,7 @@ def toss(x_ptr, at, item, seed, centers_ptr, numbers, F: tl.constexpr):
                 falls_right = likely_right != rare
                 total += tl.where(is_node, tl.where(falls_right, right, left), 0.0)
                 place = tl.where(is_node, 2 * place + falls_right.to(tl.int32), place)
-    return place - F.classes, total * node.LN_4
+    return tl.where(total == total, place - F.classes, F.classes), total * node.LN_4
 
 
 @triton.jit(do_not_specialize=moves.NUMBERS)

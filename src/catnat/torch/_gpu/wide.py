@@ -274,18 +274,9 @@ def sum_chunks(
 
 
 @triton.jit
-def _to(steps_ptr, slots_ptr, cell):
-    """Where a node's sum goes: to the node's own row, or to that of its slot."""
-    if slots_ptr is None:
-        return tl.abs(tl.load(steps_ptr + cell)).to(tl.int64) - 1
-    else:
-        return tl.load(slots_ptr + cell).to(tl.int64)
-
-
-@triton.jit
 def _sum_long_run(
-    number, block, steps_ptr, leaves_ptr, least_ptr, first_ptr, last_ptr, first_bias_ptr, last_bias_ptr, slots_ptr,
-    out_ptr, bias_out_ptr, chunks,
+    number, block, steps_ptr, leaves_ptr, least_ptr, first_ptr, last_ptr, first_bias_ptr, last_bias_ptr, out_ptr,
+    bias_out_ptr, chunks,
     WIDTH: tl.constexpr, DEPTH: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, HEIGHT: tl.constexpr,
 ):  # fmt: skip
     """The run of one level that begins in one chunk and leaves it, if there is one."""
@@ -312,7 +303,7 @@ def _sum_long_run(
                 bias_total += tl.sum(tl.load(first_bias_ptr + some * DEPTH + level, inside, other=0.0), 0)
                 goes_on = stop == FAR
                 chunk += HEIGHT
-            to = _to(steps_ptr, slots_ptr, cell)
+            to = tl.abs(tl.load(steps_ptr + cell)).to(tl.int64) - 1
             tl.store(out_ptr + to * WIDTH + at, total, at < WIDTH)
             if block == 0:
                 tl.store(bias_out_ptr + to, bias_total)
@@ -320,7 +311,7 @@ def _sum_long_run(
 
 @triton.jit
 def _sum_short_runs(
-    own, block, x_ptr, steps_ptr, slopes_ptr, order_ptr, leaves_ptr, ends_ptr, slots_ptr, out_ptr, bias_out_ptr, rows,
+    own, block, x_ptr, steps_ptr, slopes_ptr, order_ptr, leaves_ptr, ends_ptr, out_ptr, bias_out_ptr, rows,
     WIDTH: tl.constexpr, DEPTH: tl.constexpr, BLOCK: tl.constexpr, HEIGHT: tl.constexpr,
 ):  # fmt: skip
     """The runs that begin at one sorted row and end in its chunk. Most have a few rows, which are read once."""
@@ -348,7 +339,7 @@ def _sum_short_runs(
                     total += tl.sum(slope[:, None] * tl.load(x_ptr + lines + at[None, :], read, other=0.0), 0)
                     bias_total += tl.sum(slope, 0)
                     first += HEIGHT
-                to = _to(steps_ptr, slots_ptr, cell)
+                to = tl.abs(tl.load(steps_ptr + cell)).to(tl.int64) - 1
                 tl.store(out_ptr + to * WIDTH + at, total, at < WIDTH)
                 if block == 0:
                     tl.store(bias_out_ptr + to, bias_total)
@@ -373,24 +364,24 @@ def _clear_rows(
 @triton.jit(do_not_specialize=NUMBERS)
 def write_sums(
     x_ptr, steps_ptr, slopes_ptr, order_ptr, leaves_ptr, ends_ptr, least_ptr, first_ptr, last_ptr, first_bias_ptr,
-    last_bias_ptr, slots_ptr, passed_ptr, out_ptr, bias_out_ptr, rows, chunks, nodes,
+    last_bias_ptr, passed_ptr, out_ptr, bias_out_ptr, rows, chunks, nodes,
     WIDTH: tl.constexpr, DEPTH: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, HEIGHT: tl.constexpr,
     CLEAR_HEIGHT: tl.constexpr,
 ):  # fmt: skip
-    """Every row of the gradient, once: sums of short and of long runs, then zeros where ``passed`` is given."""
+    """Every row of the gradient, once: sums of short and of long runs, then zeros where no row passed."""
     BLOCKS: tl.constexpr = (WIDTH + BLOCK - 1) // BLOCK
     number, block = tl.program_id(0) // BLOCKS, tl.program_id(0) % BLOCKS
     if number < rows:
         _sum_short_runs(
-            number, block, x_ptr, steps_ptr, slopes_ptr, order_ptr, leaves_ptr, ends_ptr, slots_ptr, out_ptr,
+            number, block, x_ptr, steps_ptr, slopes_ptr, order_ptr, leaves_ptr, ends_ptr, out_ptr,
             bias_out_ptr, rows, WIDTH, DEPTH, BLOCK, HEIGHT,
         )  # fmt: skip
     elif number < rows + chunks * DEPTH:
         _sum_long_run(
             number - rows, block, steps_ptr, leaves_ptr, least_ptr, first_ptr, last_ptr, first_bias_ptr, last_bias_ptr,
-            slots_ptr, out_ptr, bias_out_ptr, chunks, WIDTH, DEPTH, CHUNK, BLOCK, HEIGHT,
+            out_ptr, bias_out_ptr, chunks, WIDTH, DEPTH, CHUNK, BLOCK, HEIGHT,
         )  # fmt: skip
-    elif passed_ptr is not None:
+    else:
         first = rows + chunks * DEPTH
         _clear_rows(number - first, block, passed_ptr, out_ptr, bias_out_ptr, nodes, WIDTH, BLOCK, CLEAR_HEIGHT)
 
@@ -404,13 +395,17 @@ def sample(
     half, half_rest, angle, least, steepness,
     WIDTH: tl.constexpr, DEPTH: tl.constexpr, BLOCK: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
-    """One class per row, a coin per node of one path. The tables say which node or class sits at a place, 0 if none."""
+    """One class per row, a coin per node of one path; no class, K, where a coin is NaN.
+
+    The tables say which node sits at a place, 0 for none, and which class.
+    """
     numbers = (half, half_rest, angle, least, steepness)
     row = tl.program_id(0).to(tl.int64)
     column, one = tl.arange(0, BLOCK), tl.arange(0, 1)
     seed = tl.load(seed_ptr)
     place = one + 1
     own = one + 1  # its node
+    lost = one > 0
     for level in range(DEPTH):
         inside = own > 0
         here = tl.where(inside, own, 1)
@@ -429,6 +424,7 @@ def sample(
         # by the less likely branch, whose probability has all its digits
         rare = tl.rand(seed, row * DEPTH + level + one) < tl.exp2(2 * tl.minimum(left, right))
         falls_right = (right > left) != rare
+        lost = lost | (inside & (left != left))
         place = tl.where(inside, 2 * here + falls_right.to(tl.int32), place)
         own = tl.where(inside, tl.load(node_at_ptr + place), own).to(tl.int32)
-    tl.store(out_ptr + row + one, tl.load(class_at_ptr + place))
+    tl.store(out_ptr + row + one, tl.where(lost, F.classes, tl.load(class_at_ptr + place)))

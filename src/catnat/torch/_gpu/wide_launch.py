@@ -11,14 +11,19 @@ from torch import Tensor, library
 from torch.compiler import is_compiling
 
 from catnat.core.parameterization import Activation, Parameterization
+from catnat.torch import _bernoulli
+from catnat.torch._bernoulli import Bernoulli
 from catnat.torch._compat import must_be_plain, plain_backwards
-from catnat.torch._gpu import blocks, coin, path, wide
+from catnat.torch._eager import reduced
+from catnat.torch._gpu import blocks, path, wide
 from catnat.torch._gpu.autograd import seed_for
 from catnat.torch._gpu.blocks import Block
-from catnat.torch._gpu.coin import Coin
 from catnat.torch._gpu.launch import CHECKED, numbers_of
 from catnat.torch._gpu.launcher import Launcher
 from catnat.torch._gpu.node import INTERPRETED
+from catnat.torch._plan import Plan
+from catnat.torch._walk import Generator
+from catnat.torch._wide import LinearWalk
 
 MAX_COUNTED = 1 << 14  # rows that are sorted by counting
 CHUNK = 64  # rows whose sums are one matrix product
@@ -31,7 +36,7 @@ CLEAR_HEIGHT = 8  # rows of one that writes zeros
 class Wide(NamedTuple):
     """A parameterization as the kernels take it: any tree, in tables of 32-bit numbers."""
 
-    centers: Tensor | None  # [2, K-1] as in `Coin`, of every node
+    centers: Tensor | None  # [2, K-1] as in `Bernoulli`, of every node
     places: Tensor  # [K] where every class sits
     lengths: Tensor  # [K] how long its path is
     ranks: Tensor  # [K] how many classes are left of it
@@ -45,10 +50,10 @@ class Wide(NamedTuple):
     least: float
 
     @property
-    def coin(self) -> Coin:
+    def bernoulli(self) -> Bernoulli:
         """Without its tensor."""
-        kind = coin.NONE if self.centers is None else coin.BY_NODE
-        return Coin(None, self.classes, kind, self.activation, self.amplitude, self.least)
+        kind = _bernoulli.NONE if self.centers is None else _bernoulli.BY_NODE
+        return Bernoulli(None, self.classes, kind, self.activation, self.amplitude, self.least)
 
     @property
     def levels(self) -> int:
@@ -59,20 +64,17 @@ class Wide(NamedTuple):
 def wide_of(pi: Parameterization, device: torch.device) -> Wide | None:
     """The tables of a parameterization; None where the kernels have no form of its activation."""
     assert pi.tree is not None and isinstance(pi.activation, Activation)
-    formula, tree = coin.formula(pi.activation), pi.tree
-    if formula is None or not 1 < pi.num_classes <= coin.MAX_CLASSES:
+    formula, tree = _bernoulli.formula(pi.activation), pi.tree
+    if formula is None or not 1 < pi.num_classes <= _bernoulli.MAX_CLASSES:
         return None
 
     def table(values: Any) -> Tensor:
         return torch.from_numpy(np.array(values, dtype=np.int32)).to(device)
 
-    node_at, class_at = np.zeros(2 * pi.num_classes), np.zeros(2 * pi.num_classes)
-    node_at[tree.node_places] = np.arange(pi.num_classes)
-    class_at[tree.class_places] = np.arange(pi.num_classes)
     return Wide(
-        coin.table_of(pi.centers, device) if pi.centers.any() else None,
+        _bernoulli.table_of(pi.centers, device) if pi.centers.any() else None,
         table(tree.class_places), table(tree.path_lengths), table(tree.ranks),
-        None if tree.heap_order is not None else table(tree.node_places), table(node_at), table(class_at),
+        None if tree.heap_order is not None else table(tree.node_places), table(tree.node_at), table(tree.class_at),
         pi.num_classes, tree.depth, *formula,
     )  # fmt: skip
 
@@ -81,9 +83,9 @@ def wide_of(pi: Parameterization, device: torch.device) -> Wide | None:
 
 
 @lru_cache(maxsize=256)
-def _launcher(kernel: str, coin: Coin | None, warps: int, **constants: Any) -> Launcher:
-    if coin is not None:
-        constants["F"] = blocks.Form.of(coin, coin.classes, True, True, Block(32, 1, warps))
+def _launcher(kernel: str, bernoulli: Bernoulli | None, warps: int, **constants: Any) -> Launcher:
+    if bernoulli is not None:
+        constants["F"] = blocks.Form.of(bernoulli, bernoulli.classes, True, True, Block(32, 1, warps))
     checked = CHECKED if kernel == "find_steps" else {}
     return Launcher(getattr(wide, kernel), constants, warps, **checked)
 
@@ -134,7 +136,7 @@ def loss(
         sizes = {"WIDTH": width, "DEPTH": of.depth, "LEVELS": of.levels, "BLOCK": block}
         kept = (order, found, slope) if slopes else (None, found, None)
         tensors = (x, weight, bias, steps, *kept, dx if features else None, of.centers)
-        _launcher("loss", of.coin, warps, **sizes)(rows, tensors, (), numbers_of(*of.coin[3:]))
+        _launcher("loss", of.bernoulli, warps, **sizes)(rows, tensors, (), numbers_of(*of.bernoulli[3:]))
     return found, slope, steps, order, dx
 
 
@@ -167,7 +169,7 @@ def weight_gradient(
         return torch.zeros_like(like), like.new_zeros(len(like))
     out, bias_out = torch.empty_like(like), like.new_empty(len(like))
     passed = torch.zeros(len(like), dtype=torch.int8, device=x.device)
-    _Runs(x, slopes, steps, order, gradient, share, passed, of).add_up(out, bias_out, None)
+    _Runs(x, slopes, steps, order, gradient, share, passed, of).add_up(out, bias_out)
     return out, bias_out
 
 
@@ -176,7 +178,7 @@ class _Runs:
 
     def __init__(
         self, x: Tensor, slopes: Tensor, steps: Tensor, order: Tensor, gradient: Tensor, share: Tensor | None,
-        passed: Tensor | None, of: Wide,
+        passed: Tensor, of: Wide,
     ) -> None:  # fmt: skip
         self.x, self.of, self.order, self.passed, rows = x, of, order, passed, len(x)
         self.chunks = -(-rows // CHUNK)
@@ -190,8 +192,8 @@ class _Runs:
             finder = _launcher("find_runs", None, 4, DEPTH=of.depth, LEVELS=of.levels, CHUNK=CHUNK)
             finder(self.chunks, tensors, (rows,))
 
-    def add_up(self, out: Tensor, bias_out: Tensor, slots: Tensor | None) -> None:
-        """Write every node's sum to its row of ``out``, or to that of its slot."""
+    def add_up(self, out: Tensor, bias_out: Tensor) -> None:
+        """Write every node's sum to its row of ``out``."""
         (rows, width), of = self.x.shape, self.of
         cells = self.chunks, of.depth
         parts = [self.slopes.new_empty(shape) for shape in ((*cells, width), (*cells, width), cells, cells)]
@@ -203,12 +205,12 @@ class _Runs:
         )
         programs = -(-width // block)
         launcher(self.chunks * programs, (self.x, self.slopes, self.order, self.leaves, *parts), (rows,))
-        block, nodes = _block(width, RUN_BLOCK), 0 if self.passed is None else len(out)
+        block, nodes = _block(width, RUN_BLOCK), len(out)
         sizes |= {"CHUNK": CHUNK, "BLOCK": block, "HEIGHT": RUN_HEIGHT, "CLEAR_HEIGHT": CLEAR_HEIGHT}
         launcher = _launcher("write_sums", None, max(1, block // 256), **sizes)
         programs = rows + self.chunks * of.depth + -(-nodes // CLEAR_HEIGHT)
         tensors = (
-            self.x, self.steps, self.slopes, self.order, self.leaves, self.ends, self.least, *parts, slots, self.passed,
+            self.x, self.steps, self.slopes, self.order, self.leaves, self.ends, self.least, *parts, self.passed,
             out, bias_out,
         )  # fmt: skip
         launcher(programs * -(-width // block), tensors, (rows, self.chunks, nodes))
@@ -230,7 +232,7 @@ def sample(x: Tensor, weight: Tensor, bias: Tensor | None, seed: Tensor, of: Wid
     if len(x) > 0:
         sizes = {"WIDTH": x.shape[1], "DEPTH": of.depth, "BLOCK": _block(x.shape[1], 2048)}
         tensors = (x, weight, bias, seed, of.node_at, of.class_at, out, of.centers)
-        _launcher("sample", of.coin, 4, **sizes)(len(x), tensors, (), numbers_of(*of.coin[3:]))
+        _launcher("sample", of.bernoulli, 4, **sizes)(len(x), tensors, (), numbers_of(*of.bernoulli[3:]))
     return out
 
 
@@ -313,27 +315,49 @@ library.register_autograd("catnat::wide_loss", _backward, setup_context=_keep, l
 # -- for autograd ------------------------------------------------------------------------------------------------
 
 
-def draw(x: Tensor, weight: Tensor, bias: Tensor | None, of: Wide, generator: torch.Generator | None) -> Tensor:
-    """A class per row."""
-    given = x, weight, bias, seed_for(x, generator)
-    found: Tensor = torch.ops.catnat.wide_sample(*given, *of) if is_compiling() else sample(*given, of)
-    return found
+class KernelLinearWalk(LinearWalk):
+    """By the kernels, any tree."""
 
+    def __init__(self, plan: Plan, weight: Tensor, bias: Tensor | None, tables: Wide) -> None:
+        super().__init__(plan, weight, bias)
+        self.tables = tables
 
-def path_loss(
-    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignored: int, of: Wide,
-    reduction: str, dtype: torch.dtype, plain: Any,
-) -> Tensor:  # fmt: skip
-    """- log p of a class, of every row or all of them; ``plain`` is the same in plain tensor code."""
-    learns = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias))
-    found: Tensor
-    if learns and not is_compiling():
-        found = _Loss.apply(x, weight, bias, target, ignored, of, reduction, dtype, plain)
+    def losses(self, x: Tensor, target: Tensor, ignored: int) -> Tensor:
+        """- log p of a class per row: [R], 0 for the class id ``ignored``."""
+        return self._loss(x, target, ignored, "none", torch.float32)
+
+    def loss(self, x: Tensor, target: Tensor, ignored: int, reduction: str, dtype: torch.dtype) -> Tensor:
+        """Their mean over rows that are not ignored, or their sum."""
+        if len(x) == 0 or is_compiling():
+            return super().loss(x, target, ignored, reduction, dtype)
+        return self._loss(x, target, ignored, reduction, dtype)
+
+    def _loss(self, x: Tensor, target: Tensor, ignored: int, reduction: str, dtype: torch.dtype) -> Tensor:
+        x, target, weight, bias = x.contiguous(), target.contiguous(), self.weight, self.bias
+        learns = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias))
+        found: Tensor
+        if learns and not is_compiling():
+
+            def plain(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+                each = self.plain_losses(x, weight, bias, target, ignored)
+                return reduced(each, target != ignored, reduction).to(dtype)
+
+            found = _Loss.apply(x, weight, bias, target, ignored, self.tables, reduction, dtype, plain)
+            return found
+        given = x, weight, bias, target, ignored, learns, learns and x.requires_grad
+        if is_compiling():
+            found = torch.ops.catnat.wide_loss(*given, *self.tables)[0]
+        else:
+            found = loss(*given, self.tables)[0]
+        return found if reduction == "none" else add_losses(found, target, ignored, reduction, dtype)[0]
+
+    @torch.no_grad()
+    def sample(self, x: Tensor, generator: Generator) -> Tensor:
+        """A class per row."""
+        given = x.contiguous(), self.weight, self.bias, seed_for(x, generator)
+        found: Tensor
+        found = torch.ops.catnat.wide_sample(*given, *self.tables) if is_compiling() else sample(*given, self.tables)
         return found
-    assert reduction == "none" or not is_compiling()
-    given = x, weight, bias, target, ignored, learns, learns and x.requires_grad
-    found = torch.ops.catnat.wide_loss(*given, *of)[0] if is_compiling() else loss(*given, of)[0]
-    return found if reduction == "none" else add_losses(found, target, ignored, reduction, dtype)[0]
 
 
 class _Loss(torch.autograd.Function):
@@ -347,15 +371,15 @@ class _Loss(torch.autograd.Function):
         if reduction != "none":
             found, share = add_losses(found, target, ignored, reduction, dtype)
         ctx.settings = of, plain
-        ctx.save_for_backward(x, weight, bias, target, share, *kept)
+        ctx.save_for_backward(x, weight, bias, share, *kept)
         return found
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        (of, plain), (*inputs, target, share, slopes, steps, order, dx) = ctx.settings, ctx.saved_tensors
+        (of, plain), (*inputs, share, slopes, steps, order, dx) = ctx.settings, ctx.saved_tensors
         inputs = [t for t in inputs if t is not None]
         if must_be_plain(gradient):
-            found = plain_backwards(lambda *given: plain(target, *given), inputs, gradient)
+            found = plain_backwards(plain, inputs, gradient)
         else:
             (x, weight), gradient = inputs[:2], gradient.contiguous()
             sums: tuple[Tensor | None, ...] = (None, None)

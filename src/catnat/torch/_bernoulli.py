@@ -17,7 +17,7 @@ NONE, UNEVEN, BY_NODE = range(3)
 MAX_CLASSES = 1 << 29  # places are 32-bit numbers
 
 
-class Coin(NamedTuple):
+class Bernoulli(NamedTuple):
     """The nodes of a tree of the heap's shape, in the order in which the operators take it.
 
     ``centers`` has two rows: the centres in float32, and what that rounded away. ``kind`` says of which nodes:
@@ -36,8 +36,8 @@ class Coin(NamedTuple):
     least: float  # the least angle to an end of the natural range, where the joint or the floor is
 
 
-def coin_of(pi: Parameterization, device: torch.device) -> Coin | None:
-    """The coin for the kernels; None where these have no form of it."""
+def bernoulli_of(pi: Parameterization, device: torch.device) -> Bernoulli | None:
+    """The nodes for the kernels; None where these have no form of them."""
     assert pi.tree is not None and isinstance(pi.activation, Activation)
     found = formula(pi.activation)
     if found is None or pi.tree.heap_order is None or not 1 < pi.num_classes <= MAX_CLASSES:
@@ -48,7 +48,7 @@ def coin_of(pi: Parameterization, device: torch.device) -> Coin | None:
         uneven = np.array([centers[place - 1] if place else 0.0 for place in places])
         is_all = np.count_nonzero(uneven) == np.count_nonzero(centers)
         kind, centers = (UNEVEN, uneven) if is_all else (BY_NODE, centers)
-    return Coin(None if kind == NONE else table_of(centers, device), pi.num_classes, kind, *found)
+    return Bernoulli(None if kind == NONE else table_of(centers, device), pi.num_classes, kind, *found)
 
 
 def table_of(centers: Floats, device: torch.device) -> Tensor:

@@ -1,0 +1,44 @@
+"""What is kept because it is worked out often: bounded by its bytes, and dropped on request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+MAX_BYTES = 1 << 28  # of one cache: some trees of 50,000 classes, or thousands of small ones
+_CACHES: list[dict[Any, Any]] = []
+
+
+class Kept(dict[Any, Any]):
+    """Values by their keys. Where they outgrow a cache's bytes, those that came first go first."""
+
+    def __init__(self, nbytes: Callable[[Any], int]) -> None:
+        super().__init__()
+        self.nbytes, self.total = nbytes, 0
+        _CACHES.append(self)
+
+    def keep(self, key: Any, value: Any) -> Any:
+        """Keep a value; a larger one than the whole cache is only returned."""
+        size = self.nbytes(value)
+        if size <= MAX_BYTES:
+            while self and self.total + size > MAX_BYTES:
+                self.total -= self.nbytes(self.pop(next(iter(self))))
+            self[key] = value
+            self.total += size
+        return value
+
+    def clear(self) -> None:
+        """Drop everything."""
+        super().clear()
+        self.total = 0
+
+
+def clear_caches() -> None:
+    """Drop the tables of trees and parameterizations that were used; those in use are made anew when next needed.
+
+    Example:
+        >>> import catnat
+        >>> catnat.clear_caches()
+    """
+    for cache in _CACHES:
+        cache.clear()

@@ -131,4 +131,4 @@ def too_few_allowed(num_samples: int, fewest: int) -> ValueError:
 def _number(argument: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{argument} must be a number; got {value!r}")
-    return float(value)
+    return float(value) + 0.0  # -0.0 is 0.0

@@ -10,6 +10,7 @@ import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import InitVar, dataclass, field, fields
 from functools import cached_property, lru_cache
 from hashlib import sha256
@@ -103,11 +104,7 @@ class Natural(Activation):
     steepest: float = field(init=False, repr=False, compare=False)  # dz/dy on the line; infinite for tail=0
 
     def __post_init__(self, saturation: str | None) -> None:
-        if saturation not in (None, "clip"):
-            raise ValueError(
-                f"saturation must be left out, for past its ends tail=0 is always clipped; got {saturation!r}. A small "
-                "tail, such as Natural(tail=0.001), has no dead ends"
-            )
+        _check_saturation(saturation)
         set_field = object.__setattr__  # the dataclass is frozen; this is its one moment of making
         set_field(self, "amplitude", check_between("amplitude", self.amplitude, *AMPLITUDES))
         set_field(self, "tail", check_between("tail", self.tail, LEAST_TAIL, 0.5, also=0.0))
@@ -130,6 +127,10 @@ class Natural(Activation):
         given = {"amplitude": 2 * math.pi, "tail": None, "floor": DEFAULT_FLOOR}
         shown = [(name, getattr(self, name)) for name, default in given.items() if getattr(self, name) != default]
         return f"Natural({', '.join(f'{name}={value!r}' for name, value in shown if value is not None)})"
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        _check_saturation(state.get("saturation"))  # a file of 0.1 may hold one
+        vars(self).update(state)
 
     def logit(self, offset: Any, xp: Any) -> Any:
         """2 asinh(tan(y/2)), and straight lines beyond the joints. Of the ends for ``tail=0`` backends know more."""
@@ -163,6 +164,14 @@ class Natural(Activation):
         """
         half = np.full_like(centers, self.amplitude / 2)
         return (*two_sum(centers, -half), *two_sum(centers, half))
+
+
+def _check_saturation(saturation: object) -> None:
+    if saturation not in (None, "clip"):
+        raise ValueError(
+            f"saturation is gone: past its ends tail=0 is always clipped; got {saturation!r}. A small tail, such as "
+            "Natural(tail=0.001), has no dead ends"
+        )
 
 
 ACTIVATIONS: dict[str, Activation] = {
@@ -204,8 +213,11 @@ class Parameterization:
             check_choice("activation", self.activation, tuple(ACTIVATIONS))
             set_field(self, "activation", ACTIVATIONS[self.activation])
         elif not isinstance(self.activation, Activation):
-            got = _shown(self.activation, self.num_classes)
-            raise TypeError(f"activation must be {_NAMES}, or a catnat.Activation; got {got}")
+            meant = _meant(self.activation)
+            if isinstance(self.activation, Tree):
+                meant = "tree=..."
+            hint = "" if meant is None else f": write {meant}"
+            raise TypeError(f"activation must be {_NAMES}, or a catnat.Activation; got {brief(self.activation)}{hint}")
         if self.tree is None:
             set_field(self, "tree", Tree.balanced(self.num_classes))
         elif not isinstance(self.tree, Tree):
@@ -239,22 +251,25 @@ class Parameterization:
     def definition(self) -> dict[str, float]:
         """Which function this is, in numbers: equal for two if, and only if, they give the same probabilities.
 
-        So `"sigmoid"` and ``Natural(tail=0.5)`` are equal. What is no number stands as 52 bits of a hash.
+        So `"sigmoid"` and ``Natural(tail=0.5)`` are equal. What is no number stands as 52 bits of a hash; of an
+        activation of the user's own that is what its logit gives, to digits on which machines agree.
         """
         assert self.tree is not None and isinstance(self.activation, Activation)
         of = Natural(tail=0.5) if type(self.activation) is Sigmoid else self.activation
         family = type(of) is Natural
-        known = 0.0 if self.tree == Tree.balanced(self.num_classes) else _digest(self.tree.class_places.tobytes())
-        center: float = self.center if isinstance(self.center, float) else 0.0
+        known = self.tree == Tree.balanced(self.num_classes)
+        first = float(self.centers[0]) if self.num_nodes else 0.0
+        everywhere = bool(np.all(self.centers == first))
         return {
             "num_classes": float(self.num_classes),
-            "activation": 0.0 if family else _digest(f"{type(of).__module__}.{type(of).__qualname__} {of!r}".encode()),
+            "activation": 0.0 if family else _digest(" ".join(f"{z:.6g}" for z in of.logit(_PROBES, np)).encode()),
             "tail": of.tail if isinstance(of, Natural) else 0.0,
             "amplitude": of.amplitude if isinstance(of, Natural) else 0.0,
             "floor": (of.floor or 0.0) if isinstance(of, Natural) else 0.0,
-            "tree": known,
-            "center": center,
-            "centers": 0.0 if isinstance(self.center, float) else _digest(repr(self.center).encode()),
+            "tree": 0.0 if known else _digest(self.tree.class_places.tobytes()),
+            "center": first if everywhere else 0.0,
+            # the name where there is one: the numbers' last digits are the machine's
+            "centers": 0.0 if everywhere else _digest(repr(self.center).encode()),
         }
 
     @property
@@ -284,12 +299,12 @@ class Parameterization:
         if isinstance(center, str):
             check_choice("center", center, ("uniform",))
             return center
-        if isinstance(center, (Real, np.generic)) and not isinstance(center, (bool, np.bool_)):
-            center = float(center)
+        if isinstance(center, Real) and not isinstance(center, bool):
+            center = float(center) + 0.0  # -0.0 is 0.0
             _check_finite(np.float64(center), center)
             return center
         try:
-            values = None if np.ndim(center) != 1 else tuple(float(c) for c in center)
+            values = None if np.ndim(center) != 1 else tuple(float(c) + 0.0 for c in center)
         except (TypeError, ValueError):  # no numbers
             values = None
         if values is None:
@@ -310,22 +325,28 @@ def _digest(given: bytes) -> float:
     return float(int.from_bytes(sha256(given).digest()[:8], "big") >> 12)
 
 
+# Where a user's own activation is looked at: near its centre, at no round number, where kinks may be; and far out.
+_OFFSETS, _STEP = np.linspace(-7.9, 8.1, 41) / 3, 1e-6
+_PROBES = np.append(_OFFSETS, np.outer((-1, 1), (1e-3, 10.0, 100.0)))
+
+
 @lru_cache(maxsize=256)
 def check_activation(of: Activation) -> None:
     """Raise unless slope and inverse are those of the logit: backends trust them where they do not differentiate."""
-    offsets = np.linspace(-7.9, 8.1, 41) / 3
-    step = 1e-6
     with np.errstate(all="ignore"):
-        rise = of.logit(offsets + step, np) - of.logit(offsets - step, np)
-        expected = {"slope": rise / (2 * step), "inverse": offsets}
+        rise = of.logit(_OFFSETS + _STEP, np) - of.logit(_OFFSETS - _STEP, np)
+        offsets = _OFFSETS[np.isfinite(rise)]  # the others are beyond the ends of its range
+        expected = {"slope": rise[np.isfinite(rise)] / (2 * _STEP), "inverse": offsets}
         found = {"slope": of.slope(offsets, np), "inverse": of.inverse(of.logit(offsets, np), np)}
     for name, values in found.items():
-        off = np.abs(np.asarray(values, np.float64) - expected[name]) > 1e-4 * np.maximum(1, np.abs(expected[name]))
-        if (wrong := np.flatnonzero(off)).size:
-            at = offsets[wrong[0]]
+        size = np.abs(expected[name])
+        close = np.abs(values - expected[name]) <= 1e-4 * np.maximum(size, size.mean())
+        if not close.all():
+            i = close.argmin()
+            said, came = expected[name][i], np.broadcast_to(values, close.shape)[i]
             raise ValueError(
-                f"{type(of).__name__}.{name} must be that of its logit: at an offset of {at:.4g} the logit says "
-                f"{expected[name][wrong[0]]:.6g}; got {np.broadcast_to(values, offsets.shape)[wrong[0]]:.6g}"
+                f"{type(of).__name__}.{name} must be that of its logit: at an offset of {offsets[i]:.4g} the logit "
+                f"says {said:.6g}; got {came:.6g}"
             )
 
 
@@ -368,14 +389,16 @@ def resolve(parameterization: ParameterizationLike) -> Parameterization:
     """A `Parameterization` from one, or from the number of classes: the default activation on the balanced tree."""
     if isinstance(parameterization, Parameterization):
         return parameterization
-    if hasattr(parameterization, "__index__") and not isinstance(parameterization, (bool, np.bool_)):
-        return _of_classes(operator.index(parameterization))
-    if isinstance(parameterization, str) and parameterization not in ACTIVATIONS:
+    if not isinstance(parameterization, (bool, np.bool_)):
+        with suppress(TypeError):  # tensors and arrays of several numbers have an __index__ too
+            return _of_classes(operator.index(parameterization))
+    if isinstance(parameterization, str):
         check_choice("activation", parameterization, tuple(ACTIVATIONS))
-    if isinstance(parameterization, (str, Activation)):
-        came = f"{parameterization!r}: write catnat.Parameterization(num_classes, {parameterization!r})"
-    else:
-        came = _shown(parameterization, "num_classes")
+    meant, size = _meant(parameterization), "num_classes"
+    if isinstance(parameterization, Tree):
+        meant, size = "tree=...", str(parameterization.num_classes)
+    hint = "" if meant is None else f": write catnat.Parameterization({size}, {meant})"
+    came = f"{brief(parameterization)}{hint}"
     raise TypeError(f"parameterization must be the number of classes or a catnat.Parameterization; got {came}")
 
 
@@ -399,14 +422,10 @@ def parts_of(nvec: Iterable[ParameterizationLike]) -> tuple[Parameterization, ..
     return parts
 
 
-def _shown(given: object, num_classes: int | str) -> str:
-    """What came in an activation's place; of what has a place of its own, where that is."""
-    if isinstance(given, Tree):
-        return f"{given!r}: write Parameterization({num_classes}, tree=...)"
+def _meant(given: object) -> str | None:
+    """How to write the activation that was probably meant."""
+    if isinstance(given, (str, Activation)):
+        return repr(given)
     if isinstance(given, type) and issubclass(given, Activation) and not isabstract(given):
-        return f"the class {given.__name__}: write {given.__name__}()"
-    if isinstance(given, (float, np.floating)) and 0 <= given <= 0.5:
-        return f"{given!r}: write Natural(tail={given!r}) if it is a tail"
-    if isinstance(given, (int, float, np.generic)):  # torch.nn.Linear takes a bias here, torch.nn.Softmax a dim
-        return f"{given!r}: other settings go by name, such as bias= or dim="
-    return repr(given)
+        return f"{given.__name__}()"
+    return f"Natural(tail={given:g})" if isinstance(given, (float, np.floating)) and 0 <= given <= 0.5 else None

@@ -9,6 +9,9 @@ import os
 import pickle
 import subprocess
 import sys
+import tracemalloc
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +21,7 @@ from hypothesis import strategies as st
 from catnat import Activation, Natural, Parameterization, Sigmoid, Tree
 from catnat.core import reference
 from catnat.core.parameterization import ACTIVATIONS as NAMED
-from catnat.core.parameterization import DEFAULT_TAIL, resolve
+from catnat.core.parameterization import DEFAULT_TAIL, check_activation, resolve
 from tests.core.arsinh import Arsinh
 from tests.core.trees import KINDS, make_tree, trees
 
@@ -31,8 +34,7 @@ ACTIVATIONS: list[Activation] = [
     Natural(tail=0.0),
     Natural(tail=0.0, floor=0.0),
     Natural(amplitude=0.7, tail=0.0),
-    Natural(amplitude=100.0, tail=0.0, saturation="reflect"),
-    Natural(tail=0.0, saturation="revive"),
+    Natural(amplitude=100.0, tail=0.0, floor=1e-12),
     Arsinh(),
 ]
 
@@ -118,13 +120,11 @@ def test_the_default_slope_at_the_centre_is_the_sigmoids() -> None:
 def test_the_names_mean_what_they_say() -> None:
     assert Parameterization(5).activation == Parameterization(5, "natural").activation == Natural(tail=DEFAULT_TAIL)
     assert Parameterization(5, "sigmoid").activation == Sigmoid()
-    assert Parameterization(5, "paper").activation == Natural(tail=0.0, saturation="clip", floor=0.0)
+    assert Parameterization(5, "paper").activation == Natural(tail=0.0, floor=0.0)
 
 
-def test_only_the_papers_has_a_saturation_and_a_floor() -> None:
-    paper, tailed = Natural(tail=0.0), Natural()
-    assert (paper.saturation, paper.floor) == ("clip", 1e-8)
-    assert (tailed.saturation, tailed.floor) == (None, None)
+def test_only_the_papers_has_a_floor() -> None:
+    assert Natural(tail=0.0).floor == 1e-8 and Natural().floor is None
 
 
 @given(st.floats(1e-6, 0.5), st.floats(0.1, 50))
@@ -154,7 +154,7 @@ DIFFERENT = [
     Parameterization(5, Natural(tail=0.01)),
     Parameterization(5, Natural(amplitude=1.0)),
     Parameterization(5, Natural(tail=0.0)),
-    Parameterization(5, Natural(tail=0.0, saturation="revive")),
+    Parameterization(5, Natural(tail=0.0, floor=1e-4)),
     Parameterization(5, tree=Tree.chain(5)),
     Parameterization(5, center=0.5),
     Parameterization(5, center=(0.5, 0.5, 0.5, 0.25)),
@@ -174,13 +174,13 @@ def test_ways_to_say_the_same_are_equal_and_hash_alike() -> None:
         Parameterization(num_classes=5, activation="natural", tree=None, center="uniform"),
         Parameterization(np.int64(5), Natural(), Tree.balanced(5)),  # type: ignore[arg-type]
         Parameterization(5, Natural(amplitude=2 * math.pi, tail=DEFAULT_TAIL)),
-        resolve("natural", 5),
-        resolve(Natural(), 5),
+        resolve(5),
+        resolve(np.int32(5)),  # type: ignore[arg-type]
     ]
     assert len(set(same)) == 1
     assert Natural(amplitude=6) == Natural(amplitude=6.0)
-    assert Natural(tail=0) == Natural(tail=0.0, saturation="clip", floor=1e-8)
-    assert resolve("paper", 5) == Parameterization(5, Natural(tail=0.0, floor=0))
+    assert Natural(tail=0) == Natural(tail=0.0, floor=1e-8) == Natural(tail=0.0, saturation="clip")
+    assert Parameterization(5, "paper") == Parameterization(5, Natural(tail=0.0, floor=0))
 
 
 @pytest.mark.parametrize("pi", DIFFERENT, ids=range(len(DIFFERENT)))
@@ -193,13 +193,13 @@ def test_copies_are_equal_hash_alike_and_stay_frozen(pi: Parameterization) -> No
 
 def test_a_value_from_another_process_hashes_like_one_made_here() -> None:
     # a model saved in one process and loaded in another; Python salts the hash of strings differently in each
-    code = "import pickle, sys, catnat; sys.stdout.buffer.write(pickle.dumps(catnat.Parameterization(5)))"
-    for salt in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": salt}
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, env=environment)
-        loaded = pickle.loads(done.stdout)
-        assert loaded == Parameterization(5)
-        assert hash(loaded) == hash(Parameterization(5))
+    made = "catnat.Parameterization(5, tree=catnat.Tree.chain(5), center=(0.5, 0.0, 0.0, 0.0))"
+    code = f"import pickle, sys, catnat; pi = {made}; sys.stdout.buffer.write(pickle.dumps((pi, pi.definition)))"
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, env=environment)
+    loaded, definition = pickle.loads(done.stdout)
+    here = Parameterization(5, tree=Tree.chain(5), center=(0.5, 0.0, 0.0, 0.0))
+    assert loaded == here and hash(loaded) == hash(here) and definition == here.definition
 
 
 @pytest.mark.parametrize("value", [Natural(), Natural(tail=0.0), Parameterization(3)], ids=repr)
@@ -217,18 +217,95 @@ def test_centres_cannot_be_written_to() -> None:
 
 def test_resolve_hands_a_parameterization_through() -> None:
     pi = Parameterization(5)
-    assert resolve(pi, 99) is pi
+    assert resolve(pi) is pi
 
 
-def test_descriptions_are_equal_where_parameterizations_are() -> None:
-    size = 11
-    trees = {make_tree(kind, size, seed=seed) for kind in KINDS for seed in range(3)}
-    centers = ("uniform", 0.0, 1.0, (0.0,) * 10, (0.0,) * 9 + (1e-300,))
-    made = {Parameterization(size, a, tree, center) for a in ACTIVATIONS for tree in trees for center in centers}
-    assert len({pi.describe() for pi in made}) == len(made) > 100
-    assert all(pi.describe() == copy.deepcopy(pi).describe() for pi in made)
-    assert (
-        Parameterization(1).describe()
-        == Parameterization(9).describe()
-        == "activation=Natural(tail=0.1), tree=balanced"
-    )
+@pytest.mark.parametrize("number", [np.float32(1), np.float16(1), np.int8(1), 1, np.float64(1)], ids=repr)
+def test_a_centre_is_any_real_number(number: float) -> None:
+    assert Parameterization(3, center=number) == Parameterization(3, center=1.0)
+    assert Parameterization(3, center=(number, 0)) == Parameterization(3, center=(1.0, -0.0))
+
+
+def test_a_pickle_of_a_balanced_parameterization_is_small_and_builds_no_tree() -> None:
+    tracemalloc.start()
+    written = pickle.dumps(Parameterization(20_000_000, "sigmoid", center=0.5))
+    loaded = pickle.loads(written)
+    assert repr(loaded) == "Parameterization(num_classes=20000000, activation=Sigmoid(), tree=balanced, center=0.5)"
+    assert loaded.tree != Tree.chain(20_000_000) and loaded.tree == Tree.balanced(20_000_000)
+    assert len(written) < 300 and tracemalloc.get_traced_memory()[1] < 10e6
+    tracemalloc.stop()
+
+
+# -- an activation of the user's own -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Kinked(Activation):
+    """z = rise x up to 1 on both sides, and twice as steep beyond."""
+
+    rise: float = 1.0
+
+    def logit(self, offset: Any, xp: Any) -> Any:
+        return self.rise * (offset + xp.where(xp.abs(offset) > 1, offset - xp.sign(offset), 0.0))
+
+    def slope(self, offset: Any, xp: Any) -> Any:
+        return self.rise * xp.where(xp.abs(offset) > 1, 2.0, 1.0)
+
+    def inverse(self, logit: Any, xp: Any) -> Any:
+        z = logit / self.rise
+        return xp.where(xp.abs(z) > 1, (z + xp.sign(z)) / 2, z)
+
+
+class Flat(Kinked):
+    def slope(self, offset: Any, xp: Any) -> Any:
+        return 0.0 * offset
+
+
+class Even(Kinked):
+    def slope(self, offset: Any, xp: Any) -> Any:
+        return self.rise  # of which only the middle is right
+
+
+class Lost(Kinked):
+    def slope(self, offset: Any, xp: Any) -> Any:
+        return xp.nan * offset
+
+
+class Mirrored(Kinked):
+    def inverse(self, logit: Any, xp: Any) -> Any:
+        return -super().inverse(logit, xp)
+
+
+class Halfway(Kinked):
+    def inverse(self, logit: Any, xp: Any) -> Any:
+        return logit / self.rise
+
+
+@dataclass(frozen=True)
+class Bounded(Activation):
+    """z = atanh(x): infinite at the ends of a range."""
+
+    def logit(self, offset: Any, xp: Any) -> Any:
+        return xp.arctanh(xp.clip(offset, -1.0, 1.0))
+
+    def slope(self, offset: Any, xp: Any) -> Any:
+        return 1 / (1 - xp.clip(offset, -1.0, 1.0) ** 2)
+
+    def inverse(self, logit: Any, xp: Any) -> Any:
+        return xp.tanh(logit)
+
+
+@pytest.mark.parametrize("rise", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize(
+    ("wrong", "what"), [(Flat, "slope"), (Even, "slope"), (Lost, "slope"), (Mirrored, "inverse"), (Halfway, "inverse")]
+)
+def test_a_wrong_slope_or_inverse_is_refused(wrong: type[Kinked], what: str, rise: float) -> None:
+    with pytest.raises(
+        ValueError, match=rf"{wrong.__name__}\.{what} must be that of its logit: at an offset of -?[\d.]+"
+    ):
+        Parameterization(5, wrong(rise))
+
+
+@pytest.mark.parametrize("right", [Kinked(), Kinked(1e-6), Kinked(1e6), Bounded(), Arsinh()], ids=repr)
+def test_right_ones_pass_with_kinks_and_ends_too(right: Activation) -> None:
+    check_activation(right)

@@ -14,7 +14,7 @@ ACTIVATIONS = [
     Sigmoid(),
     Natural(),
     Natural(amplitude=2.0, tail=0.01),
-    Natural(tail=0.0, floor=0.0, saturation="reflect"),
+    Natural(tail=0.0, floor=0.0),
     Natural(amplitude=2.0, tail=0.0, floor=1e-4),
     Arsinh(),
 ]

@@ -6,6 +6,7 @@ import copy
 import heapq
 import math
 import pickle
+from collections.abc import Callable
 from functools import lru_cache
 from itertools import product
 
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from catnat import Parameterization, Tree
 from catnat.core import clusters, reference
-from tests.core.trees import KINDS, make_tree, nested, random_nested, trees
+from tests.core.trees import make_tree, nested, trees
 from tests.thinned import thinned
 
 sizes = st.integers(1, 200)
@@ -67,6 +68,45 @@ def test_parents_lead_up_the_path(tree: Tree) -> None:
             climbed.append(place)
             place = int(tree.parents[place])
         assert climbed == [tree.node_places[node] for node, _ in reversed(tree.path(k))]
+
+
+@given(trees())
+def test_every_place_has_a_node_or_a_class(tree: Tree) -> None:
+    size = tree.num_classes
+    assert tree.node_at[0] == 0 and tree.class_at[0] == size
+    for place in range(1, 2 * size):
+        nodes = [node for node in range(1, size) if tree.node_places[node] == place]
+        classes = [k for k in range(size) if tree.class_places[k] == place]
+        assert [tree.node_at[place]] == (nodes or [0]) and [tree.class_at[place]] == (classes or [size])
+        assert len(nodes) + len(classes) == 1
+
+
+@given(trees(70))
+def test_jumps_double_and_reach_to_the_root(tree: Tree) -> None:
+    for r, jump in enumerate(tree.jumps):
+        above = np.arange(2 * tree.num_classes)
+        for _ in range(2**r):
+            above = tree.parents[above]
+        assert jump.tolist() == above.tolist()
+    # so many rounds add up what is written on a path
+    written = np.random.default_rng(0).integers(1000, size=2 * tree.num_classes)
+    written[:2] = 0
+    total = written
+    for jump in tree.jumps:
+        total = total + total[jump]
+    for k in range(tree.num_classes):
+        assert total[tree.class_places[k]] == sum(written[2 * node + bit] for node, bit in tree.path(k))
+
+
+@given(trees())
+def test_rungs_put_what_is_below_a_level_in_its_places(tree: Tree) -> None:
+    lengths = [len(tree.path(k)) for k in range(tree.num_classes)]
+    assert len(tree.rungs) == tree.depth
+    for level, ((low, high), (classes, order)) in enumerate(zip(tree.levels, tree.rungs, strict=True)):
+        assert sorted(classes.tolist()) == [k for k, length in enumerate(lengths) if length == level + 1]
+        nodes = range(*tree.levels[level + 1]) if level + 1 < tree.depth else []
+        there = [*(tree.node_places[n] for n in nodes), *tree.class_places[classes].tolist()]
+        assert [there[i] for i in order.tolist()] == list(range(2 * low, 2 * high))
 
 
 @given(trees())
@@ -328,9 +368,6 @@ def all_path_lengths(size: int) -> set[tuple[int, ...]]:
     }
 
 
-# -- nodes that stay ---------------------------------------------------------------------------------------------
-
-
 def splits(tree: Tree) -> list[tuple[frozenset[int], frozenset[int]]]:
     """The classes left and right of every node."""
     parts: list[tuple[set[int], set[int]]] = [(set(), set()) for _ in range(tree.num_nodes)]
@@ -340,97 +377,24 @@ def splits(tree: Tree) -> list[tuple[frozenset[int], frozenset[int]]]:
     return [(frozenset(left), frozenset(right)) for left, right in parts]
 
 
-def kept_by_sets(new: Tree, old: Tree) -> tuple[list[int], list[int]]:
-    found = {split: (node, 1) for node, split in enumerate(splits(old), 1)}
-    found |= {(right, left): (node, -1) for (left, right), (node, _) in found.items()}
-    pairs = [found.get(split, (0, 0)) for split in splits(new)]
-    return [node for node, _ in pairs], [sign for _, sign in pairs]
-
-
-def mirrored(written: object, rng: np.random.Generator) -> object:
-    """Nested pairs with left and right swapped at random nodes."""
-    if isinstance(written, int):
-        return written
-    left, right = (mirrored(part, rng) for part in written)  # type: ignore[attr-defined]
-    return [right, left] if rng.random() < 0.5 else [left, right]
-
-
-def regrown(written: object, rng: np.random.Generator) -> object:
-    """Nested pairs in which some subtrees are grown anew over their classes, and some are mirrored."""
-    if isinstance(written, int):
-        return written
-    if rng.random() < 0.15:
-        classes = sorted(leaves(written))
-        return relabelled(random_nested(len(classes), rng), classes)
-    left, right = (regrown(part, rng) for part in written)  # type: ignore[attr-defined]
-    return [right, left] if rng.random() < 0.3 else [left, right]
-
-
-def leaves(written: object) -> set[int]:
-    return {written} if isinstance(written, int) else leaves(written[0]) | leaves(written[1])  # type: ignore[index]
-
-
-def relabelled(written: object, names: list[int]) -> object:
-    return names[written] if isinstance(written, int) else [relabelled(part, names) for part in written]  # type: ignore[attr-defined]
-
-
-@given(st.integers(1, 60), st.integers(0, 2**32 - 1))
-def test_kept_nodes_are_those_with_the_same_two_sets(size: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    written = random_nested(size, rng)
-    old, new = (Tree.from_nested(w) for w in (written, regrown(written, rng)))  # type: ignore[arg-type]
-    for one, other in ((new, old), (old, new)):
-        nodes, signs = one.kept_nodes(other)
-        assert (nodes.tolist(), signs.tolist()) == kept_by_sets(one, other)
-        assert nodes.dtype == np.int64 and signs.dtype == np.int8
-
-
-@given(st.integers(1, 60), st.integers(0, 9), st.sampled_from(KINDS), st.sampled_from(KINDS))
-def test_kept_nodes_between_trees_of_every_kind(size: int, seed: int, kind: str, other_kind: str) -> None:
-    new, old = make_tree(kind, size, seed), make_tree(other_kind, size, seed + 1)
-    nodes, signs = new.kept_nodes(old)
-    assert (nodes.tolist(), signs.tolist()) == kept_by_sets(new, old)
-
-
-def test_a_set_with_holes_is_not_kept() -> None:
-    # {0, 2} and {3, 5} begin, meet and end where the old root's sets do
-    old, new = Tree.from_nested([[[0, 1], 2], [3, [4, 5]]]), Tree.from_nested([[[0, 2], [3, 5]], [1, 4]])
-    nodes, signs = new.kept_nodes(old)
-    assert not nodes.any() and not signs.any()
-
-
-@given(trees())
-def test_a_tree_keeps_all_its_own_nodes(tree: Tree) -> None:
-    nodes, signs = tree.kept_nodes(tree)
-    assert nodes.tolist() == list(range(1, tree.num_classes)) and (signs == 1).all()
-
-
-@given(st.integers(2, 60), st.integers(0, 2**32 - 1))
-def test_mirrored_nodes_all_stay_and_carry_the_distribution_over(size: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    written = random_nested(size, rng)
-    old, new = (Tree.from_nested(w) for w in (written, mirrored(written, rng)))  # type: ignore[arg-type]
-    nodes, signs = new.kept_nodes(old)
-    assert sorted(nodes.tolist()) == list(range(1, size)) and (signs != 0).all()
-    scores = rng.normal(size=size - 1)
-    for activation in ("natural", "sigmoid"):
-        before = reference.log_catnat(scores, Parameterization(size, activation, old))
-        after = reference.log_catnat(signs * scores[nodes - 1], Parameterization(size, activation, new))
-        np.testing.assert_allclose(after, before, rtol=1e-12)
-
-
-def test_kept_nodes_at_a_million_classes() -> None:
-    size = 10**6
-    rng = np.random.default_rng(0)
-    old = Tree(np.arange(size, 2 * size) ^ 1)  # the heap with neighbours at the deepest places swapped
-    new = Tree.balanced(size)
-    nodes, signs = new.kept_nodes(old)
-    assert (nodes == np.arange(1, size)).all()
-    assert ((signs == -1) == (2 * nodes >= size)).all()  # a node whose children are classes
-    assert not Tree(size + rng.permutation(size)).kept_nodes(old)[0][:1000].any()
-
-
 # -- a value -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("build", "places"), [(Tree.balanced, [4, 5, 6, 7]), (Tree.chain, [3, 5, 7, 6])])
+def test_a_tree_that_is_known_by_name_is_the_tree_of_its_places(
+    build: Callable[[int], Tree], places: list[int]
+) -> None:
+    named, spelled = build(4), Tree(places)
+    assert named == spelled and spelled == named and hash(named) == hash(spelled)
+    assert named.class_places.tolist() == places and named.paths.tolist() == spelled.paths.tolist()
+    assert build(5) != named != Tree([7, 5, 6, 4]) and pickle.loads(pickle.dumps(named)) == named
+
+
+def test_names_are_equal_where_the_trees_are() -> None:
+    assert Tree.chain(1) == Tree.balanced(1)
+    for size in range(2, 6):
+        assert Tree.chain(size) != Tree.balanced(size)
+        assert (Tree.chain(size).leaf_counts.tolist() == Tree.balanced(size).leaf_counts.tolist()) == (size < 4)
 
 
 @given(trees(40), trees(40))
@@ -462,9 +426,13 @@ def test_a_tree_keeps_its_own_copy_of_the_places() -> None:
     assert tree == Tree.balanced(5) and places.flags.writeable
 
 
-@pytest.mark.parametrize("table", ["class_places", "node_places", "leaf_counts", "parents", "paths", "heap_order"])
-def test_no_table_can_be_written_to(table: str) -> None:
+@pytest.mark.parametrize("tree", [Tree(range(5, 10)), Tree.chain(5), Tree.balanced(5)], ids=repr)
+def test_no_table_can_be_written_to(tree: Tree) -> None:
     # trees are shared through caches: one stray write would change every distribution on that tree
-    tree = Tree(range(5, 10))  # one that no cache holds, in case the write goes through
-    with pytest.raises(ValueError, match="read-only"):
-        getattr(tree, table)[...] = 0
+    tables = "class_places", "node_places", "leaf_counts", "parents", "paths", "path_lengths", "ranks"
+    tables += "node_at", "class_at"
+    arrays = [getattr(tree, name) for name in tables]
+    arrays += [*tree.jumps, *sum(tree.rungs, ()), *([] if tree.heap_order is None else [tree.heap_order])]
+    for array in arrays:
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = array

@@ -132,18 +132,6 @@ def test_there_is_no_path_to_a_class_that_is_not_there(k: int) -> None:
         Tree.balanced(5).path(k)
 
 
-@pytest.mark.parametrize(
-    ("old", "error", "message"),
-    [
-        ([2, 3, 4], TypeError, r"old must be a catnat\.Tree; got \[2, 3, 4\]"),
-        (Tree.balanced(4), ValueError, r"old must have num_classes = 5 classes; it has 4"),
-    ],
-)
-def test_nodes_are_kept_from_a_tree_of_the_same_classes(old: object, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        Tree.balanced(5).kept_nodes(old)  # type: ignore[arg-type]
-
-
 def test_no_message_prints_a_million_numbers() -> None:
     many = 10**6
     for build in (

@@ -22,12 +22,9 @@ from catnat.jax.estimators import (
     straight_through,
 )
 from catnat.jax.fisher import (
-    condition_number,
     fisher_diagonal,
     fisher_matrix,
-    monte_carlo_fisher,
     natural_gradient,
-    network_fisher,
     softmax_fisher,
 )
 from catnat.jax.functional import (
@@ -45,6 +42,15 @@ from catnat.jax.functional import (
 from catnat.jax.nn import Catnat, CatnatCrossEntropyLoss, CatnatLinear, LogCatnat
 from catnat.jax.sampling import Draw, catnat_linear_sample, draw, mode, sample
 
+_GONE = ("condition_number", "monte_carlo_fisher", "network_fisher")
+
+
+def __getattr__(name: str) -> object:
+    if name in _GONE:
+        raise AttributeError(f"catnat.jax.{name} is gone: `fisher_matrix` and jax.numpy.linalg do it in a line or two")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "Catnat",
     "CatnatCategorical",
@@ -61,7 +67,6 @@ __all__ = [
     "catnat",
     "catnat_linear_loss",
     "catnat_linear_sample",
-    "condition_number",
     "cross_entropy",
     "draw",
     "entropy",
@@ -72,9 +77,7 @@ __all__ = [
     "log_catnat",
     "log_prob",
     "mode",
-    "monte_carlo_fisher",
     "natural_gradient",
-    "network_fisher",
     "reach",
     "relaxed_sample",
     "sample",

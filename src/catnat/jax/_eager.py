@@ -39,7 +39,7 @@ def descend(left: Array, right: Array, plan: Plan) -> tuple[Array, Array]:
     sums = jnp.pad(branches, [(0, 0)] * (branches.ndim - 1) + [(2, 0)])
     for above in plan.jumps:
         sums = sums + sums[..., above]
-    return sums[..., plan.class_places], sums[..., plan.node_places]
+    return sums[..., plan.class_places], sums[..., plan.node_places[1:]]
 
 
 def _descend_heap(left: Array, right: Array, plan: Plan) -> tuple[Array, Array]:
@@ -141,7 +141,7 @@ def paths(index: Array, plan: Plan) -> Paths:
         return Paths(jnp.maximum(jnp.abs(steps), 1) - 1, steps > 0, steps != 0)
 
     def climb_one(place: Array, _: None) -> tuple[Array, Array]:
-        return look_up(plan.place_of_node, place >> 1), place
+        return look_up(plan.node_places, place >> 1), place
 
     _, climbed = lax.scan(climb_one, look_up(plan.class_places, index), None, length=plan.depth)
     places = jnp.moveaxis(climbed, 0, -1)
@@ -198,7 +198,7 @@ def _draw_deep(key: Array, z: Array, shape: tuple[int, ...], plan: Plan) -> Arra
     right = _thrown(key, (*shape, plan.num_nodes), plan) < z[..., None, :]  # [..., M, K-1]
     below = 2 * jnp.arange(1, plan.num_classes, dtype=jnp.int32) + right.astype(jnp.int32)
     arrow = jnp.broadcast_to(jnp.arange(2 * plan.num_classes, dtype=jnp.int32), (*shape, 2 * plan.num_classes))
-    arrow = arrow.at[..., plan.node_places].set(below)  # a class points at itself
+    arrow = arrow.at[..., plan.node_places[1:]].set(below)  # a class points at itself
     for _ in range(plan.depth.bit_length()):
         arrow = jnp.take_along_axis(arrow, arrow, -1, mode="promise_in_bounds")
     return look_up(plan.class_at, arrow[..., 1])

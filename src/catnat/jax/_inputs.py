@@ -22,12 +22,10 @@ from catnat.core.errors import (
     check_width,
     empty_mask_row,
 )
-from catnat.core.parameterization import Activation, Parameterization
+from catnat.core.parameterization import Parameterization, ParameterizationLike
 from catnat.jax._compat import is_readable
-from catnat.jax._node import gate_revival
 from catnat.jax._plan import Plan, plan_for
 
-ParameterizationLike = Parameterization | Activation | str
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -35,11 +33,9 @@ def prepare(scores: Array, parameterization: ParameterizationLike, axis: int = -
     """Scores with their classes' axis last and in a dtype to compute in, the plan, and the dtype to answer in."""
     scores = check_floating(scores, "scores")
     x = at_least_single(to_last(scores, axis, "scores"))
-    plan = plan_for(parameterization, x.shape[-1] + 1, np.dtype(x.dtype))
+    plan = plan_for(parameterization, np.dtype(x.dtype))
     if plan.num_nodes != x.shape[-1]:
         check_width(plan.num_classes, x.shape[-1], scores.shape, axis, called="axis")
-    if plan.revives:
-        x = gate_revival(x, plan)
     return x, plan, np.dtype(scores.dtype)
 
 
@@ -58,7 +54,7 @@ def prepare_linear(
         dtype = jnp.promote_types(dtype, bias.dtype)
         if bias.shape != weight.shape[:1]:
             raise ValueError(f"bias must have one number a row of weight, shape {weight.shape[:1]}; got {bias.shape}")
-    plan = plan_for(parameterization, len(weight) + 1, np.dtype(jnp.promote_types(dtype, jnp.float32)))
+    plan = plan_for(parameterization, np.dtype(jnp.promote_types(dtype, jnp.float32)))
     if plan.num_nodes != len(weight):
         raise ValueError(
             f"weight must have num_classes - 1 = {plan.num_nodes} rows for {plan.num_classes} classes; "

@@ -21,7 +21,6 @@ from jax import Array, lax
 
 from catnat.core.fits import EXP, LOG_ONE_PLUS, natural_logit
 from catnat.core.parameterization import Natural, Sigmoid
-from catnat.jax import _compat
 from catnat.jax._plan import Plan
 
 Pair = tuple[Array, Array]
@@ -122,7 +121,7 @@ def logit(x: Array, plan: Plan, nodes: Array | None = None) -> Array:
     """z of scores ``x``: all of them along the last axis, or those of the given zero-based nodes."""
     of = plan.activation
     if plan.paper is not None:
-        u, _, is_upper, _ = _paper(x, plan, nodes)
+        u, _, is_upper = _paper(x, plan, nodes)
         log_odds = 2 * jnp.log(jnp.tan(u))
         return _once(jnp.where(is_upper, -log_odds, log_odds))
     offset = _centered(x, plan, nodes)
@@ -144,14 +143,12 @@ def _logit_jvp(plan: Plan, primals: tuple, tangents: tuple) -> Pair:
     return z, slope(x, coin(z)[2], plan, nodes) * tangents[0]
 
 
-def slope(x: Array, deviation: Array, plan: Plan, nodes: Array | None = None, *, revived: bool = True) -> Array:
+def slope(x: Array, deviation: Array, plan: Plan, nodes: Array | None = None) -> Array:
     """dz/dx at scores whose coin has this deviation, in functions that JAX can differentiate, again and again."""
     of = plan.activation
     if plan.paper is not None:
-        u, alive, _, direction = _paper(x, plan, nodes)
-        rate = plan.paper.gain * direction / jnp.sin(2 * jnp.where(u == 0, 1, u))
-        # a revived score has the slope of the floor, and a gate further up
-        return rate if plan.revives and plan.least > 0 and revived else jnp.where(alive, rate, 0)
+        u, alive, _ = _paper(x, plan, nodes)
+        return jnp.where(alive, plan.paper.gain / jnp.sin(2 * jnp.where(u == 0, 1, u)), 0)
     if isinstance(of, Natural):  # gain / (2 sqrt(a (1-a))), which no longer grows beyond the joints
         if of.tail == 0.5:  # both joints are at the centre, where JAX would take the mean of two derivatives
             return jnp.full_like(x, of.gain)
@@ -162,13 +159,13 @@ def slope(x: Array, deviation: Array, plan: Plan, nodes: Array | None = None, *,
 def information(x: Array, plan: Plan) -> Array:
     """a'^2 / (a (1-a)): the Fisher information of every node's own coin."""
     deviation = coin(logit(x, plan))[2]
-    return (deviation * slope(x, deviation, plan, revived=False)) ** 2
+    return (deviation * slope(x, deviation, plan)) ** 2
 
 
 def is_saturated(x: Array, plan: Plan) -> Array:
     """Which scores are beyond the natural range: where the slope has stopped growing, or on the floor."""
     if plan.paper is not None:
-        u, alive, _, _ = _paper(x, plan, None)
+        u, alive, _ = _paper(x, plan, None)
         return ~alive & (u == u)
     natural = plan.activation
     if not isinstance(natural, Natural) or natural.tail == 0.5:
@@ -190,57 +187,14 @@ def _centered(x: Array, plan: Plan, nodes: Array | None) -> Array:
 # -- the paper's activation, which ends --------------------------------------------------------------------------
 
 
-def _paper(x: Array, plan: Plan, nodes: Array | None) -> tuple[Array, Array, Array, Array]:
-    """u, the angle to the nearer end of the range; whether it is above the floor; which end; which way u runs.
+def _paper(x: Array, plan: Plan, nodes: Array | None) -> tuple[Array, Array, Array]:
+    """u, the angle to the nearer end of the range; whether it is above the floor; and whether that end is the upper.
 
     Only the distance to that end matters, so the end is kept as the sum of two numbers. The odds are tan(u)^2.
     """
-    to_lower, to_upper = _angles(x, plan, nodes)
+    ends = plan.ends_at(nodes)
+    to_lower = (x - ends.lower) * plan.angle - ends.lower_rest
+    to_upper = (ends.upper - x) * plan.angle + ends.upper_rest
     is_upper = to_upper < to_lower  # there a = 1
     nearer = jnp.where(is_upper, to_upper, to_lower)
-    direction = jnp.ones_like(x)
-    if plan.reflects:  # mirrored scores run backwards
-        direction, nearer = jnp.where(nearer < 0, -1, direction), jnp.abs(nearer)
-    return jnp.maximum(nearer, plan.least), nearer > plan.least, is_upper, direction
-
-
-def _angles(x: Array, plan: Plan, nodes: Array | None) -> Pair:
-    """The angles between every score and the lower and the upper end of its range; negative past that end."""
-    ends = plan.ends_at(nodes)
-    lacking: Any = 0
-    if plan.reflects:
-        # Take whole periods off. The remainder is exact; what the last step rounds away, and what the rounded period
-        # lacks, is paid back below.
-        remainder = lax.rem(x, jnp.full_like(x, plan.period))
-        step = plan.period * lax.stop_gradient(jnp.round((remainder - ends.near_center) / plan.period))
-        y = remainder - step
-        rounded = lax.stop_gradient((remainder - y) - step)
-        turned = lax.stop_gradient(jnp.round((x - y) / plan.period)) * plan.period_rest - rounded
-        x, lacking = y, turned * plan.angle
-    to_lower = (x - ends.lower) * plan.angle - (ends.lower_rest + lacking)
-    to_upper = (ends.upper - x) * plan.angle + (ends.upper_rest + lacking)
-    return to_lower, to_upper
-
-
-_gate = _compat.rowwise("catnat_gate", lambda outside, dx: dx, lambda outside, dx: dx[-1])
-_compat.differentiate(_gate, lambda primals, tangents: (_gate.bind(*primals), _gate.bind(primals[0], tangents[1])))
-_compat.transpose_last(_gate, lambda ct, outside: jnp.where((outside == 0) | (outside * ct > 0), ct, 0))
-
-
-@partial(jax.custom_jvp, nondiff_argnums=(1,))
-def gate_revival(x: Array, plan: Plan, nodes: Array | None = None) -> Array:
-    """The scores themselves; on the way back, outside the range, only a gradient whose descent step leads back inside.
-
-    The gate looks at the whole gradient of a score, so it stands where the scores come in. Forward mode knows no
-    descent: there every tangent passes.
-    """
-    return x
-
-
-@gate_revival.defjvp
-def _gate_revival_jvp(plan: Plan, primals: tuple, tangents: tuple) -> Pair:
-    x, nodes = lax.stop_gradient(primals[0]), primals[1]
-    to_lower, to_upper = _angles(x, plan, nodes)
-    side = jnp.where(to_upper < to_lower, 1.0, -1.0).astype(x.dtype)
-    outside = jnp.where(jnp.minimum(to_lower, to_upper) < plan.least, side, 0)
-    return primals[0], _gate.bind(outside, tangents[0])
+    return jnp.maximum(nearer, plan.least), nearer > plan.least, is_upper

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from catnat.jax import _eager
-from catnat.jax._node import gate_revival, logit
+from catnat.jax._node import logit
 from catnat.jax._plan import Plan
 
 AT_ONCE = 2**22  # gathered numbers in one block of rows
@@ -26,8 +26,6 @@ def log_prob(weight: Array, bias: Array | None, x: Array, index: Array, plan: Pl
         return jnp.where(in_range, jnp.zeros(index.shape, plan.dtype), jnp.nan)
     path = _eager.paths(jnp.where(in_range, index, 0).ravel(), plan)
     scores = path_scores(weight, bias, x.reshape(-1, x.shape[-1]), path.nodes)
-    if plan.revives:
-        scores = gate_revival(scores, plan, path.nodes)
     return jnp.where(in_range, _eager.log_turns(scores, path, plan).reshape(index.shape), jnp.nan)
 
 

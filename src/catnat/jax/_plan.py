@@ -7,14 +7,16 @@ no array of JAX's, so that nothing in it belongs to a device or to a running tra
 from __future__ import annotations
 
 import math
-from functools import cached_property, lru_cache
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from jax import Array
 
-from catnat.core.parameterization import Activation, Natural, Parameterization, resolve
-from catnat.core.tree import Floats
+from catnat.core.caches import Kept
+from catnat.core.parameterization import Activation, Natural, Parameterization, ParameterizationLike, resolve
+from catnat.core.tree import Floats, Tree
 from catnat.jax._compat import look_up
 
 # Past this many entries a table of all paths is not written into a program. Such a tree has the heap's shape, so that
@@ -35,60 +37,86 @@ class Ends(NamedTuple):
     lower_rest: Values
     upper: Values
     upper_rest: Values
-    near_center: Values  # the centre minus whole periods, where the activation has a period
 
 
+@dataclass(frozen=True)
 class Plan:
-    """Constants of one parameterization in one dtype (float32 or float64)."""
+    """Constants of one parameterization in one dtype (float32 or float64); what is derived is worked out when used.
 
-    def __init__(self, pi: Parameterization, dtype: np.dtype) -> None:
-        assert pi.tree is not None
-        self.pi, self.dtype = pi, dtype
-        self._key = (pi, dtype)
-        self.num_classes, self.num_nodes = pi.num_classes, pi.num_nodes
-        self._plan_activation(pi)
-        tree = pi.tree
-        self.tree, self.depth, self.is_heap = tree, tree.depth, tree.is_heap
-        self.level_sizes = tuple(high - low for low, high in tree.levels)
-        # all paths have the same length
-        self.even = tree.heap_order is not None and tree.num_classes == 1 << tree.depth
-        self.has_paths = tree.heap_order is not None or tree.num_classes * tree.depth <= MAX_PATH_TABLE
+    Tables are in int32: JAX misreads the same int64 array where both settings of jax_enable_x64 come by in one process.
+    """
 
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Plan) and self._key == other._key)
+    pi: Parameterization
+    dtype: np.dtype
 
-    def __hash__(self) -> int:
-        return hash(self._key)
+    @property
+    def num_classes(self) -> int:
+        """K."""
+        return self.pi.num_classes
+
+    @property
+    def num_nodes(self) -> int:
+        """K-1."""
+        return self.pi.num_classes - 1
+
+    # -- the activation: vectors [K-1], or numbers where every node has the same ----------------------------------
+
+    @property
+    def activation(self) -> Activation:
+        """What a node makes of its score."""
+        assert isinstance(self.pi.activation, Activation)
+        return self.pi.activation
+
+    @cached_property
+    def paper(self) -> Natural | None:
+        """The activation where its range ends, at ``tail=0``."""
+        of = self.activation
+        return of if isinstance(of, Natural) and of.tail == 0 else None
+
+    @cached_property
+    def centered(self) -> bool:
+        """Whether there is a shift at all."""
+        return bool(np.any(self._centers != 0))
+
+    @cached_property
+    def uniform(self) -> bool:
+        """Whether all nodes have the same centre."""
+        return self._centers.size <= 1
+
+    @cached_property
+    def _centers(self) -> Floats:
+        centers = self.pi.centers
+        return centers[:1] if centers.size and np.all(centers == centers[0]) else centers
+
+    @cached_property
+    def center(self) -> Values:
+        """The C of every node."""
+        return _number(self._centers.astype(self.dtype))
+
+    @cached_property
+    def angle(self) -> float:
+        """Radians a unit of score, measured from an end."""
+        assert isinstance(self.activation, Natural)
+        return math.pi / (2 * self.activation.amplitude)
+
+    @cached_property
+    def least(self) -> float:
+        """The angle at the joint or at the floor; a floor below the dtype's smallest number counts as none."""
+        assert isinstance(self.activation, Natural)
+        least = self.activation.tail or self.activation.floor or 0.0
+        return math.asin(math.sqrt(least)) if least >= np.finfo(self.dtype).tiny else 0.0
+
+    @cached_property
+    def ends(self) -> Ends:
+        """The ends of the paper's range."""
+        assert self.paper is not None
+        lower, lower_rest, upper, upper_rest = self.paper.edges(self._centers)
+        return Ends(*map(_number, (*self._split(lower, lower_rest), *self._split(upper, upper_rest))))
 
     def _split(self, values: Floats, rest: Floats) -> tuple[np.ndarray, np.ndarray]:
         """values + rest as a leading part in our dtype and, in radians, what that lacks."""
         leading = values.astype(self.dtype)
         return leading, (((values - leading.astype(np.float64)) + rest) * self.angle).astype(self.dtype)
-
-    def _plan_activation(self, pi: Parameterization) -> None:
-        """Per-node constants: [K-1] vectors, or numbers where every node has the same."""
-        assert isinstance(pi.activation, Activation)
-        self.activation = of = pi.activation
-        centers = pi.centers
-        if centers.size and np.all(centers == centers[0]):
-            centers = centers[:1]
-        self.centered = bool(np.any(centers != 0))  # whether there is a shift at all
-        self.uniform = centers.size <= 1  # whether all nodes have the same
-        self.center = _plain(centers.astype(self.dtype))
-        self.paper = of if isinstance(of, Natural) and of.tail == 0 else None
-        self.reflects = self.paper is not None and self.paper.saturation == "reflect"
-        self.revives = self.paper is not None and self.paper.saturation == "revive"
-        if isinstance(of, Natural):
-            self.angle = math.pi / (2 * of.amplitude)  # radians a unit of score, measured from an end
-            # the angle at the joint or at the floor; a floor below the dtype's smallest number counts as none
-            least = of.tail or of.floor or 0.0
-            self.least = math.asin(math.sqrt(least)) if least >= np.finfo(self.dtype).tiny else 0.0
-        if self.paper is not None:
-            lower, lower_rest, upper, upper_rest = self.paper.edges(centers)
-            parts = (*self._split(lower, lower_rest), *self._split(upper, upper_rest))
-            self.ends = Ends(*map(_plain, (*parts, self.paper.near_zero(centers).astype(self.dtype))))
-            self.period = float(self.dtype.type(2 * self.paper.amplitude))
-            self.period_rest = 2 * self.paper.amplitude - self.period
 
     def center_at(self, nodes: Array | None) -> Values:
         """The centres of the given zero-based nodes, or of all."""
@@ -100,26 +128,38 @@ class Plan:
             return self.ends
         return Ends(*(look_up(np.asarray(part), nodes) for part in self.ends))
 
-    # -- tables of trees that are no heap ------------------------------------------------------------------------
+    # -- the tree ------------------------------------------------------------------------------------------------
+
+    @property
+    def tree(self) -> Tree:
+        """Which class hangs where."""
+        assert self.pi.tree is not None
+        return self.pi.tree
+
+    @property
+    def depth(self) -> int:
+        """Length of the longest path."""
+        return self.tree.depth
+
+    @property
+    def is_heap(self) -> bool:
+        """Whether levels are contiguous slices."""
+        return self.tree.is_heap
 
     @cached_property
-    def node_at(self) -> np.ndarray:
-        """[2K] which node is at every place; 0 where a class is."""
-        found = np.zeros(2 * self.num_classes, dtype=np.int32)
-        found[self.tree.node_places] = np.arange(self.num_classes)
-        return found
-
-    # In int32: JAX misreads the same int64 array where both settings of jax_enable_x64 come by in one process.
+    def level_sizes(self) -> tuple[int, ...]:
+        """How many nodes every level has."""
+        return tuple(high - low for low, high in self.tree.levels)
 
     @cached_property
-    def class_places(self) -> np.ndarray:
-        """[K] the place of every class."""
-        return self.tree.class_places.astype(np.int32)
+    def even(self) -> bool:
+        """Whether all paths have the same length."""
+        return self.heap_order is not None and self.num_classes == 1 << self.depth
 
     @cached_property
-    def place_of_node(self) -> np.ndarray:
-        """[K] the place of every node, counted from 1; 0 for none."""
-        return self.tree.node_places.astype(np.int32)
+    def has_paths(self) -> bool:
+        """Whether a path costs no more than the scores on it."""
+        return self.heap_order is not None or self.num_classes * self.depth <= MAX_PATH_TABLE
 
     @cached_property
     def heap_order(self) -> np.ndarray | None:
@@ -128,50 +168,56 @@ class Plan:
         return None if order is None else order.astype(np.int32)
 
     @cached_property
-    def class_at(self) -> np.ndarray:
-        """[2K] which class is at every place; K where none is."""
-        found = np.full(2 * self.num_classes, self.num_classes, dtype=np.int32)
-        found[self.class_places] = np.arange(self.num_classes)
-        return found
+    def class_places(self) -> np.ndarray:
+        """[K] the place of every class."""
+        return self.tree.class_places.astype(np.int32)
 
     @cached_property
     def node_places(self) -> np.ndarray:
-        """[K-1] the place of every node."""
-        return self.tree.node_places[1:].astype(np.int32)
+        """[K] the place of every node, counted from 1; 0 for none."""
+        return self.tree.node_places.astype(np.int32)
+
+    @cached_property
+    def node_at(self) -> np.ndarray:
+        """[2K] which node is at every place; 0 where a class is."""
+        return self.tree.node_at.astype(np.int32)
+
+    @cached_property
+    def class_at(self) -> np.ndarray:
+        """[2K] which class is at every place; K where none is."""
+        return self.tree.class_at.astype(np.int32)
 
     @cached_property
     def jumps(self) -> tuple[np.ndarray, ...]:
         """Pointer doubling: round r adds to every place what stands 2^r places above it."""
-        rounds, above = [], self.tree.parents.astype(np.int32)
-        for _ in range(max(self.depth - 1, 0).bit_length()):
-            rounds.append(above)
-            above = above[above]
-        return tuple(rounds)
+        return tuple(above.astype(np.int32) for above in self.tree.jumps)
 
     @cached_property
     def rungs(self) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
         """For every level, the classes right below it, and the order of its places in (nodes below, those classes)."""
-        found = []
-        for low, high in self.tree.levels:
-            nodes = self.node_at[2 * low : 2 * high]
-            order = np.argsort(nodes == 0, kind="stable")  # the places of nodes first
-            found.append((self.class_at[2 * low : 2 * high][nodes == 0], np.argsort(order).astype(np.int32)))
-        return tuple(found)
+        return tuple((classes.astype(np.int32), order.astype(np.int32)) for classes, order in self.tree.rungs)
+
+    @property
+    def nbytes(self) -> int:
+        """What a plan and its tree may come to hold, once all their tables are built."""
+        tables = 128 + 24 * self.depth.bit_length() + (4 * self.depth if self.has_paths else 0)
+        return 1024 + tables * self.num_classes
 
 
-def _plain(part: np.ndarray) -> Values:
+def _number(part: np.ndarray) -> Values:
     return part[0] if part.size == 1 else part
 
 
-def plan_for(parameterization: Parameterization | Activation | str, num_classes: int, dtype: np.dtype) -> Plan:
-    """The plan of a parameterization, or of that activation on the balanced tree of ``num_classes`` classes."""
+_plans = Kept(lambda plan: plan.nbytes)
+
+
+def plan_for(parameterization: ParameterizationLike, dtype: np.dtype) -> Plan:
+    """The plan of a parameterization, or of the default one of so many classes."""
+    key = type(parameterization), parameterization, dtype  # with its type: True is no number of classes
     try:
-        return _cached(parameterization, num_classes, dtype)
+        return _plans[key]
+    except KeyError:
+        return _plans.keep(key, Plan(resolve(parameterization), dtype))
     except TypeError:  # not hashable, so not a parameterization
-        resolve(parameterization, num_classes)
+        resolve(parameterization)
         raise
-
-
-@lru_cache(maxsize=1024)
-def _cached(parameterization: Parameterization | Activation | str, num_classes: int, dtype: np.dtype) -> Plan:
-    return Plan(resolve(parameterization, num_classes), dtype)

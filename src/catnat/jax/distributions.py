@@ -6,7 +6,7 @@ distribution maps over its batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, Self
 
@@ -15,12 +15,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.tree_util import GetAttrKey, register_pytree_with_keys_class
 
-from catnat.core.errors import check_classes, check_num_classes, check_width
-from catnat.core.parameterization import listed
+from catnat.core.errors import check_classes, check_width
+from catnat.core.parameterization import Parameterization, ParameterizationLike, listed, parts_of, resolve
 from catnat.jax import functional, sampling
 from catnat.jax._dispatch import p_log_ratio
 from catnat.jax._inputs import (
-    ParameterizationLike,
     at_least_single,
     check_floating,
     check_integers,
@@ -128,14 +127,14 @@ class Finite(OverClasses):
     def __init__(
         self,
         scores: Array | None = None,
-        parameterization: ParameterizationLike,
+        parameterization: ParameterizationLike | None = None,
         *,
         logits: Array | None = None,
         probs: Array | None = None,
         mask: Array | None = None,
         mask_mode: str = "renormalize",
     ) -> None:
-        scores = _scores(scores, logits, probs, parameterization)
+        scores, parameterization = _given(scores, logits, probs, parameterization)
         x, plan, _ = prepare(scores, parameterization)
         mask = prepare_mask(mask, mask_mode, x, plan)
         if mask is not None:
@@ -185,7 +184,7 @@ class CatnatCategorical(Finite):
 
     Example:
         >>> import jax, jax.numpy as jnp, catnat.jax as cj
-        >>> policy = cj.CatnatCategorical(jnp.zeros((5, 17)))
+        >>> policy = cj.CatnatCategorical(jnp.zeros((5, 17)), 18)
         >>> action = policy.sample(jax.random.key(0))
         >>> policy.log_prob(action).shape, policy.entropy().shape
         ((5,), (5,))
@@ -216,7 +215,7 @@ class OneHotCatnat(Finite):
 
     Example:
         >>> import jax, jax.numpy as jnp, catnat.jax as cj
-        >>> cj.OneHotCatnat(jnp.zeros((5, 3))).sample(jax.random.key(0)).shape
+        >>> cj.OneHotCatnat(jnp.zeros((5, 3)), 4).sample(jax.random.key(0)).shape
         (5, 4)
     """
 
@@ -243,7 +242,7 @@ class OneHotCatnatStraightThrough(OneHotCatnat):
 
     Example:
         >>> import jax, jax.numpy as jnp, catnat.jax as cj
-        >>> cost = lambda s: cj.OneHotCatnatStraightThrough(s).rsample(jax.random.key(0)) @ jnp.arange(4.0)
+        >>> cost = lambda s: cj.OneHotCatnatStraightThrough(s, 4).rsample(jax.random.key(0)) @ jnp.arange(4.0)
         >>> jax.grad(cost)(jnp.zeros(3)).round(3)
         Array([0.5  , 0.125, 0.125], dtype=float32)
     """
@@ -266,16 +265,14 @@ class RelaxedOneHotCatnat(OverClasses):
 
     Example:
         >>> import jax, jax.numpy as jnp, catnat.jax as cj
-        >>> cj.RelaxedOneHotCatnat(0.5, jnp.zeros(3)).rsample(jax.random.key(0)).shape
+        >>> cj.RelaxedOneHotCatnat(0.5, jnp.zeros(3), 4).rsample(jax.random.key(0)).shape
         (4,)
     """
 
     _leaves = ("temperature", "scores")
     _settings = ("parameterization",)
 
-    def __init__(
-        self, temperature: Array | float, scores: Array, parameterization: ParameterizationLike
-    ) -> None:
+    def __init__(self, temperature: Array | float, scores: Array, parameterization: ParameterizationLike) -> None:
         x, _, _ = prepare(scores, parameterization)
         batch = x.shape[:-1]
         self.temperature = jnp.broadcast_to(jnp.asarray(check_temperature(temperature, batch), x.dtype), batch)
@@ -305,8 +302,7 @@ class MultiCatnat(Distribution):
 
     Args:
         scores: [..., sum of (n - 1)], the parts' scores one after the other.
-        nvec: number of classes of every part.
-        parameterization: the name (or value) of an activation for all parts, or one `Parameterization` a part.
+        nvec: number of classes of every part, or a `catnat.Parameterization` of them.
         mask: [..., sum of n] allowed classes, the parts' one after the other.
         mask_mode: as in `CatnatCategorical`.
 
@@ -322,22 +318,13 @@ class MultiCatnat(Distribution):
     def __init__(
         self,
         scores: Array,
-        nvec: Sequence[int],
-        parameterization: ParameterizationLike | Sequence[ParameterizationLike] = "natural",
+        nvec: Sequence[ParameterizationLike],
         *,
         mask: Array | None = None,
         mask_mode: str = "renormalize",
     ) -> None:
-        if not isinstance(nvec, Iterable):
-            raise TypeError(f"nvec must be a sequence of numbers of classes; got {nvec!r}")
-        self.nvec = tuple(check_num_classes(n) for n in nvec)
-        if not self.nvec:
-            raise ValueError("nvec must name at least one part; got none")
-        per_part = isinstance(parameterization, Sequence) and not isinstance(parameterization, str)
-        kinds: Any = tuple(parameterization) if per_part else parameterization  # type: ignore[arg-type]
-        if per_part and len(kinds) != len(self.nvec):
-            raise ValueError(f"parameterization must name one a part: {len(self.nvec)}; got {len(kinds)}")
-        self.parameterization = kinds
+        self.parameterization = parts_of(nvec)
+        self.nvec = tuple(part.num_classes for part in self.parameterization)
         scores = check_floating(scores, "scores")
         check_width(sum(self.nvec) - len(self.nvec) + 1, scores.shape[-1], scores.shape, called="axis")
         if mask is not None:
@@ -360,15 +347,13 @@ class MultiCatnat(Distribution):
     @property
     def parts(self) -> list[CatnatCategorical]:
         """The catnats, one a part."""
-        count, kind = len(self.nvec), self.parameterization
-        kinds = kind if isinstance(kind, tuple) else (kind,) * count
         scores = jnp.split(self.scores, list(accumulate(n - 1 for n in self.nvec))[:-1], axis=-1)
-        masks: list[Any] = [None] * count
+        masks: list[Any] = [None] * len(self.nvec)
         if self.allowed is not None:
             masks = jnp.split(self.allowed, list(accumulate(self.nvec))[:-1], axis=-1)
         return [
             CatnatCategorical.tree_unflatten((kind, self.mask_mode), leaves)
-            for kind, *leaves in zip(kinds, scores, masks, strict=True)
+            for kind, *leaves in zip(self.parameterization, scores, masks, strict=True)
         ]
 
     @property
@@ -401,17 +386,19 @@ class MultiCatnat(Distribution):
         return jnp.stack([p.kl_divergence(q) for p, q in zip(self.parts, other.parts, strict=True)], -1).sum(-1)
 
 
-def _scores(
-    scores: Array | None, logits: Array | None, probs: Array | None, parameterization: ParameterizationLike
-) -> Array:
-    """The scores, or those of a distribution that is given in another way."""
+def _given(
+    scores: Array | None, logits: Array | None, probs: Array | None, parameterization: ParameterizationLike | None
+) -> tuple[Array, Parameterization]:
+    """The scores that came, or those whose distribution has the given probabilities or logits; and their meaning."""
     given = [name for name, v in (("scores", scores), ("probs", probs), ("logits", logits)) if v is not None]
     if len(given) != 1:
         raise ValueError(f"exactly one of scores, probs and logits must be given; got {' and '.join(given) or 'none'}")
+    if scores is not None:
+        return check_floating(scores, "scores"), resolve(parameterization)  # type: ignore[arg-type]
+    classes = check_floating(probs if logits is None else logits, given[0])  # type: ignore[arg-type]
+    # as many classes as there are probabilities: nothing to be mistaken for something else
+    pi = resolve(classes.shape[-1] if parameterization is None else parameterization)
     if logits is not None:
-        logits = check_floating(logits, "logits")
-        probs = jax.nn.softmax(at_least_single(logits), axis=-1)
-        return functional.scores_from_probs(probs, parameterization).astype(logits.dtype)
-    if probs is not None:
-        return functional.scores_from_probs(probs, parameterization)
-    return check_floating(scores, "scores")  # type: ignore[arg-type]
+        found = jax.nn.softmax(at_least_single(classes), axis=-1)
+        return functional.scores_from_probs(found, pi).astype(classes.dtype), pi
+    return functional.scores_from_probs(classes, pi), pi

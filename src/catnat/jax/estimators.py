@@ -12,9 +12,10 @@ from jax import Array, lax
 from jax.tree_util import register_dataclass, register_static
 
 from catnat.core.errors import check_num_samples, too_few_allowed
+from catnat.core.parameterization import ParameterizationLike
 from catnat.jax import functional
 from catnat.jax._compat import is_readable
-from catnat.jax._inputs import ParameterizationLike, as_array, at_least_single, check_floating, check_key
+from catnat.jax._inputs import as_array, at_least_single, check_floating, check_key
 from catnat.jax._noise import check_temperature, gumbel, soften
 from catnat.jax.distributions import OneHotCatnatStraightThrough
 
@@ -102,7 +103,7 @@ def score_function(cost: Array, log_prob: Array, baseline: Baseline = None) -> A
     Example:
         >>> import jax, jax.numpy as jnp, catnat.jax as cj
         >>> def loss(scores, key):
-        ...     policy = cj.CatnatCategorical(scores)
+        ...     policy = cj.CatnatCategorical(scores, 4)
         ...     x, log_prob = policy.sample_and_log_prob(key, (64,))
         ...     return cj.score_function((x - 1.0) ** 2, log_prob, cj.LeaveOneOut()).mean()
         >>> jax.grad(loss)(jnp.zeros(3), jax.random.key(0)).shape
@@ -139,7 +140,7 @@ def straight_through(
 
     Example:
         >>> import jax, jax.numpy as jnp, catnat.jax as cj
-        >>> cj.straight_through(jax.random.key(0), jnp.zeros((2, 3))).sum(-1)
+        >>> cj.straight_through(jax.random.key(0), jnp.zeros((2, 3)), 4).sum(-1)
         Array([1., 1.], dtype=float32)
     """
     return OneHotCatnatStraightThrough(scores, parameterization, mask=mask, mask_mode=mask_mode).rsample(key)
@@ -160,7 +161,7 @@ def relaxed_sample(
 
     Example:
         >>> import jax, jax.numpy as jnp, catnat.jax as cj
-        >>> cj.relaxed_sample(jax.random.key(0), jnp.zeros((2, 3)), temperature=0.5).shape
+        >>> cj.relaxed_sample(jax.random.key(0), jnp.zeros((2, 3)), 4, temperature=0.5).shape
         (2, 4)
     """
     return _softened(key, scores, parameterization, temperature, mask, mask_mode)[1]
@@ -182,7 +183,7 @@ def gumbel_straight_through(
 
     Example:
         >>> import jax, jax.numpy as jnp, catnat.jax as cj
-        >>> cj.gumbel_straight_through(jax.random.key(0), jnp.zeros((2, 3)), temperature=0.5).sum(-1)
+        >>> cj.gumbel_straight_through(jax.random.key(0), jnp.zeros((2, 3)), 4, temperature=0.5).sum(-1)
         Array([1., 1.], dtype=float32)
     """
     perturbed, soft = _softened(key, scores, parameterization, temperature, mask, mask_mode)
@@ -218,7 +219,7 @@ def sample_without_replacement(
 
     Example:
         >>> import jax, jax.numpy as jnp, catnat.jax as cj
-        >>> cj.sample_without_replacement(jax.random.key(0), jnp.zeros(3), 4).sort()
+        >>> cj.sample_without_replacement(jax.random.key(0), jnp.zeros(3), 4, 4).sort()
         Array([0, 1, 2, 3], dtype=int32)
     """
     key = check_key(key)

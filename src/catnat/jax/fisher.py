@@ -1,23 +1,21 @@
-"""The paper's theory as functions: Fisher matrices of softmax, of catnat, of any head, and of the network below it."""
+"""The paper's theory as functions: Fisher matrices of catnat, of softmax and of any head."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.flatten_util import ravel_pytree
 
 from catnat.core.errors import check_nonnegative
+from catnat.core.parameterization import ParameterizationLike
 from catnat.jax import _dispatch
-from catnat.jax._inputs import ParameterizationLike, check_floating, check_number, prepare, prepare_mask, to_axis
+from catnat.jax._inputs import check_floating, check_number, prepare, prepare_mask, to_axis
 from catnat.jax._masks import counts
 from catnat.jax._node import information
 from catnat.jax._plan import Plan
-from catnat.jax.distributions import Distribution
 
 # Accelerators multiply float32 matrices in fewer digits unless told otherwise.
 matmul = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
@@ -39,7 +37,7 @@ def fisher_diagonal(
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
-        >>> cj.fisher_diagonal(jnp.zeros(3)).round(3)
+        >>> cj.fisher_diagonal(jnp.zeros(3), 4).round(3)
         Array([0.25 , 0.125, 0.125], dtype=float32)
     """
     x, plan, dtype = prepare(scores, parameterization, axis)
@@ -72,7 +70,7 @@ def natural_gradient(
 
     Example:
         >>> import jax, jax.numpy as jnp, catnat.jax as cj
-        >>> jax.grad(lambda s: cj.log_catnat(cj.natural_gradient(s))[0])(jnp.zeros(3)).round()
+        >>> jax.grad(lambda s: cj.log_catnat(cj.natural_gradient(s, 4), 4)[0])(jnp.zeros(3)).round()
         Array([-2., -4.,  0.], dtype=float32)
     """
     scores = check_floating(scores, "scores")
@@ -121,7 +119,7 @@ def fisher_matrix(log_probs: Callable[[Array], Array], scores: Array) -> Array:
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
-        >>> cj.fisher_matrix(cj.log_catnat, jnp.zeros(3)).diagonal().round(3)
+        >>> cj.fisher_matrix(lambda s: cj.log_catnat(s, 4), jnp.zeros(3)).diagonal().round(3)
         Array([0.25 , 0.125, 0.125], dtype=float32)
     """
 
@@ -133,98 +131,3 @@ def fisher_matrix(log_probs: Callable[[Array], Array], scores: Array) -> Array:
 
     rows = scores.reshape(-1, scores.shape[-1])
     return jax.vmap(of_row)(rows).reshape(*scores.shape, scores.shape[-1])
-
-
-def monte_carlo_fisher(
-    key: Array, distribution: Callable[[Array], Distribution], scores: Array, num_samples: int
-) -> Array:
-    """An estimate of the Fisher matrix from draws: the mean of grad log p(x) grad log p(x)^T over x ~ p.
-
-    For heads that are too large, or too strange, to sum over.
-
-    Args:
-        key: the source of random numbers.
-        distribution: maps one row of scores [S] to something with ``sample(key, sample_shape)`` and ``log_prob``.
-        scores: [S].
-        num_samples: how many draws.
-
-    Returns:
-        [S, S].
-
-    Example:
-        >>> import jax, jax.numpy as jnp, catnat.jax as cj
-        >>> cj.monte_carlo_fisher(jax.random.key(0), cj.CatnatCategorical, jnp.zeros(2), 1000).shape
-        (2, 2)
-    """
-    if num_samples < 1:
-        raise ValueError(f"num_samples must be at least 1; got {num_samples}")
-    if scores.ndim != 1:
-        raise ValueError(f"scores must be one row [S]; got shape {scores.shape}")
-    drawn = distribution(scores).sample(key, (num_samples,))
-    shape = jax.eval_shape(lambda s: distribution(s).log_prob(drawn), scores).shape
-    if shape != (num_samples,):
-        raise ValueError(f"distribution must give one log_prob a draw, shape {(num_samples,)}; got {shape}")
-    score = jax.grad(lambda s, x: distribution(s).log_prob(x))
-    gradients = lax.map(lambda x: score(scores, x), drawn, batch_size=256)  # so that memory stays linear in the draws
-    return matmul(gradients.T, gradients) / num_samples
-
-
-def network_fisher(
-    network: Callable[[Any, Array], Array], parameters: Any, inputs: Array, score_fisher: Callable[[Array], Array]
-) -> Array:
-    """The Fisher matrix in a network's parameters: the mean over inputs of J^T G(s) J (the paper's global FIM).
-
-    A diagonal G leaves a sum of one outer product a score, with no cross terms between scores.
-
-    Args:
-        network: maps parameters and inputs [B, ...] to scores [B, S]; e.g. a Flax module's ``apply``.
-        parameters: any pytree of arrays.
-        inputs: a batch.
-        score_fisher: the Fisher matrix in the scores [B, S, S], or its diagonal [B, S]; e.g. `fisher_diagonal` or
-            `softmax_fisher`.
-
-    Returns:
-        [P, P], P the number of parameters in the order of `jax.flatten_util.ravel_pytree`.
-
-    Example:
-        >>> import jax.numpy as jnp, catnat.jax as cj
-        >>> linear = lambda weight, x: x @ weight
-        >>> cj.network_fisher(linear, jnp.zeros((2, 3)), jnp.ones((5, 2)), cj.fisher_diagonal).shape
-        (6, 6)
-    """
-    flat, unravel = ravel_pytree(parameters)
-
-    def scores_of(values: Array, row: Array) -> Array:
-        return network(unravel(values), row[None])[0]
-
-    jacobian = jax.vmap(jax.jacrev(scores_of), (None, 0))(flat, inputs)  # [B, S, P]
-    information = score_fisher(network(parameters, inputs))
-    if information.ndim == 2:  # a diagonal
-        weighted = information[..., None] * jacobian
-    else:
-        weighted = matmul(information, jacobian)
-    rows = jacobian.reshape(-1, flat.size), weighted.reshape(-1, flat.size)  # [B * S, P]
-    return matmul(rows[0].T, rows[1]) / inputs.shape[0]
-
-
-def condition_number(matrix: Array, *, rtol: float | None = None) -> Array:
-    """Largest by smallest eigenvalue of a Fisher matrix, on its support.
-
-    Eigenvalues below ``rtol`` times the largest count as exact zeros (softmax always has one: shifting all logits
-    changes nothing) and are left out.
-
-    Args:
-        matrix: [..., S, S] symmetric positive semi-definite, or one diagonal [S] as a vector (not a stack of them).
-        rtol: what counts as zero; by default 10 S times the rounding error of the dtype.
-
-    Example:
-        >>> import jax.numpy as jnp, catnat.jax as cj
-        >>> cj.condition_number(jnp.array([4.0, 1.0, 2.0]))
-        Array(4., dtype=float32)
-    """
-    values = matrix if matrix.ndim == 1 else jnp.linalg.eigvalsh(matrix)
-    if rtol is None:
-        rtol = 10 * matrix.shape[-1] * float(jnp.finfo(matrix.dtype).eps)
-    largest = values.max(-1, keepdims=True)
-    smallest = jnp.where(values > rtol * largest, values, jnp.inf).min(-1)
-    return largest.squeeze(-1) / smallest

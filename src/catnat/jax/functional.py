@@ -6,9 +6,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from catnat.core.errors import REDUCTIONS, check_choice, check_classes, check_share
+from catnat.core.parameterization import ParameterizationLike
 from catnat.jax import _dispatch, _eager
 from catnat.jax._inputs import (
-    ParameterizationLike,
     as_array,
     check_batch,
     check_floating,
@@ -52,7 +52,7 @@ def log_catnat(
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
-        >>> jnp.exp(cj.log_catnat(jnp.zeros(3))).round(4)
+        >>> jnp.exp(cj.log_catnat(jnp.zeros(3), 4)).round(4)
         Array([0.25, 0.25, 0.25, 0.25], dtype=float32)
     """
     x, plan, dtype = prepare(scores, parameterization, axis)
@@ -75,7 +75,7 @@ def catnat(
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
-        >>> cj.catnat(jnp.zeros((2, 5)), "sigmoid").shape
+        >>> cj.catnat(jnp.zeros((2, 5)), 6).shape
         (2, 6)
     """
     x, plan, dtype = prepare(scores, parameterization, axis)
@@ -103,7 +103,7 @@ def log_prob(
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
-        >>> jnp.exp(cj.log_prob(jnp.zeros((3, 3)), jnp.array([0, 1, 3]))).round(4)
+        >>> jnp.exp(cj.log_prob(jnp.zeros((3, 3)), jnp.array([0, 1, 3]), 4)).round(4)
         Array([0.25, 0.25, 0.25], dtype=float32)
     """
     x, plan, dtype = prepare(scores, parameterization)
@@ -125,7 +125,7 @@ def entropy(
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
-        >>> float(cj.entropy(jnp.zeros(3)).round(4))  # log 4
+        >>> float(cj.entropy(jnp.zeros(3), 4).round(4))  # log 4
         1.386299967765808
     """
     x, plan, dtype = prepare(scores, parameterization)
@@ -148,7 +148,7 @@ def kl_divergence(
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
-        >>> cj.kl_divergence(jnp.zeros(3), jnp.zeros(3))
+        >>> cj.kl_divergence(jnp.zeros(3), jnp.zeros(3), 4)
         Array(0., dtype=float32)
     """
     p_scores, q_scores = (check_floating(s, n) for s, n in ((p_scores, "p_scores"), (q_scores, "q_scores")))
@@ -191,7 +191,7 @@ def cross_entropy(
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
-        >>> cj.cross_entropy(jnp.zeros((2, 3)), jnp.array([0, 3])).round(4)
+        >>> cj.cross_entropy(jnp.zeros((2, 3)), jnp.array([0, 3]), 4).round(4)
         Array([1.3863, 1.3863], dtype=float32)
     """
     check_choice("reduction", reduction, REDUCTIONS)
@@ -271,7 +271,8 @@ def catnat_linear_loss(
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
-        >>> cj.catnat_linear_loss(jnp.zeros((999_999, 8)), None, jnp.ones((2, 8)), jnp.array([0, 999_999])).round(2)
+        >>> weight, labels = jnp.zeros((999_999, 8)), jnp.array([0, 999_999])
+        >>> cj.catnat_linear_loss(weight, None, jnp.ones((2, 8)), labels, 1_000_000).round(2)
         Array([13.82, 13.82], dtype=float32)
     """
     check_choice("reduction", reduction, REDUCTIONS)
@@ -295,7 +296,8 @@ def scores_from_probs(probs: Array, parameterization: ParameterizationLike, *, a
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
-        >>> jnp.allclose(cj.catnat(cj.scores_from_probs(jnp.array([0.1, 0.2, 0.7]))), jnp.array([0.1, 0.2, 0.7]))
+        >>> probs = jnp.array([0.1, 0.2, 0.7])
+        >>> jnp.allclose(cj.catnat(cj.scores_from_probs(probs, 3), 3), probs)
         Array(True, dtype=bool)
     """
     last = prepare_probs(probs, parameterization, axis)
@@ -305,16 +307,14 @@ def scores_from_probs(probs: Array, parameterization: ParameterizationLike, *, a
     return to_axis(score_of(left, right, plan).astype(dtype), axis)
 
 
-def reach(
-    scores: Array, parameterization: ParameterizationLike, *, mask: Array | None = None, axis: int = -1
-) -> Array:
+def reach(scores: Array, parameterization: ParameterizationLike, *, mask: Array | None = None, axis: int = -1) -> Array:
     """P(a_i): the probability of passing through every node, K-1 wide like the scores.
 
     A mask prunes the tree (there is no reach of single coins in a renormalised one).
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
-        >>> cj.reach(jnp.zeros(3)).round(4)
+        >>> cj.reach(jnp.zeros(3), 4).round(4)
         Array([1. , 0.5, 0.5], dtype=float32)
     """
     x, plan, dtype = prepare(scores, parameterization, axis)
@@ -330,7 +330,7 @@ def saturation(scores: Array, parameterization: ParameterizationLike, *, axis: i
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
-        >>> cj.saturation(jnp.array([0.0, 1.0, -1.5, 3.0]))
+        >>> cj.saturation(jnp.array([0.0, 1.0, -1.5, 3.0]), 5)
         Array(0.25, dtype=float32)
     """
     x, plan, dtype = prepare(scores, parameterization, axis)

@@ -15,11 +15,11 @@ import numpy as np
 from jax import Array
 from jax.tree_util import register_dataclass, register_static
 
-from catnat.core.errors import MASK_MODES, REDUCTIONS, check_choice, check_num_classes, check_share
-from catnat.core.parameterization import listed, resolve
+from catnat.core.errors import MASK_MODES, REDUCTIONS, check_choice, check_share
+from catnat.core.parameterization import ParameterizationLike, listed, resolve
 from catnat.jax import functional, sampling
 from catnat.jax._compat import is_readable
-from catnat.jax._inputs import ParameterizationLike, check_key
+from catnat.jax._inputs import check_key
 from catnat.jax.distributions import CatnatCategorical
 
 STATIC = {"static": True}  # what JAX reads in the metadata of a field
@@ -37,7 +37,7 @@ class Catnat:
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
-        >>> head = cj.Catnat("sigmoid")
+        >>> head = cj.Catnat(10)
         >>> head(jnp.zeros((2, 9))).shape
         (2, 10)
     """
@@ -49,7 +49,7 @@ class Catnat:
 
     def __post_init__(self) -> None:
         check_choice("mask_mode", self.mask_mode, MASK_MODES)
-        resolve(self.parameterization, 1)  # a wrong one is refused here, not at the first call
+        resolve(self.parameterization)  # a wrong one is refused here, not at the first call
 
     def __repr__(self) -> str:
         mask_mode = None if self.mask_mode == "renormalize" else self.mask_mode
@@ -85,12 +85,12 @@ class CatnatCrossEntropyLoss:
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
-        >>> loss = cj.CatnatCrossEntropyLoss(reduction="sum")
+        >>> loss = cj.CatnatCrossEntropyLoss(4, reduction="sum")
         >>> loss(jnp.zeros((2, 3)), jnp.array([0, 3])).round(2)
         Array(2.77, dtype=float32)
     """
 
-    parameterization: ParameterizationLike = field(default="natural", metadata=STATIC)
+    parameterization: ParameterizationLike = field(metadata=STATIC)
     _: KW_ONLY
     weight: Array | None = None
     ignore_index: int = field(default=-100, metadata=STATIC)
@@ -101,7 +101,7 @@ class CatnatCrossEntropyLoss:
     def __post_init__(self) -> None:
         check_choice("reduction", self.reduction, REDUCTIONS)
         check_share("label_smoothing", self.label_smoothing)
-        resolve(self.parameterization, 1)
+        resolve(self.parameterization)
 
     def __repr__(self) -> str:
         settings = {"reduction": self.reduction, "axis": self.axis}
@@ -143,8 +143,8 @@ class CatnatLinear:
     """
 
     weight: Array
-    bias: Array | None = None
-    parameterization: ParameterizationLike = field(default="natural", metadata=STATIC)
+    bias: Array | None
+    parameterization: ParameterizationLike = field(metadata=STATIC)
 
     def __repr__(self) -> str:
         arrays = {"weight": self.weight, "bias": self.bias}
@@ -155,16 +155,13 @@ class CatnatLinear:
         cls,
         key: Array,
         in_features: int,
-        num_classes: int,
         parameterization: ParameterizationLike,
         *,
         class_frequencies: Array | None = None,
         bias: bool = True,
     ) -> CatnatLinear:
         """Weights as of `torch.nn.Linear`, around the uniform distribution or around ``class_frequencies`` [K]."""
-        pi = resolve(parameterization, check_num_classes(num_classes))
-        if pi.num_classes != num_classes:
-            raise ValueError(f"parameterization must have num_classes = {num_classes} classes; it has {pi.num_classes}")
+        pi = resolve(parameterization)
         bound = in_features**-0.5
         weight = jax.random.uniform(check_key(key), (pi.num_nodes, in_features), minval=-bound, maxval=bound)
         if class_frequencies is None:

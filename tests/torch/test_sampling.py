@@ -14,9 +14,8 @@ from tests.thinned import thinned
 
 ACTIVATIONS = {
     "sigmoid": catnat.Sigmoid(),
-    "clip": catnat.Natural(tail=0.0),
-    "revive": catnat.Natural(amplitude=5.0, tail=0.0, saturation="revive"),
-    "reflect": catnat.Natural(tail=0.0, saturation="reflect"),
+    "natural": catnat.Natural(),
+    "paper": catnat.Natural(amplitude=5.0, tail=0.0),
 }
 MASK_MODES = ["free", "renormalize", "prune"]
 LEAST_P = 1e-6
@@ -85,7 +84,7 @@ def test_draws_fit_log_prob_in_every_dtype_and_for_every_centre(dtype, center):
 
 def test_every_sample_and_every_row_is_drawn_on_its_own():
     torch.manual_seed(0)
-    drawn = ct.sample(torch.zeros(2, 3), sample_shape=(5000, 2))  # [5000, 2, 2] over four equally likely classes
+    drawn = ct.sample(torch.zeros(2, 3), 4, sample_shape=(5000, 2))  # [5000, 2, 2] over four equally likely classes
     joint = drawn.flatten(1) @ torch.tensor([64, 16, 4, 1])
     assert stats.chisquare(torch.bincount(joint, minlength=256).numpy()).pvalue > LEAST_P
 
@@ -95,22 +94,22 @@ def test_every_sample_and_every_row_is_drawn_on_its_own():
 def test_gumbel_straight_through_is_an_exact_sample_at_every_temperature(temperature, mask_mode):
     scores, masking = make_scores(6), make_masking(6, mask_mode)
     torch.manual_seed(0)
-    drawn = ct.gumbel_straight_through(scores.expand(100_000, -1), temperature=temperature, **masking)
-    assert fit(drawn.sum(0).long(), ct.catnat(scores.double(), **masking)) > LEAST_P
+    drawn = ct.gumbel_straight_through(scores.expand(100_000, -1), 6, temperature=temperature, **masking)
+    assert fit(drawn.sum(0).long(), ct.catnat(scores.double(), 6, **masking)) > LEAST_P
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_gumbel_straight_through_is_an_exact_sample_in_half_precision(dtype):
     torch.manual_seed(0)
-    drawn = ct.gumbel_straight_through(torch.zeros(1_000_000, 3, dtype=dtype), temperature=4.0)
+    drawn = ct.gumbel_straight_through(torch.zeros(1_000_000, 3, dtype=dtype), 4, temperature=4.0)
     assert fit(drawn.sum(0, dtype=torch.int64), torch.full((4,), 0.25)) > LEAST_P
 
 
 def test_straight_through_and_one_hot_are_exact_samples():
     scores = make_scores(6)
     torch.manual_seed(0)
-    for drawn in (ct.straight_through(scores.expand(20000, -1)), ct.OneHotCatnat(scores).sample((20000,))):
-        assert fit(drawn.sum(0).long(), ct.catnat(scores.double())) > LEAST_P
+    for drawn in (ct.straight_through(scores.expand(20000, -1), 6), ct.OneHotCatnat(scores, 6).sample((20000,))):
+        assert fit(drawn.sum(0).long(), ct.catnat(scores.double(), 6)) > LEAST_P
 
 
 # -- masks -------------------------------------------------------------------------------------------------------
@@ -155,36 +154,35 @@ def test_allowed_classes_without_any_mass_are_drawn_all_the_same(mask_mode):
 def test_every_row_has_its_own_mask():
     mask = torch.eye(6, dtype=torch.bool)
     for mask_mode in MASK_MODES[1:]:
-        drawn = ct.sample(make_scores(6), sample_shape=(50,), mask=mask, mask_mode=mask_mode)
+        drawn = ct.sample(make_scores(6), 6, sample_shape=(50,), mask=mask, mask_mode=mask_mode)
         assert drawn.equal(torch.arange(6).expand(50, 6))
 
 
 # -- the ends of the range ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("saturation, score", [("clip", 100.0), ("revive", 100.0), ("reflect", torch.pi)])
 @pytest.mark.parametrize("side", [-1, 1])
 @pytest.mark.parametrize("mask_mode", ["free", "prune"])
-def test_a_saturated_node_keeps_its_floor(saturation, score, side, mask_mode):
-    pi = catnat.Parameterization(2, catnat.Natural(tail=0.0, saturation=saturation, floor=0.05))
+def test_a_saturated_node_keeps_its_floor(side, mask_mode):
+    pi = catnat.Parameterization(2, catnat.Natural(tail=0.0, floor=0.05))
     masking = {} if mask_mode == "free" else {"mask": torch.ones(2, dtype=torch.bool), "mask_mode": mask_mode}
     torch.manual_seed(0)
-    drawn = ct.sample(torch.tensor([side * score]), pi, sample_shape=(100_000,), **masking)
+    drawn = ct.sample(torch.tensor([side * 100.0]), pi, sample_shape=(100_000,), **masking)
     unlikely = int((drawn == (0 if side > 0 else 1)).sum())
     assert stats.binomtest(unlikely, 100_000, 0.05).pvalue > LEAST_P
 
 
 @pytest.mark.parametrize("side", [-1, 1])
-@pytest.mark.parametrize("saturation", ["clip", "revive"])
-def test_without_a_floor_a_saturated_node_is_certain(saturation, side):
-    pi = catnat.Natural(tail=0.0, floor=0.0, saturation=saturation)
+def test_without_a_floor_a_saturated_node_is_certain(side):
+    pi = catnat.Parameterization(2, "paper")
     torch.manual_seed(0)
     drawn = ct.sample(torch.tensor([side * 4.0]), pi, sample_shape=(1_000_000,))
     assert (drawn == (1 if side > 0 else 0)).all()
 
 
 def test_infinite_sigmoid_scores_are_certain():
-    drawn = ct.sample(torch.tensor([torch.inf, 0.0, -torch.inf]), "sigmoid", sample_shape=(100_000,))
+    pi = catnat.Parameterization(4, "sigmoid")
+    drawn = ct.sample(torch.tensor([torch.inf, 0.0, -torch.inf]), pi, sample_shape=(100_000,))
     assert (drawn == 2).all()
 
 
@@ -192,35 +190,35 @@ def test_infinite_sigmoid_scores_are_certain():
 
 
 def test_a_single_class_is_always_drawn():
-    assert ct.sample(torch.zeros(3, 0), sample_shape=(2,)).equal(torch.zeros(2, 3, dtype=torch.int64))
-    assert ct.CatnatCategorical(torch.zeros(0)).sample() == 0
+    assert ct.sample(torch.zeros(3, 0), 1, sample_shape=(2,)).equal(torch.zeros(2, 3, dtype=torch.int64))
+    assert ct.CatnatCategorical(torch.zeros(0), 1).sample() == 0
 
 
 @pytest.mark.parametrize("activation", ["natural", "sigmoid"])
 def test_draws_fit_from_very_many_classes(activation):
-    scores = make_scores(1 << 17, spread=0.5)
+    pi, scores = catnat.Parameterization(1 << 17, activation), make_scores(1 << 17, spread=0.5)
     torch.manual_seed(0)
-    drawn = ct.sample(scores, activation, sample_shape=(20000,))
-    assert ct.log_prob(scores, drawn, activation).isfinite().all()
-    groups = ct.catnat(scores.double(), activation).reshape(64, -1).sum(-1)  # the 64 subtrees of the sixth level
+    drawn = ct.sample(scores, pi, sample_shape=(20000,))
+    assert ct.log_prob(scores, drawn, pi).isfinite().all()
+    groups = ct.catnat(scores.double(), pi).reshape(64, -1).sum(-1)  # the 64 subtrees of the sixth level
     assert fit(torch.bincount(drawn >> 11, minlength=64), groups) > LEAST_P
     # below those: which half of its subtree, over all subtrees together
-    right = ct.catnat(scores.double(), activation).reshape(64, 2, -1).sum(-1)[:, 1].sum().item()
+    right = ct.catnat(scores.double(), pi).reshape(64, 2, -1).sum(-1)[:, 1].sum().item()
     assert stats.binomtest(int(((drawn >> 10) & 1).sum()), 20000, right).pvalue > LEAST_P
 
 
 # -- the source of randomness ------------------------------------------------------------------------------------
 
 SAMPLERS = {
-    "sample": lambda s, g: ct.sample(s, sample_shape=(50,), generator=g),
-    "sample, masked": lambda s, g: ct.sample(s, sample_shape=(50,), mask=torch.arange(6) > 1, generator=g),
+    "sample": lambda s, g: ct.sample(s, 6, sample_shape=(50,), generator=g),
+    "sample, masked": lambda s, g: ct.sample(s, 6, sample_shape=(50,), mask=torch.arange(6) > 1, generator=g),
     "sample, chain": lambda s, g: ct.sample(s, catnat.Parameterization(6, tree=make_tree("chain", 6)), generator=g),
-    "straight_through": lambda s, g: ct.straight_through(s, generator=g),
-    "relaxed_sample": lambda s, g: ct.relaxed_sample(s, generator=g),
-    "gumbel_straight_through": lambda s, g: ct.gumbel_straight_through(s, generator=g),
-    "CatnatCategorical": lambda s, g: ct.CatnatCategorical(s).sample((50,), generator=g),
-    "OneHotCatnat": lambda s, g: ct.OneHotCatnat(s).sample((50,), generator=g),
-    "OneHotCatnatStraightThrough": lambda s, g: ct.OneHotCatnatStraightThrough(s).rsample((50,), generator=g),
+    "straight_through": lambda s, g: ct.straight_through(s, 6, generator=g),
+    "relaxed_sample": lambda s, g: ct.relaxed_sample(s, 6, generator=g),
+    "gumbel_straight_through": lambda s, g: ct.gumbel_straight_through(s, 6, generator=g),
+    "CatnatCategorical": lambda s, g: ct.CatnatCategorical(s, 6).sample((50,), generator=g),
+    "OneHotCatnat": lambda s, g: ct.OneHotCatnat(s, 6).sample((50,), generator=g),
+    "OneHotCatnatStraightThrough": lambda s, g: ct.OneHotCatnatStraightThrough(s, 6).rsample((50,), generator=g),
     "MultiCatnat": lambda s, g: ct.MultiCatnat(s, [3, 4]).sample((50,), generator=g),
 }
 
@@ -241,6 +239,6 @@ def test_the_global_seed_decides_without_a_generator():
     for _ in range(2):
         torch.manual_seed(5)
         runs.append(
-            (ct.sample(make_scores(6, 40)), D.Independent(ct.CatnatCategorical(make_scores(6, 40)), 1).sample())
+            (ct.sample(make_scores(6, 40), 6), D.Independent(ct.CatnatCategorical(make_scores(6, 40), 6), 1).sample())
         )
     assert runs[0][0].equal(runs[1][0]) and runs[0][1].equal(runs[1][1])

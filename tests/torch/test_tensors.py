@@ -14,7 +14,7 @@ from catnat import Natural, Parameterization, Tree
 PI = {
     "balanced": Parameterization(6),
     "chain": Parameterization(6, "sigmoid", Tree.chain(6)),
-    "large": Parameterization(100, Natural(tail=0.0, saturation="reflect")),
+    "large": Parameterization(100, Natural(tail=0.001)),
     "wide heap": Parameterization(100, "sigmoid"),
 }
 every_pi = pytest.mark.parametrize("pi", PI.values(), ids=PI.keys())
@@ -27,7 +27,7 @@ FUNCTIONS: dict[str, Callable[[Tensor, Parameterization], Tensor]] = {
     "log_prob": lambda x, pi: ct.log_prob(x, torch.zeros(x.shape[:-1], dtype=torch.int64), pi),
     "entropy": ct.entropy,
     "kl_divergence": lambda x, pi: ct.kl_divergence(x, 0 * x, pi),
-    "cross_entropy": lambda x, pi: ct.cross_entropy(x, torch.ones(x.shape[:-1], dtype=torch.int64), pi),
+    "cross_entropy": lambda x, pi: ct.cross_entropy(x, torch.ones(x.shape[:-1], dtype=torch.int64), pi, dim=-1),
     "reach": ct.reach,
     "fisher_diagonal": ct.fisher_diagonal,
 }

@@ -59,7 +59,7 @@ def test_the_order_is_that_of_sequential_sampling(pi, masking, length):
 def test_drawing_all_is_a_permutation_of_what_is_allowed(masking, dtype):
     allowed = masking.get("mask", torch.ones(5, dtype=torch.bool)).nonzero().squeeze(-1)
     scores = (2 * torch.randn(300, 2, 4, generator=seeded())).to(dtype)
-    drawn = ct.sample_without_replacement(scores, len(allowed), generator=seeded(), **masking)
+    drawn = ct.sample_without_replacement(scores, len(allowed), 5, generator=seeded(), **masking)
     assert drawn.sort().values.equal(allowed.expand(300, 2, -1))
 
 
@@ -77,16 +77,19 @@ def test_classes_without_mass_come_last_and_forbidden_ones_never(mask_mode):
 
 def test_every_row_has_its_own_mask_and_the_batch_may_be_empty():
     mask = ~torch.eye(5, dtype=torch.bool)
-    drawn = ct.sample_without_replacement(SCORES, 4, mask=mask, generator=seeded())
+    drawn = ct.sample_without_replacement(SCORES, 4, 5, mask=mask, generator=seeded())
     assert (drawn.unsqueeze(-1) != torch.arange(5).reshape(5, 1, 1)).all() and drawn.shape == (5, 4)
-    assert ct.sample_without_replacement(torch.zeros(0, 4), 2, mask=torch.ones(0, 5, dtype=torch.bool)).shape == (0, 2)
-    assert ct.sample_without_replacement(torch.zeros(3, 0), 1).equal(torch.zeros(3, 1, dtype=torch.int64))
+    assert ct.sample_without_replacement(torch.zeros(0, 4), 2, 5, mask=torch.ones(0, 5, dtype=torch.bool)).shape == (
+        0,
+        2,
+    )
+    assert ct.sample_without_replacement(torch.zeros(3, 0), 1, 1).equal(torch.zeros(3, 1, dtype=torch.int64))
 
 
 def test_a_generator_alone_decides_the_draws():
     scores = SCORES.expand(50, -1)
     before = torch.get_rng_state()
-    first, again, other = (ct.sample_without_replacement(scores, 3, generator=seeded(s)) for s in (0, 0, 1))
+    first, again, other = (ct.sample_without_replacement(scores, 3, 5, generator=seeded(s)) for s in (0, 0, 1))
     assert torch.get_rng_state().equal(before)
     assert first.equal(again) and not first.equal(other)
 
@@ -94,24 +97,24 @@ def test_a_generator_alone_decides_the_draws():
 @pytest.mark.parametrize("num_samples", [0, -1, 6])
 def test_more_than_there_are_is_an_error(num_samples):
     with pytest.raises(ValueError, match=rf"num_samples must lie in \[1, 5\].*got {num_samples}"):
-        ct.sample_without_replacement(SCORES, num_samples)
+        ct.sample_without_replacement(SCORES, num_samples, 5)
 
 
 def test_more_than_a_row_allows_is_an_error():
     mask = torch.tensor([[True] * 5, [True, True, False, False, False]])
     with pytest.raises(ValueError, match="num_samples must not exceed the classes that a row allows, 2; got 3"):
-        ct.sample_without_replacement(SCORES.expand(2, -1), 3, mask=mask)
+        ct.sample_without_replacement(SCORES.expand(2, -1), 3, 5, mask=mask)
 
 
 def test_a_number_of_samples_must_be_whole():
     with pytest.raises(TypeError, match="num_samples"):
-        ct.sample_without_replacement(SCORES, 2.0)
+        ct.sample_without_replacement(SCORES, 2.0, 5)
 
 
 @MASKED
 def test_it_compiles_and_draws_the_same(masking):
     compiled = torch.compile(ct.sample_without_replacement, fullgraph=True, backend="eager")
     torch.manual_seed(0)
-    plain = ct.sample_without_replacement(SCORES.expand(7, -1), 3, **masking)
+    plain = ct.sample_without_replacement(SCORES.expand(7, -1), 3, 5, **masking)
     torch.manual_seed(0)
-    assert compiled(SCORES.expand(7, -1), 3, **masking).equal(plain)
+    assert compiled(SCORES.expand(7, -1), 3, 5, **masking).equal(plain)

@@ -3,6 +3,7 @@
 This package imports NumPy alone. The frameworks live in `catnat.torch` and `catnat.jax`.
 """
 
+from catnat._native import compile_operators
 from catnat.core.caches import clear_caches
 from catnat.core.errors import CatnatWarning
 from catnat.core.parameterization import Activation, Natural, Parameterization, Sigmoid
@@ -18,4 +19,5 @@ __all__ = [
     "Tree",
     "__version__",
     "clear_caches",
+    "compile_operators",
 ]

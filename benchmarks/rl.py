@@ -140,7 +140,7 @@ def timed(arguments: argparse.Namespace, device: torch.device) -> list[tuple[str
             "games alone": games_alone(settings),
             "plain loop, softmax": plain_loop(settings, device),
             "ours, softmax": ours(replace(settings, head="softmax"), device),
-            "ours, catnat-natural": ours(replace(settings, head="catnat-natural"), device),
+            "ours, catnat-paper": ours(replace(settings, head="catnat-paper"), device),
         }
         speeds: dict[str, list[float]] = {name: [] for name in contenders}
         for round_ in range(arguments.rounds + 1):

@@ -47,7 +47,7 @@ HEADS: Heads = {
     "softmax": None,
     JUDGE: catnat.Parameterization(CLASSES, "sigmoid"),
     DEFAULT: catnat.Parameterization(CLASSES),
-    "catnat-natural": catnat.Parameterization(CLASSES, catnat.Natural(tail=0.0)),  # the paper's: what was mended
+    "catnat-paper": catnat.Parameterization(CLASSES, catnat.Natural(tail=0.0)),  # the paper's: what was mended
 }
 
 Floats = NDArray[np.float32]

@@ -120,7 +120,7 @@ def main() -> None:
     device = torch.device(arguments.device)
     torch.set_float32_matmul_precision("high")
     contenders = {("plain loop, softmax", 1): plain_loop(device, "softmax")}
-    contenders[("plain loop, catnat-natural", 1)] = plain_loop(device, "catnat-natural")
+    contenders[("plain loop, catnat-paper", 1)] = plain_loop(device, "catnat-paper")
     most = max(arguments.runs)
     contenders[("stack_module_state, vmap, fused Adam", most)] = by_vmap(device, most)
     contenders |= {("stacked", runs): stacked(device, runs) for runs in arguments.runs}

@@ -22,7 +22,7 @@ from catnat_lab.provenance import provenance
 BATCH, GRAPHS = 64, 32
 
 
-def variances(dataset: Dataset, theta: Tensor, draws: int, name: str = "catnat-natural") -> dict[str, float]:
+def variances(dataset: Dataset, theta: Tensor, draws: int, name: str = "catnat-paper") -> dict[str, float]:
     """By baseline: the variance of the gradient in the scores, summed over the scores."""
     torch.manual_seed(0)
     nodes = theta.shape[0]

@@ -20,19 +20,19 @@ import numpy as np
 from scipy.stats import f_oneway, fisher_exact, mannwhitneyu, ttest_1samp
 
 from catnat import Natural, Tree
+from catnat_lab.files import read
 from catnat_lab.stats import ALPHA, Comparison, bootstrap, compare, compare_all, holm, improvement, interquartile_mean
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "results"
 PAPER = DOCS.parent / "src" / "catnat_lab" / "paper"
-HEADS = ("sparsemax", "softmax", "catnat-sigmoid", "catnat-natural", "catnat")
+HEADS = ("sparsemax", "softmax", "catnat-sigmoid", "catnat-paper", "catnat")
 Row = dict[str, str]
 Cell = tuple[str, str, str]  # kind of digits, N and K
 
 
 def rows_of(path: Path) -> list[Row]:
-    with path.open(encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return list(csv.DictReader(read(path).splitlines()))
 
 
 def grid(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
@@ -456,7 +456,7 @@ def dense_gaps() -> str:
         told = [f"{over['bernoulli', cell][468 * epochs]:+.1f}" for cell in cells]
         body.append([f"catnat minus softmax, validation, {epochs} epochs", *told])
     ends = [row for row in rows_of(RESULTS / "vae" / "mlp" / "curves.csv") if row["step"] == "234000"]
-    for head in ("catnat-natural", "catnat"):
+    for head in ("catnat-paper", "catnat"):
         line = [f"{head}, nodes outside the range"]
         for cell in cells:
             own = [r for r in ends if (r["head"], f"{r['variables']}×{r['classes']}") == (head, cell)]
@@ -473,12 +473,12 @@ FLOORS = {  # heads of the dense VAE with N = 10, K = 8 at one rate
     "catnat-sigmoid": "sigmoid",
     "catnat": "the default, `tail=0.1`",
     "catnat-tail0.02": "`tail=0.02`",
-    "catnat-natural-exact": "`clip`, floor 0: the paper's formula",
-    "catnat-natural": "`clip`, floor 1e-8",
+    "catnat-clip0": "`clip`, floor 0: the paper's formula",
+    "catnat-paper": "`clip`, floor 1e-8",
     "catnat-clip1e-6": "`clip`, floor 1e-6",
     "catnat-revive1e-8": "`revive`, floor 1e-8",
-    "catnat-natural-revive-fine": "`revive`, floor 1e-6",
-    "catnat-natural-revive": "`revive`, floor 1e-4",
+    "catnat-revive1e-6": "`revive`, floor 1e-6",
+    "catnat-revive1e-4": "`revive`, floor 1e-4",
 }
 
 
@@ -512,13 +512,13 @@ def collapse_tests() -> str:
     elbos = of_floor_runs("elbo_paper")
     newer = {row["head"] for row in rows_of(RESULTS / "vae" / "collapse-floors" / "values.csv")}
     pairs = (
-        ("catnat-clip1e-6", "catnat-natural"),
-        ("catnat-revive1e-8", "catnat-natural"),
-        ("catnat-natural-revive-fine", "catnat-clip1e-6"),
-        ("catnat-natural-revive-fine", "catnat-revive1e-8"),
-        ("catnat-natural-revive", "catnat-natural-revive-fine"),
-        ("catnat", "catnat-natural"),
-        ("catnat-sigmoid", "catnat-natural"),
+        ("catnat-clip1e-6", "catnat-paper"),
+        ("catnat-revive1e-8", "catnat-paper"),
+        ("catnat-revive1e-6", "catnat-clip1e-6"),
+        ("catnat-revive1e-6", "catnat-revive1e-8"),
+        ("catnat-revive1e-4", "catnat-revive1e-6"),
+        ("catnat", "catnat-paper"),
+        ("catnat-sigmoid", "catnat-paper"),
     )
     body = []
     for (head, other), found in compare_all({pair: (elbos[pair[0]], elbos[pair[1]]) for pair in pairs}).items():
@@ -586,7 +586,7 @@ def revival_baselines() -> str:
 
 def clipped() -> str:
     """Runs of N = 10 with the clip: how far the worst of a size and rate is behind the mean of the sigmoid there."""
-    clips = ("catnat-natural", "catnat-natural-exact", "catnat-clip1e-6")
+    clips = ("catnat-paper", "catnat-clip0", "catnat-clip1e-6")
     rows = [*of_floors("values.csv"), *rows_of(RESULTS / "vae" / "mlp" / "values.csv")]
     found: dict[tuple[str, float], dict[bool, list[float]]] = {}
     for row in rows:
@@ -655,10 +655,10 @@ def atari() -> str:
     scores, games = final_scores("atari"), ("Breakout", "Seaquest")
     paper = {(r["game"], r["head"]): r for r in rows_of(PAPER / "rl.csv")}
     body = []
-    for head, name in {"softmax": "softmax", "catnat-natural": "natural"}.items():
+    for head, name in {"softmax": "softmax", "catnat-paper": "natural"}.items():
         body.append([head, *(f"{fmean(scores[g, head]):.1f} ± {stdev(scores[g, head]):.1f}" for g in games)])
         body.append([f"the paper's {name}", *(f"{paper[g, head]['mean']} ± {paper[g, head]['std']}" for g in games)])
-    tests = [compare(scores[game, "catnat-natural"], scores[game, "softmax"]).p for game in games]
+    tests = [compare(scores[game, "catnat-paper"], scores[game, "softmax"]).p for game in games]
     return grid(["", *games], [*body, ["natural against softmax, ours", *(f"p = {p:.2g}" for p in tests)]])
 
 
@@ -921,7 +921,7 @@ def steepness(head: str) -> tuple[str, float]:
         "softmax": ("softmax", 1.0),
         "catnat-sigmoid": (TAILS[0.5], Natural(tail=0.5).steepest),
         "catnat": (TAILS[default.tail], default.steepest),
-        "catnat-natural": ("0, the paper's", math.inf),
+        "catnat-paper": ("0, the paper's", math.inf),
     }
     if head in named:
         return named[head]

@@ -11,6 +11,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from catnat_lab.files import read as read_text
+
 RESULTS = Path(__file__).parents[2] / "results" / "vae"
 FLOORS = ("collapse", "collapse-floors")  # both at a rate of 0.0003
 INK = "#1a1b1e"
@@ -19,18 +21,17 @@ LOOKS = {
     "softmax": ("softmax", "#0072B2", "-"),
     "catnat-sigmoid": ("sigmoid", "#009E73", "-"),
     "catnat": ("default", INK, "-"),
-    "catnat-natural": ("clip, floor 1e-8", "#D55E00", "-"),
+    "catnat-paper": ("clip, floor 1e-8", "#D55E00", "-"),
     "catnat-clip1e-6": ("clip, floor 1e-6", "#D55E00", "--"),
     "catnat-revive1e-8": ("revive, floor 1e-8", "#E69F00", "-"),
-    "catnat-natural-revive-fine": ("revive, floor 1e-6", "#CC79A7", "-"),
-    "catnat-natural-revive": ("revive, floor 1e-4", "#56B4E9", "-"),
+    "catnat-revive1e-6": ("revive, floor 1e-6", "#CC79A7", "-"),
+    "catnat-revive1e-4": ("revive, floor 1e-4", "#56B4E9", "-"),
     "catnat-tail0.02": ("tail 0.02", "#777777", "-"),
 }
 
 
 def read(folder: str, file: str) -> list[dict[str, str]]:
-    with (RESULTS / folder / file).open(encoding="utf-8") as found:
-        return list(csv.DictReader(found))
+    return list(csv.DictReader(read_text(RESULTS / folder / file).splitlines()))
 
 
 def over_training(measure: str) -> dict[str, dict[float, float]]:

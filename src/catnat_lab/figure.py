@@ -48,7 +48,7 @@ class Head:
 
 def heads() -> list[Head]:
     """Softmax twice, as it is used and as a slice with as many scores as catnat; catnat twice."""
-    sigmoid, natural = lab.head("catnat-sigmoid", 3), lab.head("catnat-natural", 3)
+    sigmoid, natural = lab.head("catnat-sigmoid", 3), lab.head("catnat-paper", 3)
     centers = torch.tensor(catnat.Parameterization(3, catnat.Natural(tail=0.0)).centers, dtype=torch.float32)
     box = (centers - math.pi, centers + math.pi)
     axes = ("$s_1$ (+: class 0, −: the others)", "$s_2$ (+: class 2, −: class 1)")
@@ -119,6 +119,12 @@ def draw(axes: Axes, head: Head, path: Tensor, resolution: int) -> ContourSet:
     return filled
 
 
+def condition_number(matrix: Tensor) -> float:
+    """Largest by smallest eigenvalue; softmax's, which always has a 0, without it."""
+    values = torch.linalg.eigvalsh(matrix)
+    return float(values[-1] / values[values > 1e-12 * values[-1]][0])
+
+
 def fisher_report(columns: Sequence[Head]) -> str:
     """Fisher matrices at one distribution side by side, each summed from its definition, with condition numbers."""
     p = torch.tensor(EXAMPLE, dtype=torch.float64)
@@ -129,7 +135,7 @@ def fisher_report(columns: Sequence[Head]) -> str:
         scale = fisher.diagonal().rsqrt()
         rows = ["".join(f"{value + 0.0:9.4f}" for value in row) for row in fisher.round(decimals=4).tolist()]
         rows += [""] * (3 - len(rows))
-        rows += [f"{float(ct.condition_number(m)):9.2f}" for m in (fisher, scale[:, None] * fisher * scale)]
+        rows += [f"{condition_number(m):9.2f}" for m in (fisher, scale[:, None] * fisher * scale)]
         texts.append([f"{cell:{9 * len(fisher) + 3}}" for cell in (f"   {head.name}", *rows)])
     return "\n".join("".join(cells).rstrip() for cells in zip(*texts, strict=True))
 

@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, wraps
 from typing import Any, TypeVar, cast
 
@@ -21,21 +21,17 @@ import catnat.torch as ct
 from catnat_lab.errors import UserError
 
 # The paper's four, in its order.
-PAPER_HEADS = ("sparsemax", "softmax", "catnat-sigmoid", "catnat-natural")
+PAPER_HEADS = ("sparsemax", "softmax", "catnat-sigmoid", "catnat-paper")
 
-# What `catnat-natural` means in every published table is the paper's activation, with a floor; so it is spelt out here.
 _ACTIVATIONS: dict[str, catnat.Activation] = {
     "catnat": catnat.Natural(),  # the library's default
     "catnat-sigmoid": catnat.Sigmoid(),
-    "catnat-natural": catnat.Natural(tail=0.0, saturation="clip", floor=1e-8),
-    "catnat-natural-exact": catnat.Natural(tail=0.0, saturation="clip", floor=0.0),  # the paper's to the letter
-    "catnat-natural-reflect": catnat.Natural(tail=0.0, saturation="reflect", floor=1e-8),
-    "catnat-natural-revive": catnat.Natural(tail=0.0, saturation="revive", floor=1e-4),
-    "catnat-natural-revive-fine": catnat.Natural(tail=0.0, saturation="revive", floor=1e-6),
+    "catnat-paper": catnat.Natural(tail=0.0, floor=1e-8),  # with a floor, in every published table
 }
-# Any member of the family: `catnat-tail0.02`, `catnat-tail0.05-gain2`; the paper's with any floor: `catnat-clip1e-6`.
+# Any member of the family: `catnat-tail0.02`, `catnat-tail0.05-gain2`; the paper's with any floor: `catnat-clip1e-6`, or
+# `catnat-revive1e-4`, whose nodes come back from outside their range.
 _MEMBER = re.compile(
-    r"catnat-(?:tail(?P<tail>[0-9.e-]+)(?:-gain(?P<gain>[0-9.]+))?|(?P<saturation>clip|revive)(?P<floor>[0-9.e-]+))"
+    r"catnat-(?:tail(?P<tail>[0-9.e-]+)(?:-gain(?P<gain>[0-9.]+))?|(?P<way>clip|revive)(?P<floor>[0-9.e-]+))"
 )
 # Either may end in a tree, as `Tree.from_nested` takes it: `catnat[[1,3],[0,[2,4]]]`; else it is the balanced one.
 FORBIDDEN = 1e4  # how far below the others a forbidden class's score is put: e to the minus that is 0
@@ -115,6 +111,46 @@ class _Catnat(Head):
         return ct.scores_from_probs(probs, self.parameterization)
 
 
+class _Gate(torch.autograd.Function):
+    """Scores brought to their range; from outside, a gradient passes if a descent step would lead back inside."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        ctx.save_for_backward((scores > high).to(scores.dtype) - (scores < low).to(scores.dtype))
+        return scores.clamp(low, high)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (side,) = ctx.saved_tensors
+        return torch.where((side == 0) | (side * gradient > 0), gradient, 0.0), None, None
+
+
+@dataclass(frozen=True)
+class _Revived(_Catnat):
+    """The paper's activation up to its floor, beyond which a node can come back. Its values are the clip's."""
+
+    floor: float
+
+    def log_probs(self, scores: Tensor) -> Tensor:
+        return super().log_probs(self._gated(scores))
+
+    def draw(self, scores: Tensor, *, index: Tensor | None = None, mask: Tensor | None = None) -> ct.Draw:
+        return super().draw(self._gated(scores), index=index, mask=mask)
+
+    def _gated(self, scores: Tensor) -> Tensor:
+        return cast(Tensor, _Gate.apply(scores, *_range(self.parameterization, self.floor, scores.dtype, scores.device)))
+
+
+@cache
+def _range(
+    pi: catnat.Parameterization, floor: float, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """[K-1] the lowest and the highest score of every node."""
+    centers = torch.tensor(pi.centers, dtype=dtype, device=device)
+    reach = math.pi - catnat.Natural(tail=0.0, floor=floor).margin
+    return centers - reach, centers + reach
+
+
 def tail_head(tail: float, gain: float = 1.0) -> str:
     """The name of a member of the family, from the sigmoid (0.5) to the paper's natural (0)."""
     return f"catnat-tail{tail:g}" + ("" if gain == 1 else f"-gain{gain:.4g}")
@@ -128,6 +164,9 @@ def head(name: str, num_classes: int) -> Head:
     pi = parameterization_of(name, num_classes)
     if pi is None:
         return (_Sparsemax if name == "sparsemax" else Head)(name, num_classes)
+    if (found := _MEMBER.fullmatch(parts_of(name)[0])) and found["way"] == "revive":
+        exact = replace(pi, activation=catnat.Natural(tail=0.0, floor=0.0))  # it has a slope where the gate holds it
+        return _Revived(name, num_classes - 1, exact, float(found["floor"]))
     return _Catnat(name, num_classes - 1, pi)
 
 
@@ -186,8 +225,8 @@ def activation_of(name: str) -> catnat.Activation | None:
             raise UserError(f"head must be one of {', '.join(HEAD_NAMES)}, {forms}; got {name!r}{hint}")
         return _ACTIVATIONS.get(base)
     try:
-        if found["saturation"]:
-            return catnat.Natural(tail=0.0, saturation=found["saturation"], floor=float(found["floor"]))
+        if found["way"]:
+            return catnat.Natural(tail=0.0, floor=float(found["floor"]))
         tail, gain = float(found["tail"]), float(found["gain"] or 1)
         amplitude = 2 * math.pi / gain
         return catnat.Natural(amplitude=amplitude, tail=tail, floor=None if tail else 1e-8)
@@ -196,8 +235,11 @@ def activation_of(name: str) -> catnat.Activation | None:
 
 
 def is_natural(name: str) -> bool:
-    """Whether a head's nodes have a natural range, and so a share of them that is outside it."""
-    return isinstance(activation_of(name), catnat.Natural)
+    """Whether a head's nodes have a natural range, and so a share of them that is outside it.
+
+    By its name alone: old studies have heads that are gone.
+    """
+    return name.startswith("catnat") and not name.startswith("catnat-sigmoid")
 
 
 def natural_reach(activation: catnat.Activation | None) -> float | None:
@@ -205,6 +247,4 @@ def natural_reach(activation: catnat.Activation | None) -> float | None:
 
     Outside, the paper's activation has no slope at all, and the default's no longer grows.
     """
-    if not isinstance(activation, catnat.Natural) or activation.saturation == "reflect":
-        return None
-    return activation.joint / activation.gain
+    return activation.joint / activation.gain if isinstance(activation, catnat.Natural) else None

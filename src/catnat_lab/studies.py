@@ -33,6 +33,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from catnat_lab.errors import UserError, plain
 from catnat_lab.experiment import Finished, Job, Outcome, key_of, silent
+from catnat_lab.files import renamed
 
 LOCK = zlib.crc32(b"catnat")  # PostgreSQL's advisory locks are numbers, of one database each
 NOTES = "catnat-lab notes"  # the reserved study that keeps the notes
@@ -101,8 +102,11 @@ class Study(AbstractContextManager["Study"]):
     # -- what is finished ------------------------------------------------------------------------------------------
 
     def cells(self) -> list[str]:
-        names = self._ask(lambda: optuna.get_all_study_names(self._storage))
-        return [name for name in names if name != NOTES]
+        return [name for name in self._stored() if name != NOTES]
+
+    def _stored(self) -> dict[str, str]:
+        """By today's names, what the studies are called in the database."""
+        return {renamed(name): name for name in self._ask(lambda: optuna.get_all_study_names(self._storage))}
 
     def finished(self, cell: str, **match: Any) -> list[Finished]:
         """The finished jobs of a cell whose configurations have these entries, each once, in their order."""
@@ -165,16 +169,17 @@ class Study(AbstractContextManager["Study"]):
         if name not in self._known:
             opened = partial(optuna.create_study, load_if_exists=True) if self._conducts else optuna.load_study
             with quiet():
-                self._known[name] = opened(storage=self._storage, study_name=name)
+                self._known[name] = opened(storage=self._storage, study_name=self._stored().get(name, name))
         return self._known[name]
 
     # -- notes -----------------------------------------------------------------------------------------------------
 
     def note(self, key: str) -> Any:
         """The JSON value kept under a key, or None. Of addresses that hold a password the password is left out."""
-        if NOTES not in self._ask(lambda: optuna.get_all_study_names(self._storage)):
+        if NOTES not in self._stored():
             return None
-        return without_secrets(self._ask(lambda: self._cell(NOTES).user_attrs).get(key))
+        held = self._ask(lambda: self._cell(NOTES).user_attrs).get(key)
+        return without_secrets(json.loads(renamed(json.dumps(held))))
 
     def set_note(self, key: str, value: Any) -> None:
         self._ask(lambda: self._cell(NOTES).set_user_attr(key, value))

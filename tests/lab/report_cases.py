@@ -21,7 +21,7 @@ from catnat_lab.report.figures import (
 from catnat_lab.report.page import PageFigure, Report, terminal
 from catnat_lab.report.table import Cell, Column, Table, judge
 
-LINES = ("softmax", "sparsemax", "catnat-sigmoid", "catnat-natural")
+LINES = ("softmax", "sparsemax", "catnat-sigmoid", "catnat-paper")
 SPREAD = np.linspace(-1, 1, 10) / np.std(np.linspace(-1, 1, 10), ddof=1)  # deviation 1, mean 0
 HOSTILE = "<b>&\"'| *x*"
 
@@ -64,7 +64,7 @@ def large() -> Table:
             for place, line in enumerate((*LINES, "optimal")):
                 mean = 10.5 - 0.1 * place
                 mine = tuple(draws.normal(mean, 0.01, 10))
-                cells[group, line, column.key] = Cell(mine, mean, 0.01, line == "catnat-natural")
+                cells[group, line, column.key] = Cell(mine, mean, 0.01, line == "catnat-paper")
     return Table("Graphs", "score", "θ*", groups, LINES, columns, cells, reference_line="optimal")
 
 

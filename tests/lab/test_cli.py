@@ -51,9 +51,9 @@ def test_a_study_writes_its_table_its_page_and_where_they_come_from(study):
     folder, printed = study
     assert printed.strip().splitlines()[-1] == f"report: {folder / 'report.html'}"
     page = (folder / "report.html").read_text()
-    assert page.count("<svg") == 4 and "catnat-natural" in page
+    assert page.count("<svg") == 4 and "catnat-paper" in page
     told = (folder / "report.md").read_text()
-    assert "catnat-natural" in told
+    assert "catnat-paper" in told
     assert told.splitlines()[2].startswith("**Set aside: the preset smoke")  # before any verdict
     facts = json.loads((folder / "provenance.json").read_text())
     assert {"command", "commit", "torch", "processor", "seconds"} <= set(facts)

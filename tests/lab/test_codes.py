@@ -32,7 +32,7 @@ def kept(folder: Path, head: str, data: str = "grey") -> Path:
 IMAGES = Digits(*torch.randint(256, (2, 20, 784), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)), "")
 
 
-@pytest.mark.parametrize("head", ["softmax", "catnat-natural"])
+@pytest.mark.parametrize("head", ["softmax", "catnat-paper"])
 def test_every_change_of_one_variable_is_tried(tmp_path: Path, head: str) -> None:
     stack, table, cell = codes.stack_in(kept(tmp_path, head))
     assert (table, cell, stack.runs[0].head) == ("mlp", f"{N}x{K}", head)

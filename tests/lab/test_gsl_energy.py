@@ -70,7 +70,7 @@ def estimates(name: str, small: Small, baseline: str, term: int) -> Tensor:
 
 @pytest.mark.parametrize(
     ("name", "baseline", "term"),
-    thinned(itertools.product(["softmax", "sparsemax", "catnat-sigmoid", "catnat-natural"], BASELINES, [0, 1])),
+    thinned(itertools.product(["softmax", "sparsemax", "catnat-sigmoid", "catnat-paper"], BASELINES, [0, 1])),
 )
 def test_the_score_function_gradient_is_unbiased(name, baseline, term, small):
     scores = scores_of(name, small)
@@ -98,7 +98,7 @@ def test_the_gradient_of_the_weights_is_unbiased(small):
 @pytest.mark.slow
 @pytest.mark.parametrize("term", [0, 1], ids=["miss", "spread"])
 def test_baselines_lower_the_variance(term, small):
-    spread = {kind: float(estimates("catnat-natural", small, kind, term).var(0).sum()) for kind in BASELINES}
+    spread = {kind: float(estimates("catnat-paper", small, kind, term).var(0).sum()) for kind in BASELINES}
     assert spread["leave-one-out"] < 0.5 * spread["none"], spread
     assert spread["moving-average"] < 0.5 * spread["none"], spread
 

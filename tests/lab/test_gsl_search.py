@@ -54,27 +54,27 @@ def rates(trials, stage):
 
 
 def test_the_stages_follow_each_other(tmp_path, monkeypatch):
-    settings = replace(SMOKE, heads=("softmax", "catnat-natural"), rates=(0.01, 0.1, 1.0), refined=3, ratio=2, seeds=3)
-    landscape, trials = run_search(tmp_path, monkeypatch, {"softmax": 0.19, "catnat-natural": 0.1}, settings)
+    settings = replace(SMOKE, heads=("softmax", "catnat-paper"), rates=(0.01, 0.1, 1.0), refined=3, ratio=2, seeds=3)
+    landscape, trials = run_search(tmp_path, monkeypatch, {"softmax": 0.19, "catnat-paper": 0.1}, settings)
     softmax = trials[0.5, "softmax"]
     assert rates(softmax, "coarse") == [0.01, 0.1, 1.0]
     assert rates(softmax, "refined") == [0.0707, 0.141, 0.283]
     assert rates(softmax, "final") == [0.141] * 3  # the best of both grids
     assert {trial.config["seed"] for trial in softmax if trial.config["stage"] == "final"} == {1, 2, 3}
-    assert rates(trials[0.5, "catnat-natural"], "final") == [0.1] * 3
+    assert rates(trials[0.5, "catnat-paper"], "final") == [0.1] * 3
     assert len(landscape.seen) == 2 * (3 + 3 + 3)
     assert all("theta" in trial.record for trial in softmax if trial.config["stage"] == "final")
 
 
 def test_the_grid_is_widened_while_the_best_rate_is_at_its_end(tmp_path, monkeypatch):
-    heads = ("softmax", "sparsemax", "catnat-natural", "catnat")
+    heads = ("softmax", "sparsemax", "catnat-paper", "catnat")
     settings = replace(SMOKE, heads=heads, rates=(0.01, 0.1), refined=0, widen=3)
-    best = {"softmax": 0.0026, "sparsemax": 1e-9, "catnat-natural": 0.19, "catnat": 1e9}
+    best = {"softmax": 0.0026, "sparsemax": 1e-9, "catnat-paper": 0.19, "catnat": 1e9}
     _, trials = run_search(tmp_path, monkeypatch, best, settings)
     assert sorted(rates(trials[0.5, "softmax"], "coarse")) == [0.00125, 0.0025, 0.005, 0.01, 0.1]
     assert sorted(rates(trials[0.5, "sparsemax"], "coarse")) == [0.00125, 0.0025, 0.005, 0.01, 0.1]  # three and no more
-    assert sorted(rates(trials[0.5, "catnat-natural"], "coarse")) == [0.01, 0.1, 0.2, 0.4]
-    assert rates(trials[0.5, "catnat-natural"], "final") == [0.2, 0.2]
+    assert sorted(rates(trials[0.5, "catnat-paper"], "coarse")) == [0.01, 0.1, 0.2, 0.4]
+    assert rates(trials[0.5, "catnat-paper"], "final") == [0.2, 0.2]
     assert sorted(rates(trials[0.5, "catnat"], "coarse")) == [0.01, 0.1, 0.2, 0.4, 0.8]
 
 
@@ -116,8 +116,8 @@ def test_rates_are_compared_by_the_mean_of_their_seeds(tmp_path, monkeypatch):
 
 
 def test_a_study_that_was_stopped_goes_on_and_runs_nothing_twice(tmp_path, monkeypatch):
-    settings = replace(SMOKE, heads=("softmax", "catnat-natural"), rates=(0.01, 0.1, 1.0), refined=3, ratio=2, seeds=3)
-    best = {"softmax": 0.19, "catnat-natural": 0.1}
+    settings = replace(SMOKE, heads=("softmax", "catnat-paper"), rates=(0.01, 0.1, 1.0), refined=3, ratio=2, seeds=3)
+    best = {"softmax": 0.19, "catnat-paper": 0.1}
     whole, expected = run_search(tmp_path / "whole", monkeypatch, best, settings, stacked=2)
     landscape = Landscape(best)
     allowed, parts = 0, 0

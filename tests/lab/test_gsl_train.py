@@ -68,7 +68,7 @@ def test_runs_of_different_seeds_rates_and_data_differ():
 def test_every_run_descends_as_by_torchs_adam_at_its_own_rate():
     runs = [
         Run(dataset(), name, rate, seed)
-        for name in ("catnat-natural", "softmax")
+        for name in ("catnat-paper", "softmax")
         for rate, seed in ((0.1, 1), (0.01, 2))
     ]
     stack = Stack(runs, torch.device("cpu"), torch.float64)
@@ -100,7 +100,7 @@ def test_every_head_starts_from_the_same_graph(name):
     assert torch.equal(stack.weight, softmax.weight)
 
 
-@pytest.mark.parametrize("name", ["softmax", "catnat-sigmoid", "catnat-natural"])
+@pytest.mark.parametrize("name", ["softmax", "catnat-sigmoid", "catnat-paper"])
 def test_training_finds_the_graph(name):
     data = dataset(0.5, pairs=2000)
     (outcome,) = train([Run(data, name, 0.05, 1)], Settings(epochs=6, batch=32, graphs=16, choice_graphs=32))
@@ -138,6 +138,6 @@ def test_no_edge_of_sparsemax_is_lost_for_good():
 
 
 def test_runs_must_come_sorted_to_a_stack():
-    runs = [Run(dataset(), "softmax", 0.1, 0), Run(dataset(), "catnat-natural", 0.1, 0)]
+    runs = [Run(dataset(), "softmax", 0.1, 0), Run(dataset(), "catnat-paper", 0.1, 0)]
     with pytest.raises(ValueError, match="sorted by head"):
         Stack(runs, torch.device("cpu"), torch.float32)

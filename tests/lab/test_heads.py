@@ -7,6 +7,7 @@ import torch
 
 import catnat
 from catnat_lab.errors import UserError
+from catnat_lab.files import read
 from catnat_lab.heads import HEAD_NAMES, PAPER_HEADS, activation_of, head, is_natural, natural_reach, parts_of
 
 
@@ -33,33 +34,59 @@ def test_softmax_and_sparsemax_take_a_score_a_class_and_catnat_one_less():
         "sparsemax": 4,
         "softmax": 4,
         "catnat-sigmoid": 3,
-        "catnat-natural": 3,
+        "catnat-paper": 3,
     }
 
 
-def test_catnat_is_the_default_of_the_library_and_natural_what_published_tables_mean():
+def test_catnat_is_the_default_of_the_library_and_paper_what_published_tables_mean():
     assert activation_of("catnat") == catnat.Parameterization(2).activation
     assert activation_of("catnat-sigmoid") == catnat.Sigmoid()
-    paper = {name: activation_of(name) for name in HEAD_NAMES if name.startswith("catnat-natural")}
-    assert {name: (one.tail, one.saturation, one.floor) for name, one in paper.items()} == {
-        "catnat-natural": (0.0, "clip", 1e-8),
-        "catnat-natural-exact": (0.0, "clip", 0.0),
-        "catnat-natural-reflect": (0.0, "reflect", 1e-8),
-        "catnat-natural-revive": (0.0, "revive", 1e-4),
-        "catnat-natural-revive-fine": (0.0, "revive", 1e-6),
-    }
+    assert activation_of("catnat-paper") == catnat.Natural(tail=0.0, floor=1e-8)
     assert activation_of("softmax") is None
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("catnat-natural", "catnat-paper"),
+        ("catnat-natural[[1,3],[0,[2,4]]]", "catnat-paper[[1,3],[0,[2,4]]]"),
+        ("vae grey 10x8 catnat-natural", "vae grey 10x8 catnat-paper"),
+        ("catnat-natural-exact catnat-natural-revive", "catnat-clip0 catnat-revive1e-4"),
+        ("catnat-natural-reflect", "catnat-natural-reflect"),  # there is no such head any more
+    ],
+)
+def test_an_old_name_is_read_from_files_and_nowhere_else(old, new, tmp_path):
+    (tmp_path / "old.csv").write_text(old)
+    assert read(tmp_path / "old.csv") == new
+    with pytest.raises(UserError, match="head must be"):
+        activation_of(old)
+
+
+@pytest.mark.parametrize("floor", [1e-4, 1e-6])
+def test_a_reviving_head_has_the_values_of_the_clip_and_a_gradient_that_leads_back(floor):
+    """Outside the range -log p of one side leads back and passes; that of the other leads out and does not."""
+    scores = torch.tensor([[-9.0], [-1.0], [0.5], [3.12], [4.0]], dtype=torch.float64, requires_grad=True)
+    ours, clip = (head(f"catnat-{way}{floor:g}", 2).log_probs(scores) for way in ("revive", "clip"))
+    torch.testing.assert_close(ours, clip)
+    for side in (0, 1):
+        losses = (-log_p[:, side].sum() for log_p in (ours, clip))
+        back, clipped = (torch.autograd.grad(loss, scores, retain_graph=True)[0] for loss in losses)
+        inside = torch.tensor([[False], [True], [True], [floor < 1e-4], [False]])
+        torch.testing.assert_close(back[inside], clipped[inside])
+        assert (clipped[~inside] == 0).all()
+        leads_back = (back * scores > 0)[~inside]
+        assert torch.equal(leads_back, (scores[~inside] > 0) == (side == 0)) and (back[~inside][~leads_back] == 0).all()
+
+
 def test_the_natural_range_ends_where_a_branch_has_the_probability_of_the_tail():
-    for name in ("catnat", "catnat-natural-exact"):
+    for name in ("catnat", "catnat-clip0"):
         one, reach = activation_of(name), natural_reach(activation_of(name))
         scores = torch.tensor([[0.0], [reach], [-reach]], dtype=torch.float64)
         least = head(name, 2).log_probs(scores).exp().min(-1).values
         torch.testing.assert_close(least, torch.tensor([0.5, one.tail, one.tail], dtype=torch.float64))
-    assert natural_reach(activation_of("catnat-natural")) == torch.pi
+    assert natural_reach(activation_of("catnat-paper")) == torch.pi
     assert natural_reach(catnat.Natural(amplitude=3.0, tail=0.0)) == pytest.approx(1.5)
-    for name in ("softmax", "catnat-sigmoid", "catnat-natural-reflect"):
+    for name in ("softmax", "catnat-sigmoid"):
         assert natural_reach(activation_of(name)) is None
     assert [name for name in HEAD_NAMES if not is_natural(name)] == ["softmax", "sparsemax", "catnat-sigmoid"]
 
@@ -94,14 +121,13 @@ def test_a_row_that_is_not_a_number_spoils_no_other():
 
 def test_names_of_any_member():
     assert activation_of("catnat-tail0.02") == catnat.Natural(tail=0.02)
-    assert activation_of("catnat-clip1e-6") == catnat.Natural(tail=0.0, saturation="clip", floor=1e-6)
-    assert activation_of("catnat-revive1e-8") == catnat.Natural(tail=0.0, saturation="revive", floor=1e-8)
+    assert activation_of("catnat-clip1e-6") == catnat.Natural(tail=0.0, floor=1e-6)
     for wrong in ("catnat-tail2", "catnat-clip0.9", "catnat-clip1e"):
         with pytest.raises(UserError, match=f"head '{wrong}' is no member of the family: "):
             activation_of(wrong)
 
 
-@pytest.mark.parametrize("name", ["catnat", "catnat-sigmoid", "catnat-tail0.02", "catnat-natural"])
+@pytest.mark.parametrize("name", ["catnat", "catnat-sigmoid", "catnat-tail0.02", "catnat-paper"])
 def test_a_name_may_end_in_a_tree(name: str):
     """Scores of 0 draw every class alike; the first score moves the two halves of the tree apart, and only them."""
     named = f"{name}[[1,3],[0,[2,4]]]"

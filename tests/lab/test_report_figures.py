@@ -70,7 +70,7 @@ def test_differences_are_those_of_the_verdict_and_better_is_to_the_right() -> No
 
 
 def test_a_line_that_is_far_off_does_not_hide_the_others() -> None:
-    ends = {"catnat": (1.0, 0.5, 1.5), "catnat-sigmoid": (-1.0, -2.0, 0.0), "catnat-natural": (-500.0, -600.0, -400.0)}
+    ends = {"catnat": (1.0, 0.5, 1.5), "catnat-sigmoid": (-1.0, -2.0, 0.0), "catnat-paper": (-500.0, -600.0, -400.0)}
     near = {name: Comparison(*each, 0.0, 1.0) for name, each in ends.items()}
     none = {"catnat": Comparison(0.0, 0.0, 0.0, 0.0, 1.0)}
     one, other = draw_differences([Strip("x", near, False), Strip("y", none, False)]).axes

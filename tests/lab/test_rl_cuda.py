@@ -22,7 +22,7 @@ CUDA = torch.device("cuda")
 
 
 @pytest.mark.parametrize("game", ["Breakout", "CartPole-v1", "Taxi-v4"])
-@pytest.mark.parametrize("name", ["softmax", "catnat-natural"])
+@pytest.mark.parametrize("name", ["softmax", "catnat-paper"])
 def test_captured_updates_are_eager_updates(game: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same games, actions and weights after two updates."""
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)  # Adam makes much of sums in another order

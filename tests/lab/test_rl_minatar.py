@@ -27,7 +27,7 @@ from catnat_lab.cli import main
 from catnat_lab.errors import UserError
 from catnat_lab.executors import Here, begin, conduct
 from catnat_lab.experiment import Finished, Place, Results, TimeIsUp
-from catnat_lab.heads import activation_of
+from catnat_lab.heads import parameterization_of
 from catnat_lab.heads import head as torch_head
 from catnat_lab.rl import minatar, minatar_study, report
 from catnat_lab.rl.minatar import Game, Outcome, Steps, StickyGame, head_of, program
@@ -41,7 +41,7 @@ from tests.thinned import thinned
 pytestmark = pytest.mark.slow  # JAX compiles a whole game with its learner
 
 SMALL = Settings(steps=512, envs=4, rollout=16, epochs=2, minibatches=2)
-HEADS = ("softmax", "catnat", "catnat-sigmoid", "catnat-natural", "catnat-natural-revive-fine")
+HEADS = ("softmax", "catnat", "catnat-sigmoid", "catnat-paper")
 
 
 def played(name: str, policy: Callable[[Array, Array], Array], copies: int, steps: int) -> tuple[Game, Array, Array]:
@@ -297,18 +297,18 @@ def _ended(reward: np.ndarray, over: np.ndarray) -> float:
     return total
 
 
-@pytest.mark.parametrize("name", ["catnat-natural", "catnat-natural-revive-fine", "catnat"])
+@pytest.mark.parametrize("name", ["catnat-paper", "catnat"])
 def test_nodes_outside_the_natural_range_are_counted(name: str) -> None:
     # the paper's range ends where a branch has probability 0, the default's where it has that of the tail
-    head, pi = head_of(name, 3), catnat.Parameterization(3, activation_of(name) or "")
-    assert isinstance(pi.activation, catnat.Natural)
+    head, pi = head_of(name, 3), parameterization_of(name, 3)
+    assert pi is not None and isinstance(pi.activation, catnat.Natural)
     reach = pi.activation.amplitude / np.pi * np.arcsin(1 - 2 * pi.activation.tail)
     low, high = (np.array(pi.centers) + sign * reach for sign in (-1, 1))
     assert head.outside(jnp.array([low + 0.01, high - 0.01])) == 0.0
     assert head.outside(jnp.array([low - 0.01, high - 0.01])) == 0.5
 
 
-@pytest.mark.parametrize("name", ["softmax", "catnat-sigmoid", "catnat-natural-reflect"])
+@pytest.mark.parametrize("name", ["softmax", "catnat-sigmoid"])
 def test_a_head_without_ends_has_nothing_outside(name: str) -> None:
     head = head_of(name, 3)
     assert head.outside(jnp.full((2, head.width), 99.0)) == 0.0
@@ -347,7 +347,7 @@ def test_scores_and_curves_are_means_over_episodes() -> None:
 
 PLAN = Plan(
     games=("Breakout",),
-    heads=("catnat-natural",),
+    heads=("catnat-paper",),
     steps=3_072,
     rates=(0.001, 0.1),
     search_steps=1_024,
@@ -455,11 +455,11 @@ def test_a_single_rate_is_not_searched_for_and_a_head_may_have_a_tree(tmp_path: 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "study")
-    small = ["--steps", "2048", "--heads", "softmax", "catnat-natural"]
+    small = ["--steps", "2048", "--heads", "softmax", "catnat-paper"]
     assert main(["rl-minatar", "--preset", "smoke", *small, "--output", out]) == 0
     assert "MinAtar, 2,048 steps, 2 seeds" in capsys.readouterr().out
     text = (tmp_path / "study" / "report.md").read_text()
-    assert "catnat-natural minus softmax" in text and "interquartile means" in text
+    assert "catnat-paper minus softmax" in text and "interquartile means" in text
     values, curves = ((tmp_path / "study" / name).read_text().splitlines() for name in ("values.csv", "curves.csv"))
     assert len(values) == 1 + 2 * (2 + 2) and len(curves) == 1 + 2 * 2 * 2  # heads, rates and seeds; two updates
     assert main(["report", out]) == 0
@@ -467,7 +467,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "study.db holds a study of catnat rl minatar, not of catnat rl sweep" in capsys.readouterr().err
     for given, message in (
         (["--games", "Pong"], "game must be one of Breakout, Asterix, Freeway, Seaquest, SpaceInvaders; got 'Pong'"),
-        (["--heads", "sparsemax"], "head must be softmax or a catnat here"),
+        (["--heads", "sparsemax"], "head must be softmax or a catnat that does not revive"),
+        (["--heads", "catnat-revive1e-6"], "head must be softmax or a catnat that does not revive"),
         (["--rates", "-1"], "rates must be positive"),
         (["--seeds", "1"], "seeds must be at least 2"),
         (["--heads", "catnat[[0,2],[1,3]]"], "has a tree of 4 classes; here there are 3"),
@@ -476,7 +477,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ("softmax", "catnat-natural"))
+@pytest.mark.parametrize("name", ("softmax", "catnat-paper"))
 def test_breakout_is_learnt(name: str) -> None:
     settings = Settings(head=name, steps=170_000)
     training = program(settings)

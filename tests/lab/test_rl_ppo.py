@@ -12,7 +12,7 @@ from torch.distributions import Categorical
 
 import catnat.torch as ct
 from catnat_lab.errors import UserError
-from catnat_lab.heads import HEAD_NAMES, activation_of, head
+from catnat_lab.heads import HEAD_NAMES, head, parameterization_of
 from catnat_lab.rl import ppo
 from catnat_lab.rl.games import Step, make_games
 from catnat_lab.rl.ppo import MEASURES, ActorCritic, Learner, estimate
@@ -98,7 +98,7 @@ def test_draws_have_the_heads_frequencies(name: str) -> None:
     torch.testing.assert_close(counts, probs, atol=4 * 0.5 / 60_000**0.5, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["softmax", "catnat", "catnat-natural"])
+@pytest.mark.parametrize("name", ["softmax", "catnat", "catnat-paper"])
 @pytest.mark.parametrize("clip_value", [False, True])
 def test_a_minibatch_descends_the_papers_objective(name: str, clip_value: bool) -> None:
     """The change of every weight, against torch.distributions, plain formulas and a fresh torch.optim.Adam."""
@@ -115,7 +115,7 @@ def test_a_minibatch_descends_the_papers_objective(name: str, clip_value: bool) 
     ours._improve()
 
     scores, values = other(ours.observations.flatten(0, 1))
-    probs = torch.softmax(scores, 1) if name == "softmax" else ct.catnat(scores, activation_of(name))
+    probs = torch.softmax(scores, 1) if name == "softmax" else ct.catnat(scores, parameterization_of(name, scores.shape[1] + 1))
     policy = Categorical(probs=probs)
     old, advantages = ours.log_probs.flatten(), ours.advantages.flatten()
     ratio = torch.exp(policy.log_prob(ours.actions.flatten()) - old)
@@ -152,7 +152,7 @@ def test_the_rate_falls_to_zero() -> None:
 
 
 def test_forbidden_actions_are_never_taken() -> None:
-    settings = replace(SMALL, game="Taxi-v4", head="catnat-natural")
+    settings = replace(SMALL, game="Taxi-v4", head="catnat-paper")
     ours = learner(settings)
     ours.update()
     assert ours.masks is not None and not ours.masks.all()

@@ -21,7 +21,7 @@ from catnat_lab.rl.sweep import SPACE, Plan, PolicySweep, curve_of, settings_of
 from catnat_lab.rl.train import Result
 from catnat_lab.studies import Study
 
-PLAN = Plan(games=("CartPole-v1",), heads=("softmax", "catnat-natural"), steps=600, trials=3, best=2, seeds=2)
+PLAN = Plan(games=("CartPole-v1",), heads=("softmax", "catnat-paper"), steps=600, trials=3, best=2, seeds=2)
 SEEDS = [(0, 1), (0, 2), (1, 1), (1, 2)]  # rank and seed of the final runs
 
 
@@ -52,7 +52,7 @@ def test_the_best_of_the_search_are_trained_over_seeds_and_a_stopped_study_goes_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = sweep(tmp_path / "whole")
-    assert {head: len(scores) for head, scores in whole.items()} == {"softmax": 4, "catnat-natural": 4}
+    assert {head: len(scores) for head, scores in whole.items()} == {"softmax": 4, "catnat-paper": 4}
     assert sweep(tmp_path / "whole") == whole  # nothing is trained again
     kept = sorted(path.name for path in (tmp_path / "whole" / "runs").iterdir())
     assert len(kept) == 2  # one a head, to be watched

@@ -235,7 +235,7 @@ def test_a_run_keeps_where_it_was_begun(tmp_path: Path, capsys: pytest.CaptureFi
     assert "provenance.json is broken" in told and "\n" not in told
 
 
-HEADS = ("softmax", "sparsemax", "catnat-sigmoid", "catnat-natural", "catnat-natural-revive-fine")
+HEADS = ("softmax", "sparsemax", "catnat-sigmoid", "catnat-paper", "catnat-revive1e-6")
 
 
 @pytest.mark.slow

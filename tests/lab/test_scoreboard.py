@@ -18,7 +18,7 @@ from catnat_lab.scoreboard.page import write_scoreboard
 
 RESULTS = Path(__file__).parents[2] / "results"
 FILES = ("scoreboard.md", "scoreboard.csv", "scoreboard.svg")
-SOFTMAX, SIGMOID, NATURAL = "softmax", "catnat-sigmoid", "catnat-natural"
+SOFTMAX, SIGMOID, NATURAL = "softmax", "catnat-sigmoid", "catnat-paper"
 PLACE = ("g", NATURAL, "c")
 
 

@@ -130,7 +130,7 @@ def test_every_epoch_sees_every_image_once_in_an_order_of_its_own() -> None:
 
 
 def made_up(default: Sequence[float], judge: Sequence[float], backend: str = "torch", rate: float = 0.1) -> list[Row]:
-    others = {"softmax": [0.97] * len(judge), JUDGE: judge, DEFAULT: default, "catnat-natural": [0.1] * len(judge)}
+    others = {"softmax": [0.97] * len(judge), JUDGE: judge, DEFAULT: default, "catnat-paper": [0.1] * len(judge)}
     return [
         Row("digits", backend, "SGD", rate, head, seed, accuracy, None if head == "softmax" else 0.25)
         for head, accuracies in others.items()
@@ -182,7 +182,7 @@ def test_the_report_is_computed_from_the_rows() -> None:
         "below catnat-sigmoid by more than a standard error in 0 of 3 settings, and above by more than one in 2" in told
     )
     assert "Were the two equal, 0.8 would be" in told  # a quarter of three: Student's t, one degree of freedom
-    assert "catnat-natural: 6 of 6 runs lost; nodes beyond the natural range: 25% to 25%" in told
+    assert "catnat-paper: 6 of 6 runs lost; nodes beyond the natural range: 25% to 25%" in told
     assert "the rule broken in 3 of 3 settings" in told  # the paper's head
     assert f"{DEFAULT} minus softmax, by setting: -3.00 to -1.50 points" in told
     assert "at most 0.50 points apart" in told

@@ -102,7 +102,7 @@ def put(results: Results, task: str, run: Run, value: float, test: float | None 
 def test_names_of_members_mean_what_they_say() -> None:
     assert activation_of("catnat-tail0.02") == catnat.Natural(tail=0.02)
     assert activation_of("catnat-tail0.05-gain2") == catnat.Natural(amplitude=math.pi, tail=0.05)
-    assert activation_of(PAPER) == activation_of("catnat-natural")
+    assert activation_of(PAPER) == activation_of("catnat-paper")
     scores = torch.linspace(-4, 4, 18).view(6, 3)
     sigmoid = head("catnat-sigmoid", 4).log_probs(scores)
     torch.testing.assert_close(head(SIGMOID, 4).log_probs(scores), sigmoid)

@@ -58,7 +58,7 @@ def losses(estimator: str, stack: Stack, x: Tensor) -> objective.Losses:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", thinned(["softmax", "catnat-sigmoid", "catnat-natural"], 1))
+@pytest.mark.parametrize("name", thinned(["softmax", "catnat-sigmoid", "catnat-paper"], 1))
 def test_the_likelihood_is_that_of_all_codes_counted(name: str) -> None:
     stack, images = stack_of(name), digits()
     x = images.float() / 255
@@ -97,7 +97,7 @@ def test_kl_and_entropy_are_those_of_torch(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "offset"),
-    [*thinned(itertools.product(["softmax", "catnat-natural"], [-1.0, 0.5]), every=4), ("catnat", None)],
+    [*thinned(itertools.product(["softmax", "catnat-paper"], [-1.0, 0.5]), every=4), ("catnat", None)],
 )
 def test_the_score_function_is_right_on_the_average(
     name: str, offset: float | None, monkeypatch: pytest.MonkeyPatch

@@ -88,7 +88,7 @@ def test_a_trained_network_is_a_few_matrices() -> None:
 
 
 def test_seeds_start_like_torch_and_alike_for_every_head() -> None:
-    one, other = (Stack([Run("grey", name, 0.1, 5)], dense(3, 4), "sgd", CPU) for name in ("softmax", "catnat-natural"))
+    one, other = (Stack([Run("grey", name, 0.1, 5)], dense(3, 4), "sgd", CPU) for name in ("softmax", "catnat-paper"))
     torch.testing.assert_close(one.parameters, other.parameters)
     for view, shape in zip(one.views()[::2], one.shapes[::2], strict=True):
         bound = shape[0] ** -0.5
@@ -96,7 +96,7 @@ def test_seeds_start_like_torch_and_alike_for_every_head() -> None:
 
 
 def test_nodes_outside_the_natural_range_are_counted_run_by_run() -> None:
-    names = ("catnat", "catnat-natural", "catnat-natural", "catnat-natural-reflect", "catnat-sigmoid", "softmax")
+    names = ("catnat", "catnat-paper", "catnat-paper", "catnat-sigmoid", "catnat-sigmoid", "softmax")
     stack = Stack([Run("grey", name, 0.1, 1) for name in names], dense(3, 3), "sgd", CPU)
     scores = torch.zeros(6, 5, 3, 3)
     scores[:, :, 0, 0] = -2.0  # one of six nodes, 2.7 from its centre: outside the default's range, inside the paper's

@@ -15,8 +15,8 @@ from catnat_lab.report.table import agreement, judge, verdict
 from catnat_lab.vae.presets import preset, sizes
 from catnat_lab.vae.report import curve_panels, curves_of, paper_of, remarks_of, summary_of, tables_of
 
-HEADS = ("softmax", "catnat-natural")
-SIGMOID = ("catnat-sigmoid", "catnat-natural")
+HEADS = ("softmax", "catnat-paper")
+SIGMOID = ("catnat-sigmoid", "catnat-paper")
 Made = dict[str, float]
 
 
@@ -90,9 +90,9 @@ def test_runs_astray_are_named_with_what_became_of_them() -> None:
     def metrics(data: str, cell: str, head: str, seed: int) -> Made:
         astray = {
             ("grey", "softmax", 1): (206.0, 0.0),
-            ("binary", "catnat-natural", 1): (240.0, 10 * math.log(8)),
-            ("binary", "catnat-natural", 2): (math.nan, 0.0),
-            ("binary", "catnat-natural", 3): (207.0, 0.5),
+            ("binary", "catnat-paper", 1): (240.0, 10 * math.log(8)),
+            ("binary", "catnat-paper", 2): (math.nan, 0.0),
+            ("binary", "catnat-paper", 3): (207.0, 0.5),
         }
         nll, kl = astray.get((data, head, seed), (100.0 + seed, 12.0))
         return {"nll": nll, "kl": kl}
@@ -101,7 +101,7 @@ def test_runs_astray_are_named_with_what_became_of_them() -> None:
     assert "softmax grey 10x8, 1 of 3 (KL at most 20.8): 206.0 with KL 0.0. " in told
     # all seeds of a head may be lost
     assert "natural binary 10x8, 2 of 3 (KL at most 20.8): 240.0 with KL 20.8, 207.0 with KL 0.5." in told
-    assert "catnat-natural grey" not in told
+    assert "catnat-paper grey" not in told
 
 
 def test_the_worse_side_is_astray_where_higher_is_better() -> None:
@@ -118,7 +118,7 @@ def test_the_worse_side_is_astray_where_higher_is_better() -> None:
 def test_natural_and_sigmoid_are_compared_by_cells() -> None:
     def metrics(data: str, cell: str, head: str, seed: int) -> Made:
         gap = {"10x8": 1.0, "10x16": 2.0}[cell] + (0.5 if data == "binary" else 0)
-        return {"nll": 100.0 + seed + (gap if head == "catnat-natural" else 0), "kl": 9.0}
+        return {"nll": 100.0 + seed + (gap if head == "catnat-paper" else 0), "kl": 9.0}
 
     (told,) = [text for text in remarks_of(results(("10x8", "10x16"), metrics, SIGMOID)) if "minus sigmoid" in text]
     p = stats.ttest_1samp([1.0, 2.0, 1.5, 2.5], 0.0).pvalue
@@ -126,9 +126,9 @@ def test_natural_and_sigmoid_are_compared_by_cells() -> None:
 
 
 def test_a_line_that_the_paper_lacks_is_named_beside_the_verdict() -> None:
-    heads = ("softmax", "catnat-natural", "catnat-natural-revive-fine")
+    heads = ("softmax", "catnat-paper", "catnat-revive1e-6")
     (table,) = tables_of(results(("10x8",), heads=heads))
-    expected = "This leaves out catnat-natural-revive-fine, for which the paper has no number."
+    expected = "This leaves out catnat-revive1e-6, for which the paper has no number."
     assert expected in agreement(judge(table))
     (table,) = tables_of(results(("10x8",)))
     assert "leaves out" not in agreement(judge(table))
@@ -147,14 +147,14 @@ def test_curves_are_written_by_seed() -> None:
     expected = {"data": "grey", "variables": "10", "classes": "8", "head": "softmax", "rate": "0.002", "seed": "1"}
     measured = {"step": "1000", "minus_elbo_train": "8", "minus_elbo_validation": "8.5"}
     assert rows[1] == expected | measured | {"outside": ""}  # softmax has no range
-    assert next(row for row in rows if row["head"] == "catnat-natural")["outside"] == "0.25"
+    assert next(row for row in rows if row["head"] == "catnat-paper")["outside"] == "0.25"
     rows = list(csv.DictReader(as_csv(curves_of(results(("10x8",), heads=("catnat-sigmoid", "catnat")))).splitlines()))
     assert {row["head"]: row["outside"] for row in rows[::2]} == {"catnat-sigmoid": "", "catnat": "0.25"}
 
 
 def test_nodes_outside_the_range_are_told_of_the_heads_that_have_one() -> None:
-    made = results(("10x8",), heads=("softmax", "catnat", "catnat-sigmoid", "catnat-natural"))
+    made = results(("10x8",), heads=("softmax", "catnat", "catnat-sigmoid", "catnat-paper"))
     told = next(text for text in remarks_of(made) if text.startswith("Nodes outside"))
-    assert told.endswith("training: catnat 75.0 to 75.0%, catnat-natural 75.0 to 75.0%.")
+    assert told.endswith("training: catnat 75.0 to 75.0%, catnat-paper 75.0 to 75.0%.")
     (panel, *_) = curve_panels(made, "dead")
-    assert set(panel.curves) == {"catnat", "catnat-natural"}
+    assert set(panel.curves) == {"catnat", "catnat-paper"}

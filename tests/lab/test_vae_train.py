@@ -37,7 +37,7 @@ from tests.lab.vae_cases import Kill
 from tests.thinned import thinned
 
 PLAN = Plan(variables=2, classes=4, steps=6, batch=20, samples=4)
-RUNS = [Run("grey", "softmax", 0.002, 1), Run("grey", "catnat-natural", 0.002, 1)]
+RUNS = [Run("grey", "softmax", 0.002, 1), Run("grey", "catnat-paper", 0.002, 1)]
 
 
 def fake_digits(count: int = 240) -> Digits:
@@ -223,7 +223,7 @@ def test_a_study_runs_reports_goes_on_and_grows(table: str, tmp_path: Path, caps
     command += ["--output", str(tmp_path / "study")]
     assert main(command) == 0
     told = capsys.readouterr()
-    assert "final seeds" in told.err and "catnat-natural" in told.out and "holds more" not in told.err
+    assert "final seeds" in told.err and "catnat-paper" in told.out and "holds more" not in told.err
     page = (tmp_path / "study" / "report.html").read_text()
     assert "Learning curves" in page and "Reconstructions" in page
     assert not list((tmp_path / "study" / "checkpoints").glob("*"))

@@ -16,7 +16,7 @@ from catnat_lab.cli import main
 from catnat_lab.errors import UserError
 from catnat_lab.words import study
 from catnat_lab.words.corpus import WORD, Corpus, counts
-from catnat_lab.words.heads import HEADS, Sampled, Topped, head_of, log_uniform, refit
+from catnat_lab.words.heads import HEADS, Sampled, Topped, head_of, kept_nodes, log_uniform, refit
 from tests.thinned import thinned
 
 CPU = torch.device("cpu")
@@ -128,7 +128,7 @@ def test_a_refit_that_keeps_all_nodes_changes_nothing_of_training(side: float) -
     losses = []
     for is_refitted in (False, True):
         torch.manual_seed(0)
-        head = ct.CatnatLinear(WIDTH, 64, catnat.Parameterization(64, tree=catnat.Tree.cluster(side * line.numpy())))
+        head = ct.CatnatLinear(WIDTH, catnat.Parameterization(64, tree=catnat.Tree.cluster(side * line.numpy())))
         optimiser = torch.optim.Adam(head.parameters(), 0.1)
         losses.append([])
         for step, (x, target) in enumerate(batches):
@@ -140,8 +140,16 @@ def test_a_refit_that_keeps_all_nodes_changes_nothing_of_training(side: float) -
             if is_refitted and step == 2:
                 old = head.parameterization.tree
                 refit(head, line, optimiser)
-                assert (head.parameterization.tree.kept_nodes(old)[1] != 0).all()
+                assert (kept_nodes(old, head.parameterization.tree)[1] != 0).all()
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_a_node_is_kept_where_one_parts_the_same_classes_on_whichever_side() -> None:
+    old, new = catnat.Tree.from_nested([[0, 1], [2, 3]]), catnat.Tree.from_nested([[3, 2], [0, 1]])
+    rows, signs = kept_nodes(old, new)
+    assert (rows.tolist(), signs.tolist()) == ([0, 2, 1], [-1, -1, 1])
+    crossed = kept_nodes(old, catnat.Tree.from_nested([[0, 2], [1, 3]]))
+    assert not crossed[0].any() and not crossed[1].any()
 
 
 def test_nodes_that_are_new_after_a_refit_start_anew() -> None:
@@ -152,7 +160,7 @@ def test_nodes_that_are_new_after_a_refit_start_anew() -> None:
     optimiser.step()
     old = head.parameterization.tree
     refit(head, torch.randn(64, 40), optimiser)
-    new = torch.from_numpy(head.parameterization.tree.kept_nodes(old)[1] == 0)
+    new = torch.from_numpy(kept_nodes(old, head.parameterization.tree)[1] == 0)
     assert new.any()
     weight = head.linear.weight
     for values in (weight, *(optimiser.state[weight][name] for name in ("exp_avg", "exp_avg_sq"))):

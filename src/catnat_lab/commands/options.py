@@ -62,7 +62,7 @@ class Gsl(_Study):
     # How many runs train side by side as one program, at most; by default 256 on a GPU and 8 on a CPU.
     stacked: Whole = None
     thetas: Numbers = None  # True edge probabilities; by default the preset's, as all that follows.
-    # Of softmax, sparsemax, catnat, catnat-sigmoid, catnat-natural and its forms: see docs/experiments.md, Heads.
+    # Of softmax, sparsemax, catnat, catnat-sigmoid, catnat-paper and its forms: see docs/experiments.md, Heads.
     heads: Texts = None
     rates: Numbers = None  # The coarse grid of learning rates.
     seeds: Whole = None  # Final runs at the chosen rate.
@@ -96,7 +96,7 @@ class Vae(_Study):
     stacked: Whole = None
     cells: Texts = None  # VARIABLESxCLASSES, such as 20x16; by default the preset's, as all that follows.
     data: Texts = None  # Of grey, binary (thresholded) and bernoulli (drawn anew for every batch).
-    # Of softmax, sparsemax, catnat, catnat-sigmoid, catnat-natural and its forms: see docs/experiments.md, Heads.
+    # Of softmax, sparsemax, catnat, catnat-sigmoid, catnat-paper and its forms: see docs/experiments.md, Heads.
     heads: Texts = None
     # The coarse grid of learning rates; one rate alone, with --refined 0, is taken without a search.
     rates: Numbers = None
@@ -123,7 +123,7 @@ class Rl:
 
     # An Atari game, such as Breakout or Seaquest, or one of gymnasium's with numbered actions, such as CartPole-v1.
     game: str = "Breakout"
-    # The policy's: softmax, sparsemax, catnat (by default), catnat-sigmoid, catnat-natural, -exact, -reflect, ...
+    # The policy's: softmax, sparsemax, catnat (by default), catnat-sigmoid, catnat-paper and its forms.
     head: Text = None
     preset: str = "quick"  # smoke (seconds), quick (100,000 steps) or paper (8 million; of gymnasium's games 100,000).
     seed: Whole = None  # Of the weights, the games and the draws; 1 by default.

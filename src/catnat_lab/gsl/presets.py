@@ -57,7 +57,7 @@ SMOKE = Settings(
     communities=1, pairs=200, epochs=2, batch=32, graphs=8, choice_graphs=8,
 )  # fmt: skip
 QUICK = Settings(
-    heads=("softmax", "catnat-sigmoid", "catnat-natural", "catnat"),  # as many as the paper has
+    heads=("softmax", "catnat-sigmoid", "catnat-paper", "catnat"),  # as many as the paper has
     thetas=(0.5,), rates=(0.005, 0.01, 0.02, 0.05), refined=0, search_seeds=1, widen=2, seeds=4,
     pairs=4000, epochs=25, graphs=16, choice_graphs=64,
 )  # fmt: skip

@@ -78,7 +78,7 @@ def table_of(results: Results) -> Table:
     return Table(
         title=f"Graph structure learning{'' if paper else ', smaller than in the paper'}: lower is better. "
         "ES: energy score, what is trained; PP-MAE, PP-MSE: errors of predictions; MAE on θ: error of the edges' "
-        "probabilities, which are θ*; catnat is the library's default, with a tail of 0.1, catnat-natural has none",
+        "probabilities, which are θ*; catnat is the library's default, with a tail of 0.1, catnat-paper has none",
         measure=COLUMNS[-1].heading,
         group_name="θ*",
         groups=tuple(_thetas(results)),

@@ -40,9 +40,8 @@ STYLES: dict[str, dict[str, Any]] = {
     "sparsemax": {"color": "#CC79A7", "marker": "^"},
     "catnat": {"color": INK, "marker": "*"},
     "catnat-sigmoid": {"color": "#009E73", "marker": "D"},
-    "catnat-natural": {"color": "#D55E00", "marker": "o"},
-    "catnat-natural-reflect": {"color": "#E69F00", "marker": "v"},
-    "catnat-natural-revive": {"color": "#56B4E9", "marker": "P"},
+    "catnat-paper": {"color": "#D55E00", "marker": "o"},
+    "catnat-revive1e-4": {"color": "#56B4E9", "marker": "P"},
 }
 SPARE = {"color": FAINT, "marker": "X"}  # for a line that has no style of its own
 STROKES = ("-", "--", ":", "-.")

@@ -30,7 +30,7 @@ SAVED_EVERY = 60.0  # seconds
 @dataclass(frozen=True)
 class Plan(experiment.Plan):
     games: tuple[str, ...] = ("Breakout", "Asterix", "Freeway", "SpaceInvaders", "Seaquest")  # the slowest last
-    heads: tuple[str, ...] = ("softmax", "catnat-sigmoid", "catnat-natural", "catnat")
+    heads: tuple[str, ...] = ("softmax", "catnat-sigmoid", "catnat-paper", "catnat")
     steps: int = 10_000_000
     rates: tuple[float, ...] = (0.0008, 0.0015, 0.003, 0.006, 0.012)
     search_steps: int = 10_000_000  # as many as final: shorter runs may ask for rates too high

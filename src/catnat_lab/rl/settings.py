@@ -88,7 +88,8 @@ class MinAtarSettings(Ppo):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_known("game", [self.game], MINATAR)
-        check("head", [self.head], lambda head: head != "sparsemax", "be softmax or a catnat here")
+        told = "be softmax or a catnat that does not revive here"  # JAX knows the library's alone
+        check("head", [self.head], lambda head: head != "sparsemax" and "revive" not in head, told)
         parameterization_of(self.head, MINATAR[self.game])  # for its check of the tree
         if self.batch % self.minibatches:
             raise UserError(f"minibatches must divide the {self.batch} steps of a rollout; got {self.minibatches}")

@@ -21,7 +21,7 @@ from catnat_lab.rl.train import Result, train
 
 NOTE = "rl settings"
 CURVE_POINTS = 100
-PAPER_HEADS = ("softmax", "catnat-natural")
+PAPER_HEADS = ("softmax", "catnat-paper")
 # the paper's ranges
 SPACE: dict[str, BaseDistribution] = {
     "rate": FloatDistribution(5e-5, 1e-2, log=True),

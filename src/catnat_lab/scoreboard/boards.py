@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean
 
 from catnat_lab.errors import UserError
+from catnat_lab.files import read as read_text
 from catnat_lab.gsl import presets as graphs
 from catnat_lab.gsl import report as gsl
 from catnat_lab.heads import PAPER_HEADS
@@ -124,7 +125,7 @@ def read(results: Path) -> dict[str, Board]:
     for name, (folder, of) in BOARDS.items():
         try:
             about = results / folder / "provenance.json"
-            said = json.loads(about.read_text(encoding="utf-8")) if about.exists() else {}
+            said = json.loads(read_text(about)) if about.exists() else {}
             boards[name] = replace(of(results / folder, name), left_out=said.get("left out", ""))
         except (OSError, ValueError, KeyError, csv.Error) as problem:
             raise UserError(f"{results / folder} does not hold what an experiment writes: {problem!r}") from None
@@ -141,7 +142,7 @@ def _graphs(folder: Path, name: str) -> Board:
     groups, values = tuple(f"{theta:g}" for theta in plan.thetas), _read(folder / "values.csv", entries)
     table, lengths = _table(title, "θ*", groups, gsl.COLUMNS, values, gsl.paper_of(), plan.seeds), {}
     if values:  # it has no curves.csv: the command says how long
-        command = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))["command"]
+        command = json.loads(read_text(folder / "provenance.json"))["command"]
         given = dict(re.findall(r"--(preset|epochs) (\S+)", command))
         lengths = dict.fromkeys(values, int(given.get("epochs") or graphs.preset(given.get("preset", "quick")).epochs))
     return Board(name, table, lengths, {}, plan.epochs, "epochs")
@@ -186,7 +187,7 @@ def _games(folder: Path, name: str) -> Board:
 def _read(path: Path, entries: Callable[[Row], dict[Key, str]]) -> Points:
     """Of the final runs, the values of all seeds; one that is missing counts as that of a run that diverged."""
     found: Points = {}
-    for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines()) if path.exists() else ():
+    for row in csv.DictReader(read_text(path).splitlines()) if path.exists() else ():
         if row.get("stage", "final") == "final" and row.get("rank", "0") in ("", "0"):  # the search's best
             for key, value in entries(row).items():
                 found.setdefault(key, {}).setdefault(int(row.get("step", 0)), []).append(float(value or "nan"))

@@ -147,7 +147,7 @@ def direct(boards: Boards) -> Finding:
     return Finding(mark, f"length of a descent divided by its distance, {told}")
 
 
-SOFTMAX, SPARSEMAX, SIGMOID, NATURAL = "softmax", "sparsemax", "catnat-sigmoid", "catnat-natural"
+SOFTMAX, SPARSEMAX, SIGMOID, NATURAL = "softmax", "sparsemax", "catnat-sigmoid", "catnat-paper"
 BOTH, OTHERS = f"{SIGMOID} {NATURAL}", f"{SOFTMAX} {SPARSEMAX} {SIGMOID}"
 TESTED = "gsl adam sgd mlp atari"
 # a claim, where it stands in the paper and what of it is judged, and the judge

@@ -19,7 +19,7 @@ from catnat_lab.tails.tasks import PAPER, SIGMOID, SOFTMAX, Outline, outline_of
 from catnat_lab.tails.verdict import DECIDE, ERROR, LOST, Finding, candidates, findings, rate_factor, rate_means, safest
 
 NAMES = {SIGMOID: "sigmoid", DEFAULT: "default", PAPER: "the paper's natural"}
-LOOKS = {SIGMOID: "catnat-sigmoid", DEFAULT: "catnat", PAPER: "catnat-natural"}  # in the figure
+LOOKS = {SIGMOID: "catnat-sigmoid", DEFAULT: "catnat", PAPER: "catnat-paper"}  # in the figure
 MEANS = "mean ± standard deviation over the final seeds"
 Found = Mapping[str, tuple[Outline, list[Finding]]]
 

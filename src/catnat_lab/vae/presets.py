@@ -102,7 +102,7 @@ PAPER = {
     "mlp": Settings(
         table="mlp",
         data=("bernoulli",),
-        heads=("softmax", "catnat-sigmoid", "catnat-natural", "catnat"),
+        heads=("softmax", "catnat-sigmoid", "catnat-paper", "catnat"),
         rates=(0.0001, 0.00015, 0.00022, 0.00033, 0.0005),
         refined=0,
         batch=128,

@@ -245,7 +245,7 @@ def figures_of(results: Results, folder: Path) -> Iterator[PageFigure]:
         yield PageFigure("Learning curves", caption, draw_curves(panels, "minus ELBO (validation)"))
     if panels := curve_panels(results, "dead"):
         caption = (
-            "Share of nodes whose score lies outside the natural range. There catnat-natural has no slope, and catnat "
+            "Share of nodes whose score lies outside the natural range. There catnat-paper has no slope, and catnat "
             "that of the range's ends."
         )
         drawn = draw_curves(panels, "share of nodes outside", focus=False)

@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -43,7 +44,7 @@ def head_of(name: str, width: int, corpus: Corpus) -> nn.Module:
     tree = corpus.tree(form if form in TREES else "clustered")
     if form in ("topped", "shortlist"):
         return Topped(width, tree, activation, frequent if form == "shortlist" else 0)
-    return ct.CatnatLinear(width, classes, catnat.Parameterization(classes, activation, tree))
+    return ct.CatnatLinear(width, catnat.Parameterization(classes, activation, tree))
 
 
 def log_uniform(classes: int, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -116,7 +117,7 @@ class Topped(nn.Module):
         places = np.empty(rare, np.int64)  # those of the heap, from left to right as on the given tree
         places[np.argsort(tree.ranks[frequent:])] = heap.class_places[np.argsort(heap.ranks)]
         self.top = nn.Linear(width, frequent + clusters)
-        self.inner = ct.CatnatLinear(width, rare, catnat.Parameterization(rare, activation, catnat.Tree(places)))
+        self.inner = ct.CatnatLinear(width, catnat.Parameterization(rare, activation, catnat.Tree(places)))
         for values in self.inner.linear.parameters():
             with torch.no_grad():
                 values[: clusters - 1] = 0
@@ -145,9 +146,33 @@ class Topped(nn.Module):
 def refit(head: ct.CatnatLinear, embedding: Tensor, optimiser: torch.optim.Optimizer) -> None:
     """Cluster the classes by what the model has learned of them, and carry over weights and Adam's moments."""
     left, sizes, _ = torch.pca_lowrank(embedding, min(SIZE, *embedding.shape))
-    nodes, signs = head.refit(catnat.Tree.cluster((left * sizes).cpu().numpy()))
+    tree, pi = catnat.Tree.cluster((left * sizes).cpu().numpy()), head.parameterization
+    nodes, signs = (torch.from_numpy(found).to(embedding.device) for found in kept_nodes(pi.tree, tree))
     for values in head.linear.parameters():
         sign = signs.to(values.dtype).view(-1, *[1] * (values.dim() - 1))
-        for name, factor in (("exp_avg", sign), ("exp_avg_sq", sign.abs())):
-            moment = optimiser.state[values][name]
-            moment.copy_(factor * moment[(nodes - 1).clamp(min=0)])
+        moments = optimiser.state[values]
+        for each, factor in ((values, sign), (moments["exp_avg"], sign), (moments["exp_avg_sq"], sign.abs())):
+            each.copy_(factor * each[nodes])
+    head.parameterization = catnat.Parameterization(pi.num_classes, pi.activation, tree)
+    head.definition.copy_(ct.Catnat(head.parameterization).definition)
+
+
+def kept_nodes(old: catnat.Tree, new: catnat.Tree) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Of every node of a new tree the row of the old one's that parts the same classes in the same two sets, and a sign.
+
+    Where left and right have changed sides, the sign is negative, and so is the score that means the same. A node that
+    is new has the row 0 and the sign 0: it starts anew.
+    """
+    places = {cut: (node, 1) for node, cut in enumerate(_cuts(old))}
+    found = [places.get(cut) or (places.get(cut[::-1], (0, 0))[0], -int(cut[::-1] in places)) for cut in _cuts(new)]
+    rows, signs = np.array(found, np.int64).T
+    return rows, signs
+
+
+def _cuts(tree: catnat.Tree) -> list[tuple[int, int]]:
+    """By node, a number for the set of classes on its left, and one for that on its right."""
+    sums = np.zeros(2 * tree.num_classes, np.uint64)  # of random numbers, a class each; they may wrap around
+    sums[tree.class_places] = np.random.default_rng(0).integers(2**64, size=tree.num_classes, dtype=np.uint64)
+    for low, high in reversed(tree.levels):
+        sums[tree.node_places[low:high]] = sums[2 * low : 2 * high : 2] + sums[2 * low + 1 : 2 * high : 2]
+    return list(zip(sums[2::2].tolist(), sums[3::2].tolist(), strict=True))

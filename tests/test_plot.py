@@ -126,11 +126,11 @@ def test_log_odds_and_information_are_those_of_the_probability() -> None:
 @pytest.mark.parametrize("name", ["natural", "sigmoid"])
 @pytest.mark.parametrize("num_classes", [2, 5, 20])
 def test_the_fisher_matrix_of_a_catnat_is_diagonal(name: str, num_classes: int) -> None:
-    p = some_probs(num_classes)
-    matrix = np.asarray(cp.fisher(name, p).images[0].get_array())
-    scores = ct.scores_from_probs(torch.tensor(p), name)
+    p, pi = some_probs(num_classes), catnat.Parameterization(num_classes, name)
+    matrix = np.asarray(cp.fisher(pi, p).images[0].get_array())
+    scores = ct.scores_from_probs(torch.tensor(p), pi)
     assert matrix.shape == (num_classes - 1, num_classes - 1)
-    np.testing.assert_allclose(matrix, np.diag(ct.fisher_diagonal(scores, name)), atol=1e-14)
+    np.testing.assert_allclose(matrix, np.diag(ct.fisher_diagonal(scores, pi)), atol=1e-14)
 
 
 def test_the_fisher_matrix_of_softmax_is_dense_and_maps_share_a_limit() -> None:
@@ -143,10 +143,10 @@ def test_the_fisher_matrix_of_softmax_is_dense_and_maps_share_a_limit() -> None:
 # -- the simplex -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["softmax", "sigmoid", "natural"])
-def test_paths_start_where_they_should_and_end_at_the_target(name: str) -> None:
+@pytest.mark.parametrize("of", ["softmax", 3, catnat.Parameterization(3, "sigmoid")])
+def test_paths_start_where_they_should_and_end_at_the_target(of: object) -> None:
     starts, target = [(0.6, 0.3, 0.1), (0.2, 0.2, 0.6)], np.array([0.5, 0.3, 0.2])
-    axes = cp.simplex(name, starts, target, steps=400, rate=1.0)
+    axes = cp.simplex(of, starts, target, steps=400, rate=1.0)
     paths = [line.get_xydata() for line in axes.lines[:2]]
     assert [len(path) for path in paths] == [401, 401]
     for path, start in zip(paths, starts, strict=True):
@@ -170,13 +170,14 @@ def test_one_step_is_a_step_of_gradient_descent_in_the_scores() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: cp.tree("natural"), TypeError, "without probs, parameterization must be"),
+        (lambda: cp.tree("natural", [0.5, 0.5]), TypeError, "parameterization must be the number of classes or a"),
+        (lambda: cp.fisher("sigmoid", [0.5, 0.5]), TypeError, "write catnat.Parameterization"),
         (lambda: cp.tree(catnat.Tree.chain(4), [0.5, 0.5]), ValueError, "probs must hold one value a class: 4"),
         (lambda: cp.tree(catnat.Tree.chain(4), lit=4), IndexError, r"lit must lie in \[0, 3\]"),
-        (lambda: cp.tree("natural", [0.5, 0.6]), ValueError, "probs must be at least 0 and sum to 1"),
-        (lambda: cp.tree("natural", ["a", "b"]), TypeError, "probs must be a sequence of numbers"),
-        (lambda: cp.tree("natural", [[0.5, 0.5]]), ValueError, r"probs must be a row of finite numbers; got shape \(1"),
-        (lambda: cp.tree("natural", [0.5, 0.5], ax=3), TypeError, "ax must be a matplotlib Axes or None; got 3"),
+        (lambda: cp.tree(2, [0.5, 0.6]), ValueError, "probs must be at least 0 and sum to 1"),
+        (lambda: cp.tree(2, ["a", "b"]), TypeError, "probs must be a sequence of numbers"),
+        (lambda: cp.tree(2, [[0.5, 0.5]]), ValueError, r"probs must be a row of finite numbers; got shape \(1"),
+        (lambda: cp.tree(2, [0.5, 0.5], ax=3), TypeError, "ax must be a matplotlib Axes or None; got 3"),
         (lambda: cp.activation("natrual"), ValueError, "did you mean 'natural'"),
         (lambda: cp.activation(3), TypeError, "activation must be a catnat.Activation"),
         (lambda: cp.activation("natural", quantity="slope"), ValueError, "quantity must be one of"),
@@ -184,10 +185,10 @@ def test_one_step_is_a_step_of_gradient_descent_in_the_scores() -> None:
         (lambda: cp.fisher("softmax", [0.5, 0.5], limit=0), ValueError, "limit must be"),
         (lambda: cp.fisher(catnat.Parameterization(3), [0.5, 0.5]), ValueError, "probs must hold one value a class: 3"),
         (lambda: cp.simplex(catnat.Parameterization(4)), ValueError, "parameterization must have 3 classes"),
-        (lambda: cp.simplex("natural", [[0.5, 0.5]]), ValueError, "starts must hold 3 probabilities; got 2"),
-        (lambda: cp.simplex("natural", [1.0, 0.0, 0.0]), ValueError, "starts must be above 0"),
-        (lambda: cp.simplex("natural", steps=1.5), ValueError, "steps must be a whole number"),
-        (lambda: cp.simplex("natural", rate=-1), ValueError, "rate must be"),
+        (lambda: cp.simplex(3, [[0.5, 0.5]]), ValueError, "starts must hold 3 probabilities; got 2"),
+        (lambda: cp.simplex(3, [1.0, 0.0, 0.0]), ValueError, "starts must be above 0"),
+        (lambda: cp.simplex(3, steps=1.5), ValueError, "steps must be a whole number"),
+        (lambda: cp.simplex(3, rate=-1), ValueError, "rate must be"),
     ],
 )
 def test_wrong_arguments_are_refused_by_name(call, error: type[Exception], message: str) -> None:
@@ -197,8 +198,8 @@ def test_wrong_arguments_are_refused_by_name(call, error: type[Exception], messa
 
 def test_pictures_go_where_they_are_told() -> None:
     figure, (left, right) = plt.subplots(1, 2)
-    assert cp.tree("natural", [0.5, 0.5], left) is left
-    assert cp.fisher("natural", [0.5, 0.5], right) is right
+    assert cp.tree(2, [0.5, 0.5], left) is left
+    assert cp.fisher(2, [0.5, 0.5], right) is right
     assert cp.activation("natural") not in figure.axes
 
 
@@ -209,6 +210,6 @@ def test_without_matplotlib_the_error_names_the_extra() -> None:
 
 
 def test_a_certain_class_can_be_drawn_on_a_tree() -> None:
-    axes = cp.tree("natural", [1.0, 0.0, 0.0])
+    axes = cp.tree(3, [1.0, 0.0, 0.0])
     assert [bar.get_height() for bar in axes.patches] == [1, 0, 0]
     assert {"s1\ninf", "s2\n0"} <= {text.get_text() for text in axes.texts}

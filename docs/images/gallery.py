@@ -39,9 +39,10 @@ def activations() -> Figure:
 def matrices() -> Figure:
     """Dense, and twice diagonal."""
     figure, panels = plt.subplots(1, 3, figsize=(10, 3.5), layout="constrained")
-    for axes, name in zip(panels, ("softmax", "sigmoid", "natural"), strict=True):
-        axes.set_title(name if name == "softmax" else f"catnat, {name}")
-        catnat.plot.fisher(name, PROBABILITIES, axes, limit=0.25)
+    shown = {"catnat, sigmoid": catnat.Parameterization(5, "sigmoid"), "catnat, natural": catnat.Parameterization(5)}
+    for axes, (name, of) in zip(panels, {"softmax": "softmax", **shown}.items(), strict=True):
+        axes.set_title(name)
+        catnat.plot.fisher(of, PROBABILITIES, axes, limit=0.25)
     return figure
 
 
@@ -49,8 +50,8 @@ def simplex() -> Figure:
     """Two targets, with softmax and catnat on the same axes."""
     figure, panels = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
     for axes, target in zip(panels, ((1 / 3, 1 / 3, 1 / 3), (0.7, 0.2, 0.1)), strict=True):
-        for name, color in (("softmax", catnat.plot.BAR), ("natural", catnat.plot.LIT)):
-            catnat.plot.simplex(name, target=target, ax=axes, color=color, label=name.replace("natural", "catnat"))
+        for name, of, color in (("softmax", "softmax", catnat.plot.BAR), ("catnat", 3, catnat.plot.LIT)):
+            catnat.plot.simplex(of, target=target, ax=axes, color=color, label=name)
         axes.set_title("target (" + ", ".join(f"{p:.2g}" for p in target) + ")")
     panels[0].legend(loc="upper left", frameon=False)
     return figure

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from catnat.core import reference
 from catnat.core.errors import check_choice, check_classes, check_index_range, check_positive
-from catnat.core.parameterization import ACTIVATIONS, Activation, Natural, Parameterization, resolve
+from catnat.core.parameterization import ACTIVATIONS, Activation, Natural, Parameterization, ParameterizationLike, resolve
 from catnat.core.tree import Floats, Tree
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ STARTS = tuple(itertools.permutations((0.90, 0.08, 0.02)))  # all orders, so tha
 
 
 def tree(
-    parameterization: Parameterization | Tree | Activation | str,
+    parameterization: ParameterizationLike | Tree,
     probs: npt.ArrayLike | None = None,
     ax: Axes | None = None,
     *,
@@ -39,19 +39,14 @@ def tree(
     """The tree, with a score on every node; with ``probs``, the numbers on nodes and branches and a bar per class.
 
     Args:
-        parameterization: a `catnat.Parameterization` or `catnat.Tree`, or with ``probs`` an activation or its name.
+        parameterization: a `catnat.Parameterization`, a `catnat.Tree`, or the number of classes.
         probs: [K] probabilities. A bar is as high as its class is probable, and the highest as a level of the tree.
         ax: where to draw; None makes a new figure.
         lit: a class whose path is drawn in colour.
     """
     if isinstance(parameterization, Tree):
         parameterization = Parameterization(parameterization.num_classes, tree=parameterization)
-    if probs is None and not isinstance(parameterization, Parameterization):
-        raise TypeError(
-            f"without probs, parameterization must be a Parameterization or a Tree; got {parameterization!r}"
-        )
-    p = None if probs is None else _probabilities(probs)
-    pi = resolve(parameterization, 0 if p is None else len(p))
+    pi, p = resolve(parameterization), None if probs is None else _probabilities(probs)
     if p is not None:
         check_classes("probs", pi.num_classes, len(p), p.shape)
     assert pi.tree is not None
@@ -131,7 +126,7 @@ def activation(
 
 
 def fisher(
-    parameterization: Parameterization | Activation | str,
+    parameterization: ParameterizationLike | str,
     probs: npt.ArrayLike,
     ax: Axes | None = None,
     *,
@@ -140,7 +135,7 @@ def fisher(
     """The Fisher matrix at ``probs`` as a heat map: of a catnat's K-1 scores, or of softmax's K logits.
 
     Args:
-        parameterization: a `catnat.Parameterization` of K classes, an activation or its name, or ``"softmax"``.
+        parameterization: how many classes, a `catnat.Parameterization` of them, or ``"softmax"``.
         probs: [K] probabilities above 0.
         ax: where to draw; None makes a new figure.
         limit: the entry that gets the strongest colour; None takes the largest. Give maps to compare the same.
@@ -151,7 +146,7 @@ def fisher(
     if isinstance(parameterization, str) and parameterization == "softmax":
         matrix = reference.softmax_fisher(np.log(p))
     else:
-        pi = resolve(parameterization, len(p))
+        pi = resolve(parameterization)  # type: ignore[arg-type]
         check_classes("probs", pi.num_classes, len(p), p.shape)
         matrix = reference.fisher_matrix(reference.scores_from_probs(p, pi), pi)
     most = max(float(np.abs(matrix).max(initial=0.0)), 1e-300) if limit is None else check_positive("limit", limit)
@@ -164,7 +159,7 @@ def fisher(
 
 
 def simplex(
-    parameterization: Parameterization | Activation | str,
+    parameterization: ParameterizationLike | str,
     starts: npt.ArrayLike = STARTS,
     target: npt.ArrayLike = (1 / 3, 1 / 3, 1 / 3),
     ax: Axes | None = None,
@@ -177,7 +172,7 @@ def simplex(
     """Plain gradient descent on the cross-entropy of three classes, seen as paths of probabilities.
 
     Args:
-        parameterization: a `catnat.Parameterization` of 3 classes, an activation or its name, or ``"softmax"``.
+        parameterization: 3, a `catnat.Parameterization` of 3 classes, or ``"softmax"``.
         starts: [N, 3] distributions to start from, all above 0.
         target: [3] the distribution that has the least loss.
         ax: where to draw; None makes a new figure. Several parameterizations may share one.
@@ -244,7 +239,7 @@ def _of_node(x: Floats, of: Activation, quantity: str) -> Floats:
 
 
 def _descent(
-    parameterization: Parameterization | Activation | str, first: Floats, goal: Floats, rate: float, steps: int
+    parameterization: ParameterizationLike | str, first: Floats, goal: Floats, rate: float, steps: int
 ) -> Floats:
     """[steps+1, N, 3] the probabilities on the way from ``first`` to ``goal``."""
     path, upstream = [first], np.broadcast_to(goal, first.shape)
@@ -255,7 +250,7 @@ def _descent(
             e = np.exp(scores - scores.max(-1, keepdims=True))
             path.append(e / e.sum(-1, keepdims=True))
         return np.stack(path)
-    pi = resolve(parameterization, 3)
+    pi = resolve(parameterization)  # type: ignore[arg-type]
     if pi.num_classes != 3:
         raise ValueError(f"parameterization must have 3 classes, the corners of the simplex; it has {pi.num_classes}")
     scores = reference.scores_from_probs(first, pi)

@@ -48,7 +48,7 @@ def head_of(name: str, hidden: int, places: Tensor) -> Softmax | ct.CatnatLinear
         return Softmax(hidden, classes)
     tree = catnat.Tree.cluster(places.numpy()) if "clustered" in name else None
     activation = "sigmoid" if "sigmoid" in name else "natural"
-    return ct.CatnatLinear(hidden, classes, catnat.Parameterization(classes, activation, tree))
+    return ct.CatnatLinear(hidden, catnat.Parameterization(classes, activation, tree))
 
 
 def train(classes: int, hidden: int, rate: float, name: str, seed: int, *, mixed: bool) -> tuple[float, float]:

@@ -23,8 +23,8 @@ from torch import Tensor
 
 import catnat
 from benchmarks.gpu_operations import CAPTURED, captured
+from catnat.torch._bernoulli import bernoulli_of
 from catnat.torch._gpu import blocks, launch
-from catnat.torch._gpu.coin import coin_of
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")  # without a GPU in Triton's interpreter: a rehearsal
@@ -65,8 +65,8 @@ def candidates(classes: int, dtype: str, activation: str, way: str) -> Iterator[
 
 def run_of(candidate: Candidate, x: Tensor, gradient: Tensor) -> Callable[[], Tensor]:
     """A call of the kernel, in the candidate's shape."""
-    coin = coin_of(catnat.Parameterization(candidate.classes, candidate.activation), DEVICE)
-    assert coin is not None
+    bernoulli = bernoulli_of(catnat.Parameterization(candidate.classes, candidate.activation), DEVICE)
+    assert bernoulli is not None
     tables = blocks.walk_block, blocks.pull_block, blocks.writes_whole_rows
 
     def run() -> Tensor:
@@ -79,8 +79,8 @@ def run_of(candidate: Candidate, x: Tensor, gradient: Tensor) -> Callable[[], Te
         launch._pull_launcher.cache_clear()
         try:
             if candidate.way == "forward":
-                return launch.walk(x, coin, False)
-            return launch.pull(x, gradient, coin, launch.LOG_P)
+                return launch.walk(x, bernoulli, False)
+            return launch.pull(x, gradient, bernoulli, launch.LOG_P)
         finally:
             blocks.walk_block, blocks.pull_block, blocks.writes_whole_rows = tables
 

@@ -22,9 +22,9 @@ from benchmarks.measure import Run
 from benchmarks.operations import ACTIVATIONS, COPIED, Case, Operation, check, check_draws
 from catnat.core import reference
 from catnat.torch import _eager
+from catnat.torch._bernoulli import bernoulli_of
 from catnat.torch._dispatch import plan_for
 from catnat.torch._gpu import launch
-from catnat.torch._gpu.coin import coin_of
 
 ELEMENTS = 1 << 26
 CLASSES = (
@@ -98,7 +98,7 @@ def _poisoned(function: Callable[[], Tensor]) -> Tensor:
 def _plain(classes: int, activation: str) -> Callable[[Tensor], Tensor]:
     """Our own plain tensor code, as torch.compile gets it."""
     like = torch.empty(0, device="cuda")
-    plan = plan_for(catnat.Parameterization(classes, activation), classes, torch.float32, like)
+    plan = plan_for(catnat.Parameterization(classes, activation), torch.float32, like)
     return lambda s: _eager.log_classes(s, plan)
 
 
@@ -139,9 +139,9 @@ def backward(rows: int, classes: int, *, dtype: torch.dtype) -> Case:
     ours: dict[str, Run] = {}
     for activation in ACTIVATIONS:
         pi = catnat.Parameterization(classes, activation)
-        coin = coin_of(pi, scores.device)
-        assert coin is not None
-        run = partial(launch.pull, scores, gradient, coin, launch.LOG_P)
+        bernoulli = bernoulli_of(pi, scores.device)
+        assert bernoulli is not None
+        run = partial(launch.pull, scores, gradient, bernoulli, launch.LOG_P)
         found = _poisoned(run)
         x, upstream = _few(scores), _few(gradient)
         _, _, left, right = reference.activation(x, pi)

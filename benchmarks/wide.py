@@ -14,7 +14,6 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -55,7 +54,7 @@ class Part:
         return [n for n in CONTENDERS if (n in self.contenders if self.contenders else "Huffman" not in n)]
 
 
-PATHS = ("catnat, one path", "catnat, one path, sparse gradient", RIVAL)
+PATHS = ("catnat, one path", RIVAL)
 PARTS = {
     "large": Part((8192,), (4096,), (131_072,), (*PATHS, "catnat, one path, Huffman tree"), graphs=True),
     "middle": Part((2048,), (1024,), (32_768,), (*PATHS, "catnat, one path, Huffman tree"), graphs=True),
@@ -108,20 +107,23 @@ def adaptive(width: int, classes: int, **like: Any) -> torch.nn.Module:
     return torch.nn.AdaptiveLogSoftmaxWithLoss(width, classes, [classes // 20, classes // 5], **like)
 
 
+def all_scores(head: torch.nn.Module, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Of every node, for the loss of all classes."""
+    assert isinstance(head, ct.CatnatLinear)
+    return ct.cross_entropy(head.scores(x), target, head.parameterization)
+
+
 def huffman(width: int, classes: int, **like: Any) -> torch.nn.Module:
     """A tree for Zipf's law. Here all targets are as likely, so that its paths are longer than a balanced tree's."""
     tree = catnat.Tree.huffman(1 / np.arange(1, classes + 1))
-    return ct.CatnatLinear(width, classes, catnat.Parameterization(classes, tree=tree), **like)
+    return ct.CatnatLinear(width, catnat.Parameterization(classes, tree=tree), **like)
 
 
 CONTENDERS: dict[str, Make] = {
     "catnat, one path": head_run(ct.CatnatLinear, lambda head, x, target: head.loss(x, target)),
-    "catnat, one path, sparse gradient": head_run(
-        partial(ct.CatnatLinear, sparse=True), lambda head, x, target: head.loss(x, target)
-    ),
     "catnat, one path, Huffman tree": head_run(huffman, lambda head, x, target: head.loss(x, target)),
     RIVAL: head_run(torch.nn.Linear, lambda head, x, target: F.cross_entropy(head(x), target)),
-    "catnat, all scores": head_run(ct.CatnatLinear, lambda head, x, target: ct.cross_entropy(head.scores(x), target)),
+    "catnat, all scores": head_run(ct.CatnatLinear, all_scores),
     "Liger's fused": head_run(torch.nn.Linear, fused),
     "torch adaptive softmax": head_run(adaptive, lambda head, x, target: head(x, target).loss),
     f"sampled softmax, {SAMPLED}": head_run(

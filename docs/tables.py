@@ -846,6 +846,7 @@ def of_heads(row: Row) -> bool:
 def wide() -> str:
     """Milliseconds per call of every head over many classes, at one width."""
     rows = [r for r in rows_of(RESULTS / "wide" / "wide.csv") if (r["part"], r["width"]) == ("grid", "1024")]
+    rows = [row for row in rows if "sparse gradient" not in row["contender"]]  # which has left the library
     names = list(dict.fromkeys(row["contender"] for row in rows))
     found = {
         (row["rows"], row["width"], row["classes"], row["contender"]): f"{float(row['microseconds']) / 1000:.1f}"

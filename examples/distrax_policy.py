@@ -51,5 +51,5 @@ def reached(width, distribution, updates=600):
 
 
 softmax = reached(8, lambda logits, allowed: distrax.Categorical(logits=jnp.where(allowed, logits, -1e9)))
-catnat = reached(8 - 1, lambda scores, allowed: CatnatCategorical(scores, mask=allowed))
+catnat = reached(8 - 1, lambda scores, allowed: CatnatCategorical(scores, 8, mask=allowed))
 print(f"reward per game: softmax {softmax:.2f}, catnat {catnat:.2f}")

@@ -45,5 +45,5 @@ def accuracy(width, loss_of, class_of, epochs=10):
 
 
 softmax = accuracy(CLASSES, optax.softmax_cross_entropy_with_integer_labels, lambda logits: logits.argmax(-1))
-catnat = accuracy(CLASSES - 1, cj.cross_entropy, cj.mode)
+catnat = accuracy(CLASSES - 1, lambda s, y: cj.cross_entropy(s, y, CLASSES), lambda s: cj.mode(s, CLASSES))
 print(f"accuracy on unseen digits: softmax {softmax:.3f}, catnat {catnat:.3f}")

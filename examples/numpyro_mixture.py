@@ -44,5 +44,5 @@ def log_likelihood(width, mixing):
 
 
 softmax = log_likelihood(PARTS, lambda logits: dist.Categorical(logits=logits))
-catnat = log_likelihood(PARTS - 1, CatnatCategorical)
+catnat = log_likelihood(PARTS - 1, lambda scores: CatnatCategorical(scores, PARTS))
 print(f"log-likelihood of unseen values, in nats: softmax {softmax:.3f}, catnat {catnat:.3f}")

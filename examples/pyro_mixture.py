@@ -45,5 +45,5 @@ def log_likelihood(width, distribution, steps=100):
 
 
 softmax = log_likelihood(KINDS, lambda logits: dist.Categorical(logits=logits))
-catnat = log_likelihood(KINDS - 1, CatnatCategorical)
+catnat = log_likelihood(KINDS - 1, lambda scores: CatnatCategorical(scores, KINDS))
 print(f"log-likelihood of unseen digits, in nats: softmax {softmax:.1f}, catnat {catnat:.1f}")

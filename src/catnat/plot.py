@@ -14,7 +14,14 @@ import numpy.typing as npt
 
 from catnat.core import reference
 from catnat.core.errors import check_choice, check_classes, check_index_range, check_positive
-from catnat.core.parameterization import ACTIVATIONS, Activation, Natural, Parameterization, ParameterizationLike, resolve
+from catnat.core.parameterization import (
+    ACTIVATIONS,
+    Activation,
+    Natural,
+    Parameterization,
+    ParameterizationLike,
+    resolve,
+)
 from catnat.core.tree import Floats, Tree
 
 if TYPE_CHECKING:

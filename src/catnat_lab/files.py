@@ -7,7 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 # Heads as they were called once, behind `catnat-natural`. The one that reflected is no more.
-FORMER = {"": "catnat-paper", "-exact": "catnat-clip0", "-revive-fine": "catnat-revive1e-6", "-revive": "catnat-revive1e-4"}
+FORMER = {
+    "": "catnat-paper",
+    "-exact": "catnat-clip0",
+    "-revive-fine": "catnat-revive1e-6",
+    "-revive": "catnat-revive1e-4",
+}
 
 
 @contextmanager

@@ -28,8 +28,8 @@ _ACTIVATIONS: dict[str, catnat.Activation] = {
     "catnat-sigmoid": catnat.Sigmoid(),
     "catnat-paper": catnat.Natural(tail=0.0, floor=1e-8),  # with a floor, in every published table
 }
-# Any member of the family: `catnat-tail0.02`, `catnat-tail0.05-gain2`; the paper's with any floor: `catnat-clip1e-6`, or
-# `catnat-revive1e-4`, whose nodes come back from outside their range.
+# Any member of the family: `catnat-tail0.02`, `catnat-tail0.05-gain2`; the paper's with any floor: `catnat-clip1e-6`,
+# or `catnat-revive1e-4`, whose nodes come back from outside their range.
 _MEMBER = re.compile(
     r"catnat-(?:tail(?P<tail>[0-9.e-]+)(?:-gain(?P<gain>[0-9.]+))?|(?P<way>clip|revive)(?P<floor>[0-9.e-]+))"
 )
@@ -138,7 +138,9 @@ class _Revived(_Catnat):
         return super().draw(self._gated(scores), index=index, mask=mask)
 
     def _gated(self, scores: Tensor) -> Tensor:
-        return cast(Tensor, _Gate.apply(scores, *_range(self.parameterization, self.floor, scores.dtype, scores.device)))
+        return cast(
+            Tensor, _Gate.apply(scores, *_range(self.parameterization, self.floor, scores.dtype, scores.device))
+        )
 
 
 @cache

@@ -67,9 +67,7 @@ def test_runs_of_different_seeds_rates_and_data_differ():
 
 def test_every_run_descends_as_by_torchs_adam_at_its_own_rate():
     runs = [
-        Run(dataset(), name, rate, seed)
-        for name in ("catnat-paper", "softmax")
-        for rate, seed in ((0.1, 1), (0.01, 2))
+        Run(dataset(), name, rate, seed) for name in ("catnat-paper", "softmax") for rate, seed in ((0.1, 1), (0.01, 2))
     ]
     stack = Stack(runs, torch.device("cpu"), torch.float64)
     targets = [torch.randn_like(p) for p in stack.parameters]

@@ -27,8 +27,8 @@ from catnat_lab.cli import main
 from catnat_lab.errors import UserError
 from catnat_lab.executors import Here, begin, conduct
 from catnat_lab.experiment import Finished, Place, Results, TimeIsUp
-from catnat_lab.heads import parameterization_of
 from catnat_lab.heads import head as torch_head
+from catnat_lab.heads import parameterization_of
 from catnat_lab.rl import minatar, minatar_study, report
 from catnat_lab.rl.minatar import Game, Outcome, Steps, StickyGame, head_of, program
 from catnat_lab.rl.minatar_study import MinAtar, Plan, best_rate

@@ -115,7 +115,11 @@ def test_a_minibatch_descends_the_papers_objective(name: str, clip_value: bool) 
     ours._improve()
 
     scores, values = other(ours.observations.flatten(0, 1))
-    probs = torch.softmax(scores, 1) if name == "softmax" else ct.catnat(scores, parameterization_of(name, scores.shape[1] + 1))
+    probs = (
+        torch.softmax(scores, 1)
+        if name == "softmax"
+        else ct.catnat(scores, parameterization_of(name, scores.shape[1] + 1))
+    )
     policy = Categorical(probs=probs)
     old, advantages = ours.log_probs.flatten(), ours.advantages.flatten()
     ratio = torch.exp(policy.log_prob(ours.actions.flatten()) - old)

@@ -158,7 +158,7 @@ def refit(head: ct.CatnatLinear, embedding: Tensor, optimiser: torch.optim.Optim
 
 
 def kept_nodes(old: catnat.Tree, new: catnat.Tree) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Of every node of a new tree the row of the old one's that parts the same classes in the same two sets, and a sign.
+    """For every node of a new tree the old one's row that parts the same classes in the same two sets, and a sign.
 
     Where left and right have changed sides, the sign is negative, and so is the score that means the same. A node that
     is new has the row 0 and the sign 0: it starts anew.

@@ -33,7 +33,7 @@ def test_importing_catnat_loads_no_framework() -> None:
 
 
 def test_a_backend_loads_its_own_framework_and_no_other() -> None:
-    used = loaded_by("import catnat.torch, sys; catnat.torch.log_catnat(sys.modules['torch'].zeros(3))")
+    used = loaded_by("import catnat.torch, sys; catnat.torch.log_catnat(sys.modules['torch'].zeros(3), 4)")
     assert "torch" in used and "jax" not in used
     assert loaded_by("import catnat.jax") == {"jax"}
 

@@ -17,8 +17,7 @@ CASES = {
     "tail-7": (7, catnat.Natural(amplitude=3.0, tail=0.003), "nested", None),
     "sigmoid-8": (8, "sigmoid", "balanced", None),
     "chain-9": (9, "sigmoid", "chain", None),
-    "reflect-6": (6, catnat.Natural(tail=0.0, saturation="reflect"), "huffman", None),
-    "revive-6": (6, catnat.Natural(tail=0.0, saturation="revive"), "nested", None),
+    "paper-6": (6, "paper", "huffman", None),
     "renormalize-7": (7, "natural", "huffman", "renormalize"),
     "prune-5": (5, "sigmoid", "balanced", "prune"),
 }
@@ -47,7 +46,9 @@ def operations(case):
         "log_prob": lambda s: cj.log_prob(s, np.full(s.shape[:-1], 3), pi, **masking),
         "entropy": lambda s: cj.entropy(s, pi, **masking),
         "kl_divergence": lambda s: cj.kl_divergence(s, jnp.asarray(free, s.dtype), pi, **masking),
-        "cross_entropy": lambda s: cj.cross_entropy(s, np.full(s.shape[:-1], 2), pi, label_smoothing=0.1),
+        "cross_entropy": lambda s: cj.cross_entropy(
+            s, np.full(s.shape[:-1], 2), pi, label_smoothing=0.1, reduction="none"
+        ),
         "reach": lambda s: cj.reach(s, pi, mask=masking.get("mask")),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 
 import jax
@@ -19,7 +20,7 @@ from tests.thinned import thinned
 PI = {
     "balanced": Parameterization(6),
     "chain": Parameterization(6, "sigmoid", Tree.chain(6)),
-    "reflect": Parameterization(9, Natural(tail=0.0, saturation="reflect")),
+    "paper": Parameterization(9, Natural(tail=0.0)),
 }
 every_pi = pytest.mark.parametrize("pi", PI.values(), ids=PI.keys())
 FUNCTIONS = {
@@ -29,7 +30,7 @@ FUNCTIONS = {
     "log_prob": lambda x, pi: cj.log_prob(x, np.zeros(x.shape[:-1], int), pi),
     "entropy": cj.entropy,
     "kl_divergence": lambda x, pi: cj.kl_divergence(x, 0 * x, pi),
-    "cross_entropy": lambda x, pi: cj.cross_entropy(x, np.ones(x.shape[:-1], int), pi),
+    "cross_entropy": lambda x, pi: cj.cross_entropy(x, np.ones(x.shape[:-1], int), pi, reduction="none"),
     "reach": cj.reach,
 }
 every_function = pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS.keys())
@@ -88,10 +89,10 @@ def test_any_axis_may_hold_the_scores(axis, name):
             found = cj.catnat(moved, pi, mask=m if m.ndim == 1 else np.moveaxis(m, -1, axis), mask_mode=mode, axis=axis)
             close(jnp.moveaxis(found, axis, -1), cj.catnat(x, pi, mask=m, mask_mode=mode), 1e-6)
     labels = np.random.default_rng(2).integers(pi.num_classes, size=(4, 2))
-    expected = cj.cross_entropy(x, labels, pi)
-    close(cj.cross_entropy(moved, labels, pi, axis=axis), expected, 1e-6)
+    expected = cj.cross_entropy(x, labels, pi, reduction="none")
+    close(cj.cross_entropy(moved, labels, pi, axis=axis, reduction="none"), expected, 1e-6)
     one_hot = jnp.moveaxis(jax.nn.one_hot(labels, pi.num_classes), -1, axis)
-    close(cj.cross_entropy(moved, one_hot, pi, axis=axis), expected, 1e-6)
+    close(cj.cross_entropy(moved, one_hot, pi, axis=axis, reduction="none"), expected, 1e-6)
     probs = cj.catnat(moved, pi, axis=axis)
     close(cj.catnat(cj.scores_from_probs(probs, pi, axis=axis), pi, axis=axis), probs, 1e-5)
 
@@ -101,8 +102,8 @@ def test_an_empty_batch_is_an_empty_answer(function):
     for shape in ((0,), (3, 0)):
         found = function(jnp.zeros((*shape, 5)), PI["balanced"])
         assert found.shape[: len(shape)] == shape and found.size == 0
-    assert cj.sample(jax.random.key(0), jnp.zeros((0, 5)), sample_shape=(3,)).shape == (3, 0)
-    assert cj.sample(jax.random.key(0), jnp.zeros((2, 5)), sample_shape=(0,)).shape == (0, 2)
+    assert cj.sample(jax.random.key(0), jnp.zeros((0, 5)), 6, sample_shape=(3,)).shape == (3, 0)
+    assert cj.sample(jax.random.key(0), jnp.zeros((2, 5)), 6, sample_shape=(0,)).shape == (0, 2)
 
 
 # -- draws -------------------------------------------------------------------------------------------------------
@@ -143,13 +144,13 @@ def test_a_forbidden_class_is_never_drawn(name, mode):
 
 def test_the_key_alone_decides_the_draws():
     x, keys = scores(PI["balanced"], 40), jax.random.split(jax.random.key(0), 3)
-    draws = [cj.sample(key, x, sample_shape=(5,)) for key in keys]
-    assert jnp.array_equal(draws[0], cj.sample(keys[0], x, sample_shape=(5,)))
+    draws = [cj.sample(key, x, 6, sample_shape=(5,)) for key in keys]
+    assert jnp.array_equal(draws[0], cj.sample(keys[0], x, 6, sample_shape=(5,)))
     assert not jnp.array_equal(draws[0], draws[1])
-    mapped = jax.vmap(lambda key: cj.sample(key, x, sample_shape=(5,)))(keys)
+    mapped = jax.vmap(lambda key: cj.sample(key, x, 6, sample_shape=(5,)))(keys)
     assert jnp.array_equal(mapped, jnp.stack(draws))
-    assert cj.mode(x).dtype == jnp.int32
-    old = cj.sample(jax.random.PRNGKey(0), x)  # keys of the older kind too
+    assert cj.mode(x, 6).dtype == jnp.int32
+    old = cj.sample(jax.random.PRNGKey(0), x, 6)  # keys of the older kind too
     assert old.shape == (40,)
 
 
@@ -158,14 +159,14 @@ def test_a_raw_key_may_be_numpys():
     raw = jax.random.PRNGKey(3)
     x = jnp.zeros((4, 5))
     for draw in (
-        cj.sample,
-        lambda key, s: cj.draw(key, s).sample,
-        cj.straight_through,
-        cj.relaxed_sample,
-        cj.gumbel_straight_through,
-        lambda key, s: cj.sample_without_replacement(key, s, 3),
-        lambda key, s: cj.CatnatCategorical(s).sample(key, (2,)),
-        lambda key, s: cj.RelaxedOneHotCatnat(0.5, s).rsample(key),
+        lambda key, s: cj.sample(key, s, 6),
+        lambda key, s: cj.draw(key, s, 6).sample,
+        lambda key, s: cj.straight_through(key, s, 6),
+        lambda key, s: cj.relaxed_sample(key, s, 6),
+        lambda key, s: cj.gumbel_straight_through(key, s, 6),
+        lambda key, s: cj.sample_without_replacement(key, s, 3, 6),
+        lambda key, s: cj.CatnatCategorical(s, 6).sample(key, (2,)),
+        lambda key, s: cj.RelaxedOneHotCatnat(0.5, s, 6).rsample(key),
         lambda key, s: cj.MultiCatnat(s, [3, 4]).sample(key),
         lambda key, s: cj.CatnatLinear.init(key, 5, 6).weight,
     ):
@@ -177,27 +178,29 @@ def test_a_raw_key_may_be_numpys():
 
 def test_two_classes_are_optax_s_binary_cross_entropy():
     x, labels = jnp.linspace(-20, 20, 41), jnp.arange(41) % 2
-    found = cj.cross_entropy(x[:, None], labels, "sigmoid")
+    loss = partial(cj.cross_entropy, parameterization=Parameterization(2, "sigmoid"), reduction="none")
+    found = loss(x[:, None], labels)
     close(found, optax.sigmoid_binary_cross_entropy(x, labels), 2e-6)
     soft = jnp.stack((1 - labels * 0.3, labels * 0.3), -1)
-    close(cj.cross_entropy(x[:, None], soft, "sigmoid"), optax.sigmoid_binary_cross_entropy(x, labels * 0.3), 2e-6)
+    close(loss(x[:, None], soft), optax.sigmoid_binary_cross_entropy(x, labels * 0.3), 2e-6)
 
 
 def test_where_is_optax_s_for_rows_and_for_classes():
     # the same distribution for both: optax gets the logarithms
     x, labels = scores(PI["balanced"], 8), np.arange(8) % 6
-    logits, rows = cj.log_catnat(x), np.arange(8) % 3 != 0
+    logits, rows = cj.log_catnat(x, 6), np.arange(8) % 3 != 0
     ids = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-    close(cj.cross_entropy(x, labels), ids, 1e-5)
-    found = cj.cross_entropy(x, labels, where=rows)
+    loss = partial(cj.cross_entropy, parameterization=6, reduction="none")
+    close(loss(x, labels), ids, 1e-5)
+    found = loss(x, labels, where=rows)
     close(found, np.where(rows, ids, 0), 1e-5)
-    close(cj.cross_entropy(x, labels, where=rows, reduction="mean"), ids[rows].mean(), 1e-5)
+    close(cj.cross_entropy(x, labels, 6, where=rows, reduction="mean"), ids[rows].mean(), 1e-5)
     classes = np.random.default_rng(0).random((8, 6)) < 0.6
     classes[np.arange(8), labels] = True
     soft = jax.nn.one_hot(labels, 6) * 0.8 + classes * 0.2 / classes.sum(-1, keepdims=True)
     expected = optax.softmax_cross_entropy(logits, soft, where=classes)
-    close(cj.cross_entropy(x, soft, where=classes), expected, 1e-5)
-    close(cj.cross_entropy(x, labels, where=classes, label_smoothing=0.2), expected, 1e-5)
+    close(loss(x, soft, where=classes), expected, 1e-5)
+    close(loss(x, labels, where=classes, label_smoothing=0.2), expected, 1e-5)
 
 
 @pytest.mark.parametrize("dtype", thinned([np.uint8, np.int8, np.int16]))
@@ -208,10 +211,11 @@ def test_narrow_class_ids_mean_what_they_say(dtype) -> None:
         ids = np.minimum([0, 3, 44, 100, 156], min(np.iinfo(dtype).max, classes - 1)).astype(dtype)
         wide = jnp.asarray(ids.astype(np.int32))
         for function in (cj.log_prob, cj.cross_entropy):
+            function = partial(function, parameterization=classes)
             np.testing.assert_array_equal(function(scores, jnp.asarray(ids)), function(scores, wide))
             np.testing.assert_array_equal(jax.jit(function)(scores, jnp.asarray(ids)), jax.jit(function)(scores, wide))
 
 
 def test_a_class_that_weighs_nothing_costs_nothing() -> None:
     allowed, weight = jnp.array([[False, True, True, True]]), jnp.array([0.0, 1.0, 1.0, 1.0])
-    assert cj.cross_entropy(jnp.zeros((1, 3)), jnp.array([0]), where=allowed, weight=weight) == 0
+    assert cj.cross_entropy(jnp.zeros((1, 3)), jnp.array([0]), 4, where=allowed, weight=weight) == 0

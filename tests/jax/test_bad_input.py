@@ -78,11 +78,19 @@ def test_scores_that_are_none(call: Callable[..., object], wrong: object, error:
 @pytest.mark.parametrize(
     ("wrong", "error", "message"),
     [
-        ("natrual", ValueError, r"parameterization must be one of .*; got 'natrual' \(did you mean 'natural'\?\)"),
-        (7, TypeError, r"parameterization must be .*Parameterization; got 7"),
+        (
+            "natural",
+            TypeError,
+            r"parameterization must be .*; got 'natural': write catnat\.Parameterization\(num_classes",
+        ),
+        ("natrual", ValueError, r"activation must be one of .*; got 'natrual' \(did you mean 'natural'\?\)"),
+        (Natural(), TypeError, r"parameterization must be .*: write catnat\.Parameterization\(num_classes, Natural\("),
+        (True, TypeError, r"parameterization must be .*; got True"),
+        (5.0, TypeError, r"parameterization must be .*; got 5\.0"),
+        (0, ValueError, r"num_classes must be at least 1; got 0"),
         (None, TypeError, r"parameterization must be .*Parameterization; got None"),
         ([PI], TypeError, r"parameterization must be .*Parameterization; got \["),
-        (Tree.chain(K), TypeError, r"parameterization must be .*Parameterization; got Tree.chain\(6\)"),
+        (Tree.chain(K), TypeError, r"parameterization must be .*Parameterization; got Tree.chain\(6\): write .*tree="),
     ],
 )
 def test_unknown_parameterization(call: Callable[..., object], wrong: object, error: type, message: str) -> None:
@@ -95,14 +103,12 @@ def test_unknown_parameterization(call: Callable[..., object], wrong: object, er
 def test_axis_out_of_range(name: str, axis: int) -> None:
     arguments = {"cross_entropy": (X, IDS), "scores_from_probs": (jnp.ones((4, K)),)}.get(name, (X,))
     with pytest.raises(IndexError, match=rf"axis must lie in \[-2, 1\] for (scores|probs); got {axis}"):
-        getattr(cj, name)(*arguments, axis=axis)
+        getattr(cj, name)(*arguments, PI, axis=axis)
 
 
-def test_unknown_saturation_and_kl_of_different_widths() -> None:
-    with pytest.raises(ValueError, match=r"saturation must be one of .*; got 'reflekt' \(did you mean 'reflect'\?\)"):
-        cj.log_catnat(X, Natural(tail=0.0, saturation="reflekt"))
+def test_kl_of_different_widths() -> None:
     with pytest.raises(ValueError, match=r"p_scores and q_scores must be equally wide; got \(4, 5\) and \(4, 3\)"):
-        cj.kl_divergence(X, jnp.zeros((4, 3)))
+        cj.kl_divergence(X, jnp.zeros((4, 3)), PI)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, jnp.float8_e5m2])
@@ -159,28 +165,28 @@ def test_ids_out_of_range_are_an_error_or_under_jit_nan(wrong: int, pi: Paramete
         assert np.isnan(found).tolist() == [False, True, False, False]
     with pytest.raises(IndexError, match=rf"labels must lie in \[0, {K - 1}\] .*; got {wrong}"):
         cj.cross_entropy(X, index, pi)
-    found = jax.jit(lambda k: cj.cross_entropy(X, k, pi))(index)
+    found = jax.jit(lambda k: cj.cross_entropy(X, k, pi, reduction="none"))(index)
     assert np.isnan(found).tolist() == [False, True, False, False]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, bool, np.complex64])
 def test_index_of_no_integers(dtype: type) -> None:
     with pytest.raises(TypeError, match=rf"index must be an integer array of class ids; got {np.dtype(dtype)}"):
-        cj.log_prob(X, np.zeros(4, dtype))
+        cj.log_prob(X, np.zeros(4, dtype), PI)
 
 
 def test_index_that_is_a_list_or_does_not_broadcast() -> None:
     with pytest.raises(TypeError, match=r"index must be an integer array of class ids; got list"):
-        cj.log_prob(X, [0, 1, 2, 3])
+        cj.log_prob(X, [0, 1, 2, 3], PI)
     with pytest.raises(ValueError, match=r"index must .*\(4,\).*; got .*\(3,\)"):
-        cj.log_prob(X, IDS[:3])
+        cj.log_prob(X, IDS[:3], PI)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int16, np.uint8, np.uint32])
 def test_any_integer_dtype_is_an_index(dtype: type) -> None:
     ids = np.array([0, 1, 5, 3])
-    assert jnp.array_equal(cj.log_prob(X, ids.astype(dtype)), cj.log_prob(X, ids))
-    assert jnp.array_equal(cj.cross_entropy(X, ids.astype(dtype)), cj.cross_entropy(X, ids))
+    assert jnp.array_equal(cj.log_prob(X, ids.astype(dtype), PI), cj.log_prob(X, ids, PI))
+    assert jnp.array_equal(cj.cross_entropy(X, ids.astype(dtype), PI), cj.cross_entropy(X, ids, PI))
 
 
 # -- cross-entropy and probabilities -----------------------------------------------------------------------------
@@ -190,7 +196,7 @@ def test_any_integer_dtype_is_an_index(dtype: type) -> None:
     ("labels", "error", "message"),
     [
         (IDS[:3], ValueError, r"labels must hold one class id a row, shape \(4,\).*; got int32 of shape \(3,\)"),
-        (IDS[:, None], ValueError, r"labels must hold one class id a row, .* of shape \(4, 1\); .*axis=1"),
+        (IDS[:, None], ValueError, r"labels must hold one class id a row, .* of shape \(4, 1\)\. .*axis=1"),
         (np.int32(0), ValueError, r"labels must hold one class id a row, shape \(4,\).* of shape \(\)"),
         (jnp.zeros((4, K - 1)), ValueError, r"labels must hold one value a class: 6 .*; got 5 .*\(4, 5\)"),
         (jnp.zeros((3, K)), ValueError, r"labels must have the scores' batch shape \(4,\); got \(3,\)"),
@@ -203,7 +209,7 @@ def test_any_integer_dtype_is_an_index(dtype: type) -> None:
 )
 def test_bad_labels(labels: object, error: type, message: str) -> None:
     with pytest.raises(error, match=message):
-        cj.cross_entropy(X, labels)
+        cj.cross_entropy(X, labels, PI)
 
 
 @pytest.mark.parametrize(
@@ -224,18 +230,18 @@ def test_bad_labels(labels: object, error: type, message: str) -> None:
 )
 def test_bad_settings_of_the_loss(options: dict[str, object], error: type, message: str) -> None:
     with pytest.raises(error, match=message):
-        cj.cross_entropy(X, IDS, **options)  # type: ignore[arg-type]
+        cj.cross_entropy(X, IDS, PI, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("probs", "error", "message"),
     [
         (jnp.ones((4, K - 1)), ValueError, r"probs must hold one value a class: 6 .*; got 5 .*\(4, 5\)"),
-        (jnp.ones((4, 0)), ValueError, r"probs must hold at least one class along axis -1; got shape \(4, 0\)"),
+        (jnp.ones((4, 0)), ValueError, r"probs must hold one value a class: 6 .*; got 0 .*\(4, 0\)"),
         (np.float32(1), ValueError, r"probs must have at least one dimension; got a scalar"),
         (jnp.ones((4, K), jnp.int32), TypeError, r"probs must be floating point; got int32"),
         ([1.0] * K, TypeError, r"probs must be a jax\.Array or a numpy\.ndarray; got list"),
-        (jnp.array([0.5, -0.25, 0.7, 0, 0, 0]), ValueError, r"probs must not be negative; got -0\.25"),
+        (jnp.array([0.5, -0.25, 0.7, 0, 0, 0]), ValueError, r"probs must be finite and at least 0; it holds -0\.25"),
     ],
     ids=["narrow", "none", "scalar", "integer", "list", "negative"],
 )
@@ -255,6 +261,6 @@ def test_what_is_no_key_is_told_so(draw) -> None:
         (np.zeros((2, 2), np.uint32), r"uint32 of shape \(2, 2\)"),
     ]:
         with pytest.raises(TypeError, match=f"key, the first argument, must be one random key.*got.*{came}"):
-            draw(wrong, scores)
+            draw(wrong, scores, 4)
     with pytest.raises(TypeError, match=r"sample_shape must be a tuple of whole numbers, as \(100,\); got 5"):
-        cj.sample(jax.random.key(0), scores, sample_shape=5)
+        cj.sample(jax.random.key(0), scores, 4, sample_shape=5)

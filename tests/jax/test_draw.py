@@ -40,8 +40,8 @@ def test_a_draw_is_its_parts(mask_mode):
 def test_bad_input():
     scores = jnp.zeros((5, 17))
     with pytest.raises(ValueError, match=r"index must have the scores' batch shape \(5,\); got \(4,\)"):
-        cj.draw(None, scores, index=jnp.zeros(4, jnp.int32))
+        cj.draw(None, scores, 18, index=jnp.zeros(4, jnp.int32))
     with pytest.raises(TypeError, match="key"):
-        cj.draw(None, scores)
+        cj.draw(None, scores, 18)
     with pytest.raises(TypeError, match="key"):
-        cj.draw(scores, KEY)
+        cj.draw(scores, KEY, 18)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 
 import jax
@@ -61,20 +62,29 @@ def test_a_nan_score_never_leads_to_a_forbidden_class(kind: str, mode: str, deep
         scores[:, node] = np.nan
         mask = rng.random((20, size)) < 0.5
         mask[:, 0], mask[:, 1] = False, True
-        for drawn in (
-            cj.sample(KEY, scores, pi, mask=mask, mask_mode=mode, sample_shape=(30,)),
-            cj.draw(KEY, scores, pi, mask=mask, mask_mode=mode).sample[None],
-        ):
-            assert np.take_along_axis(mask, np.asarray(drawn).T, -1).all()
+        sample = partial(cj.sample, parameterization=pi, mask_mode=mode, sample_shape=(30,))
+        drawn = jax.jit(sample)(KEY, scores, mask=mask)
+        allowed = np.append(mask, np.ones((20, 1), bool), -1)  # or no class, where a coin was NaN
+        assert np.take_along_axis(allowed, np.asarray(drawn).T, -1).all()
 
 
 @MODES
-def test_the_row_of_the_report(mode: str) -> None:
+def test_nan_scores_are_an_error_or_no_class(mode: str) -> None:
     scores, mask = jnp.array([jnp.nan, 0.0, 0.0]), jnp.array([False, True, True, True])
-    assert (cj.sample(KEY, scores, mask=mask, mask_mode=mode, sample_shape=(100,)) > 0).all()
-    assert (
-        jax.vmap(lambda k: cj.draw(k, scores, mask=mask, mask_mode=mode).sample)(jax.random.split(KEY, 50)) > 0
-    ).all()
+    for masking in ({}, {"mask": mask, "mask_mode": mode}):
+        for draw in (
+            lambda key, m=masking: cj.sample(key, scores, 4, sample_shape=(9,), **m),
+            lambda key, m=masking: cj.draw(key, scores, 4, **m).sample,
+            lambda key, m=masking: cj.mode(scores, 4, **m),
+        ):
+            with pytest.raises(ValueError, match="scores must not be NaN where a class is drawn from them"):
+                draw(KEY)
+            drawn = jax.jit(draw)(KEY)
+            assert (drawn == 4).all() and np.isnan(jax.jit(lambda k: cj.log_prob(jnp.zeros(3), k, 4))(drawn)).all()
+    # only the draws that meet it are lost
+    rows = jnp.zeros((2, 3)).at[1, 2].set(jnp.nan)
+    drawn = np.asarray(jax.jit(lambda key: cj.sample(key, rows, 4, sample_shape=(400,)))(KEY))
+    assert set(drawn[:, 0]) == {0, 1, 2, 3} and set(drawn[:, 1]) == {0, 1, 4}
 
 
 @pytest.mark.parametrize("kind", thinned(KINDS, every=5))

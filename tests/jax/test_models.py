@@ -16,7 +16,8 @@ import catnat.jax as cj
 from tests.thinned import thinned
 
 CLASSES = 6
-ACTIVATIONS = ["natural", "sigmoid"]
+HEADS = [catnat.Parameterization(CLASSES, name) for name in ("natural", "sigmoid")]
+SIGMOID = HEADS[1]
 STEPS = 60
 
 
@@ -28,10 +29,10 @@ def toy(rows: int = 192) -> tuple[Array, Array]:
     return corners + 0.1 * jax.random.normal(jax.random.key(0), (rows, 2)), labels
 
 
-def plain_loss(hidden, head, x: Array, labels: Array, activation: str) -> Array:
+def plain_loss(hidden, head, x: Array, labels: Array, pi: catnat.Parameterization) -> Array:
     """The same network in a few lines, with the log-probabilities of all classes: (weight [in, out], bias) a layer."""
     scores = jax.nn.relu(x @ hidden[0] + hidden[1]) @ head[0] + head[1]
-    return -jnp.take_along_axis(cj.log_catnat(scores, activation), labels[:, None], -1).mean()
+    return -jnp.take_along_axis(cj.log_catnat(scores, pi), labels[:, None], -1).mean()
 
 
 def assert_close(ours, theirs) -> None:
@@ -50,38 +51,38 @@ class Classifier(nnx.Module):
         return self.head(nnx.relu(self.hidden(x)))
 
 
-@pytest.mark.parametrize("activation", thinned(ACTIVATIONS))
-def test_a_flax_model_learns(activation: str) -> None:
+@pytest.mark.parametrize("pi", thinned(HEADS))
+def test_a_flax_model_learns(pi: catnat.Parameterization) -> None:
     x, labels = toy()
     model = Classifier(nnx.Rngs(0))
     optimizer = nnx.Optimizer(model, optax.adam(0.03), wrt=nnx.Param)
 
     @nnx.jit
     def step(model, optimizer):
-        loss, gradients = nnx.value_and_grad(lambda m: cj.cross_entropy(m(x), labels, activation).mean())(model)
+        loss, gradients = nnx.value_and_grad(lambda m: cj.cross_entropy(m(x), labels, pi).mean())(model)
         optimizer.update(model, gradients)
         return loss
 
     losses = [float(step(model, optimizer)) for _ in range(STEPS)]
     assert losses[-1] < 0.1 * losses[0]
-    assert (cj.mode(model(x), activation) == labels).mean() > 0.9
+    assert (cj.mode(model(x), pi) == labels).mean() > 0.9
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("activation", thinned(ACTIVATIONS, 1))
-def test_a_flax_model_has_the_loss_and_the_gradient_of_the_plain_function(activation: str) -> None:
+@pytest.mark.parametrize("pi", thinned(HEADS, 1))
+def test_a_flax_model_has_the_loss_and_the_gradient_of_the_plain_function(pi: catnat.Parameterization) -> None:
     x, labels = toy()
     model = Classifier(nnx.Rngs(1))
 
     @nnx.jit
     def loss_and_gradient(model):
-        return nnx.value_and_grad(lambda m: cj.cross_entropy(m(x), labels, activation).mean())(model)
+        return nnx.value_and_grad(lambda m: cj.cross_entropy(m(x), labels, pi).mean())(model)
 
     def layers(model):
         return [(layer["kernel"][...], layer["bias"][...]) for layer in (model["hidden"], model["head"])]
 
     loss, gradient = loss_and_gradient(model)
-    theirs = jax.value_and_grad(lambda ls: plain_loss(*ls, x, labels, activation))(layers(nnx.state(model)))
+    theirs = jax.value_and_grad(lambda ls: plain_loss(*ls, x, labels, pi))(layers(nnx.state(model)))
     assert_close((loss, layers(gradient)), theirs)
 
 
@@ -89,8 +90,8 @@ def test_a_flax_model_has_the_loss_and_the_gradient_of_the_plain_function(activa
 def test_catnat_is_a_layer_of_a_flax_sequence() -> None:
     x, _ = toy()
     linear = nnx.Linear(2, CLASSES - 1, rngs=nnx.Rngs(0))
-    model = nnx.Sequential(linear, cj.Catnat("sigmoid"))
-    assert_close(nnx.jit(lambda m, x: m(x))(model, x), cj.catnat(linear(x), "sigmoid"))
+    model = nnx.Sequential(linear, cj.Catnat(SIGMOID))
+    assert_close(nnx.jit(lambda m, x: m(x))(model, x), cj.catnat(linear(x), SIGMOID))
     assert len(jax.tree.leaves(nnx.state(model))) == 2  # the linear layer's: catnat adds none
     gradient = nnx.grad(lambda m: (m(x)[:, 0] - 1).sum())(model)
     assert all(jnp.abs(leaf).max() > 0 for leaf in jax.tree.leaves(gradient))
@@ -99,11 +100,11 @@ def test_catnat_is_a_layer_of_a_flax_sequence() -> None:
 def test_a_distribution_is_data_of_a_flax_module() -> None:
     class Latent(nnx.Module):
         def __init__(self) -> None:
-            self.prior = nnx.data(cj.CatnatCategorical(jnp.arange(5.0), "sigmoid"))
+            self.prior = nnx.data(cj.CatnatCategorical(jnp.arange(5.0), SIGMOID))
 
     model, key = Latent(), jax.random.key(3)
     assert nnx.jit(lambda model, key: model.prior.sample(key))(model, key) == model.prior.sample(key)
-    assert_close(nnx.jit(lambda model: model.prior)(model).probs, cj.catnat(jnp.arange(5.0), "sigmoid"))
+    assert_close(nnx.jit(lambda model: model.prior)(model).probs, cj.catnat(jnp.arange(5.0), SIGMOID))
 
 
 # -- Equinox -----------------------------------------------------------------------------------------------------
@@ -113,8 +114,8 @@ def mlp(seed: int) -> eqx.nn.MLP:
     return eqx.nn.MLP(2, CLASSES - 1, width_size=32, depth=1, key=jax.random.key(seed))
 
 
-@pytest.mark.parametrize("activation", thinned(ACTIVATIONS, 1))
-def test_an_equinox_model_learns(activation: str) -> None:
+@pytest.mark.parametrize("pi", thinned(HEADS, 1))
+def test_an_equinox_model_learns(pi: catnat.Parameterization) -> None:
     x, labels = toy()
     model, optimizer = mlp(0), optax.adam(0.03)
     state = optimizer.init(eqx.filter(model, eqx.is_array))
@@ -122,7 +123,7 @@ def test_an_equinox_model_learns(activation: str) -> None:
     @eqx.filter_jit
     def step(model, state):
         def loss_of(model):
-            return cj.cross_entropy(jax.vmap(model)(x), labels, activation).mean()
+            return cj.cross_entropy(jax.vmap(model)(x), labels, pi).mean()
 
         loss, gradients = eqx.filter_value_and_grad(loss_of)(model)
         updates, state = optimizer.update(gradients, state)
@@ -133,12 +134,12 @@ def test_an_equinox_model_learns(activation: str) -> None:
         model, state, loss = step(model, state)
         losses.append(float(loss))
     assert losses[-1] < 0.1 * losses[0]
-    assert (cj.mode(jax.vmap(model)(x), activation) == labels).mean() > 0.9
+    assert (cj.mode(jax.vmap(model)(x), pi) == labels).mean() > 0.9
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("activation", thinned(ACTIVATIONS))
-def test_an_equinox_model_has_the_loss_and_the_gradient_of_the_plain_function(activation: str) -> None:
+@pytest.mark.parametrize("pi", thinned(HEADS))
+def test_an_equinox_model_has_the_loss_and_the_gradient_of_the_plain_function(pi: catnat.Parameterization) -> None:
     x, labels = toy()
     model = mlp(1)
 
@@ -146,7 +147,7 @@ def test_an_equinox_model_has_the_loss_and_the_gradient_of_the_plain_function(ac
     def loss_and_gradient(model):
         # row by row: the labels are mapped with the model
         def loss_of(model):
-            return jax.vmap(lambda row, label: cj.cross_entropy(model(row), label, activation))(x, labels).mean()
+            return jax.vmap(lambda row, label: cj.cross_entropy(model(row), label, pi))(x, labels).mean()
 
         return eqx.filter_value_and_grad(loss_of)(model)
 
@@ -154,7 +155,7 @@ def test_an_equinox_model_has_the_loss_and_the_gradient_of_the_plain_function(ac
         return [(layer.weight.T, layer.bias) for layer in model.layers]
 
     loss, gradient = loss_and_gradient(model)
-    theirs = jax.value_and_grad(lambda ls: plain_loss(*ls, x, labels, activation))(layers(model))
+    theirs = jax.value_and_grad(lambda ls: plain_loss(*ls, x, labels, pi))(layers(model))
     assert_close((loss, layers(gradient)), theirs)
 
 
@@ -162,9 +163,9 @@ def test_an_equinox_model_has_the_loss_and_the_gradient_of_the_plain_function(ac
 def test_catnat_is_a_layer_of_an_equinox_sequence() -> None:
     x, _ = toy()
     linear = eqx.nn.Linear(2, CLASSES - 1, key=jax.random.key(0))
-    model = eqx.nn.Sequential([linear, eqx.nn.Lambda(cj.Catnat("sigmoid"))])
+    model = eqx.nn.Sequential([linear, eqx.nn.Lambda(cj.Catnat(SIGMOID))])
     run = eqx.filter_jit(lambda model, x: jax.vmap(model)(x))
-    assert_close(run(model, x), cj.catnat(jax.vmap(linear)(x), "sigmoid"))
+    assert_close(run(model, x), cj.catnat(jax.vmap(linear)(x), SIGMOID))
     gradient = eqx.filter_grad(lambda model: (jax.vmap(model)(x)[:, 0] - 1).sum())(model)
     leaves = jax.tree.leaves(gradient)
     assert len(leaves) == 2 and all(jnp.abs(leaf).max() > 0 for leaf in leaves)

@@ -10,7 +10,7 @@ import pytest
 from catnat import Natural, Parameterization
 from catnat.core import reference
 from catnat.jax import _node
-from catnat.jax._plan import plan_for
+from catnat.jax._dispatch import plan_for
 from tests.thinned import thinned
 
 
@@ -26,7 +26,9 @@ def test_exp_is_right_to_two_roundings() -> None:
 def test_the_logit_of_any_tail_is_right_by_fit_or_without(tail: float) -> None:
     natural = Natural(tail=tail)
     x = np.linspace(-5, 5, 20_001).astype(np.float32)
-    found = jax.jit(lambda x: _node.logit(x, plan_for(natural, 2, np.dtype(np.float32))))(x[:, None])[:, 0]
+    found = jax.jit(lambda x: _node.logit(x, plan_for(Parameterization(2, natural), np.dtype(np.float32))))(x[:, None])[
+        :, 0
+    ]
     exact, slope = reference.logit(x.astype(np.float64), natural)
     # one rounding of the score, as steep as the slope makes it, and a few of the result
     error = np.abs(np.asarray(found) - exact) / (np.abs(x) * slope + np.abs(exact) + 1e-3)
@@ -36,7 +38,8 @@ def test_the_logit_of_any_tail_is_right_by_fit_or_without(tail: float) -> None:
 def test_tail_one_half_is_the_sigmoid() -> None:
     x = np.linspace(-30, 30, 301).astype(np.float32)[:, None]
     both = [
-        _node.log_coin(_node.logit(x, plan_for(a, 2, np.dtype(np.float32)))) for a in (Natural(tail=0.5), "sigmoid")
+        _node.log_branches(_node.logit(x, plan_for(Parameterization(2, a), np.dtype(np.float32))))
+        for a in (Natural(tail=0.5), "sigmoid")
     ]
     np.testing.assert_allclose(*both, rtol=1e-6)
 
@@ -48,8 +51,8 @@ def test_derivatives_of_any_order_are_right_at_zero(tail: float, dtype: type) ->
     pi = Parameterization(2, Natural(tail=tail, floor=0.0 if tail == 0 else None))
     of = {0.5: [0.5, -0.25, 0.0, 0.125], 0.05: [0.5, -0.25, 0.125, -0.125], 0.0: [0.5, -0.25, 0.125, -0.125]}[tail]
     with jax.enable_x64(dtype is np.float64):
-        plan = plan_for(pi, 2, np.dtype(dtype))
-        function = lambda x: _node.log_coin(_node.logit(x[None], plan))[1][0]  # noqa: E731
+        plan = plan_for(pi, np.dtype(dtype))
+        function = lambda x: _node.log_branches(_node.logit(x[None], plan))[1][0]  # noqa: E731
         for expected in of:
             function = jax.grad(function)
             assert float(jax.jit(function)(jnp.zeros((), dtype))) == pytest.approx(expected, abs=1e-5)

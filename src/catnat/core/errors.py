@@ -123,6 +123,15 @@ def nan_scores(position: Sequence[int]) -> ValueError:
     return ValueError(f"scores must not be NaN where a class is drawn from them; draw {tuple(position)} met one")
 
 
+def bad_masses(argument: str, position: Sequence[int], worst: float | None) -> ValueError:
+    """The error for probabilities, or their logarithms, of which no distribution can be made."""
+    where = f"row {tuple(position)}" if position else "it"
+    if worst is None:
+        return ValueError(f"{argument} must give some class a mass in every row; {where} has none")
+    wanted = "finite and at least 0" if argument == "probs" else "below infinity, and no NaN"
+    return ValueError(f"{argument} must be {wanted}; {where} holds {worst:g}")
+
+
 def too_few_allowed(num_samples: int, fewest: int) -> ValueError:
     """The error for a mask row that allows fewer classes than are to be drawn."""
     return ValueError(f"num_samples must not exceed the classes that a row allows, {fewest}; got {num_samples}")

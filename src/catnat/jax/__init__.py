@@ -37,6 +37,7 @@ from catnat.jax.functional import (
     log_prob,
     reach,
     saturation,
+    scores_from_log_probs,
     scores_from_probs,
 )
 from catnat.jax.nn import Catnat, CatnatCrossEntropyLoss, CatnatLinear, LogCatnat
@@ -84,6 +85,7 @@ __all__ = [
     "sample_without_replacement",
     "saturation",
     "score_function",
+    "scores_from_log_probs",
     "scores_from_probs",
     "softmax_fisher",
     "straight_through",

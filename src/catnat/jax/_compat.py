@@ -27,9 +27,14 @@ def is_readable(array: Array) -> bool:
     )
 
 
-def keywords_of(function: Rule) -> list[str]:
-    """What a function takes by keyword alone."""
-    return [p.name for p in signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
+programs: list[Any] = []  # all that is compiled at module level
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """The function under `jax.jit`, with all that comes by keyword alone as constants."""
+    constants = [p.name for p in signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    programs.append(jax.jit(function, static_argnames=constants))
+    return programs[-1]
 
 
 def shaped(like: Array, shape: Sequence[int]) -> jax.ShapeDtypeStruct:
@@ -77,7 +82,7 @@ def rowwise(name: str, plain: Rule, width_of: Callable[..., int]) -> Primitive:
         return primitive.bind(*moved, **settings), 0
 
     primitive.def_abstract_eval(shape_of)
-    primitive.def_impl(jax.jit(plain, static_argnames=keywords_of(plain)))
+    primitive.def_impl(compiled(plain))
     batching.primitive_batchers[primitive] = batched
     mlir.register_lowering(primitive, mlir.lower_fun(plain, multiple_results=False))
     return primitive

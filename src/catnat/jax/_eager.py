@@ -19,7 +19,7 @@ import numpy as np
 from jax import Array, lax
 
 from catnat.jax._compat import look_up
-from catnat.jax._node import log_coin, logit
+from catnat.jax._node import log_branches, logit
 from catnat.jax._plan import Plan
 
 # Trees deeper than this are not walked level by level.
@@ -122,7 +122,7 @@ class Paths(NamedTuple):
 
 def log_turns(scores: Array, path: Paths, plan: Plan) -> Array:
     """The sum, along paths, of the log-probabilities of their turns at nodes with these scores [..., depth]."""
-    left, right = log_coin(logit(scores, plan, path.nodes))
+    left, right = log_branches(logit(scores, plan, path.nodes))
     terms = jnp.where(path.turns_right, right, left)
     return jnp.sum(terms if path.on_path is None else jnp.where(path.on_path, terms, 0), -1)
 
@@ -148,33 +148,60 @@ def paths(index: Array, plan: Plan) -> Paths:
     return Paths(jnp.maximum(places >> 1, 1) - 1, places & 1 == 1, places > 1)
 
 
+# -- sums over classes and over rows ------------------------------------------------------------------------------
+
+
+def minus_p_log_p(log_p: Array) -> Array:
+    """- p log p with value and gradient 0 at p = 0."""
+    return -times_log(jnp.exp(log_p), log_p)
+
+
+def times_log(weight: Array, log_p: Array) -> Array:
+    """weight * log p, 0 where the weight is 0 whatever log p is."""
+    return weight * jnp.where(weight == 0, 0, log_p)
+
+
+def p_log_ratio(log_p: Array, log_q: Array) -> Array:
+    """p log(p / q) with value and gradient 0 at p = 0."""
+    dead = log_p == -jnp.inf
+    alive = jnp.where(dead, 0, log_p)
+    return jnp.exp(alive) * jnp.where(dead, 0, alive - log_q)
+
+
+def reduced(loss: Array, counted: Array, keep: Array | None, reduction: str) -> Array:
+    """The losses of rows that are kept, 0 for others; their sum; or that divided by what they count for."""
+    if keep is not None:
+        loss, counted = jnp.where(keep, loss, 0), jnp.where(keep, counted, 0)
+    if reduction == "none":
+        return loss
+    return loss.sum() / counted.sum() if reduction == "mean" else loss.sum()
+
+
 # -- sampling ----------------------------------------------------------------------------------------------------
 
 
 def draw(key: Array, values: Array, count: int, plan: Plan, *, are_logits: bool = False) -> Array:
-    """Draw classes [..., count]: toss a coin at every node of one path, from the root down.
-
-    A coin falls right where a uniform number is below a: where the logit of that number is below z. So a node whose z
-    is infinite has one side only, and NaN falls left. ``values`` [..., K-1] are scores, whose z is computed only where
-    the walk comes by, or logits.
-    """
-    shape = (*values.shape[:-1], count)
-    if plan.num_classes == 1:
-        return jnp.zeros(shape, jnp.int32)
-    if plan.depth > MAX_STEPS:
-        return _draw_deep(key, values if are_logits else logit(values, plan), shape, plan)
+    """Draw classes [..., count] from scores [..., K-1], whose z is computed where the walk comes by, or from logits."""
 
     def logit_at(nodes: Array) -> Array:
         z = jnp.take_along_axis(values, nodes, -1, mode="promise_in_bounds")
         return z if are_logits else logit(z, plan, nodes)
 
-    return walk_down(key, shape, plan, logit_at, values)
+    return walk_down(key, (*values.shape[:-1], count), plan, logit_at, values)
 
 
 def walk_down(key: Array, shape: tuple[int, ...], plan: Plan, logit_at: Callable[[Array], Array], like: Array) -> Array:
-    """Classes of ``shape``, where ``logit_at`` has the logits of zero-based nodes of that shape."""
-    thrown = _thrown(key, (plan.depth, *shape), plan)
+    """Draw classes of ``shape``, a coin a node of one path: ``logit_at`` has z of zero-based nodes of that shape.
+
+    A coin falls right where a uniform number is below a: where the logit of that number is below z. So a node whose z
+    is infinite has one side only. Where a coin on the way is NaN the answer is K, which is no class.
+    """
+    if plan.num_classes == 1:
+        return jnp.zeros(shape, jnp.int32)
+    uniforms = jax.random.uniform(key, (plan.depth, *shape), plan.dtype)
+    thrown = jnp.log(uniforms) - jnp.log1p(-uniforms)
     place = jnp.ones(shape, jnp.int32) + jnp.zeros_like(like[..., :1], jnp.int32)  # spread as the rows are
+    lost = place < 0
     for step in range(plan.depth):
         node = place if plan.is_heap else look_up(plan.node_at, place)
         # some paths end early; in the heap only before the last step
@@ -182,23 +209,18 @@ def walk_down(key: Array, shape: tuple[int, ...], plan: Plan, logit_at: Callable
         if not plan.even and (step == plan.depth - 1 or not plan.is_heap):
             inside = (node < plan.num_classes) & (node > 0)
             node = jnp.where(inside, node, 1)
-        below = 2 * node + (thrown[step] < logit_at(node - 1)).astype(jnp.int32)
+        z = logit_at(node - 1)
+        below = 2 * node + (thrown[step] < z).astype(jnp.int32)
         place = below if inside is None else jnp.where(inside, below, place)
+        lost = lost | (jnp.isnan(z) if inside is None else inside & jnp.isnan(z))
+    return jnp.where(lost, plan.num_classes, class_at(place, plan))
+
+
+def node_at(place: Array, plan: Plan) -> Array:
+    """Which node is at a place; 0 where a class is."""
+    return jnp.where(place < plan.num_classes, place, 0) if plan.is_heap else look_up(plan.node_at, place)
+
+
+def class_at(place: Array, plan: Plan) -> Array:
+    """Which class is at a place."""
     return place - plan.num_classes if plan.is_heap else look_up(plan.class_at, place)
-
-
-def _thrown(key: Array, shape: tuple[int, ...], plan: Plan) -> Array:
-    """Logits of uniform numbers in [0, 1)."""
-    uniforms = jax.random.uniform(key, shape, plan.dtype)
-    return jnp.log(uniforms) - jnp.log1p(-uniforms)
-
-
-def _draw_deep(key: Array, z: Array, shape: tuple[int, ...], plan: Plan) -> Array:
-    """Toss every node's coin at once, then follow the arrows by pointer doubling: no loop over a long chain."""
-    right = _thrown(key, (*shape, plan.num_nodes), plan) < z[..., None, :]  # [..., M, K-1]
-    below = 2 * jnp.arange(1, plan.num_classes, dtype=jnp.int32) + right.astype(jnp.int32)
-    arrow = jnp.broadcast_to(jnp.arange(2 * plan.num_classes, dtype=jnp.int32), (*shape, 2 * plan.num_classes))
-    arrow = arrow.at[..., plan.node_places[1:]].set(below)  # a class points at itself
-    for _ in range(plan.depth.bit_length()):
-        arrow = jnp.take_along_axis(arrow, arrow, -1, mode="promise_in_bounds")
-    return look_up(plan.class_at, arrow[..., 1])

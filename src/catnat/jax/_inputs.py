@@ -16,15 +16,17 @@ from jax import Array
 
 from catnat.core.errors import (
     MASK_MODES,
+    bad_masses,
     check_choice,
     check_classes,
     check_index_range,
     check_width,
     empty_mask_row,
 )
-from catnat.core.parameterization import Parameterization, ParameterizationLike
+from catnat.core.parameterization import ParameterizationLike
 from catnat.jax._compat import is_readable
-from catnat.jax._plan import Plan, plan_for
+from catnat.jax._dispatch import plan_for
+from catnat.jax._plan import Plan
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
@@ -168,17 +170,24 @@ def prepare_where(where: Array | None, x: Array, plan: Plan, axis: int) -> tuple
     return None, where
 
 
-def prepare_probs(probs: Array, parameterization: ParameterizationLike, axis: int) -> Array:
-    """Probabilities with their classes' axis last, checked."""
-    probs = check_floating(probs, "probs")
-    last = to_last(probs, axis, "probs")
-    if last.shape[-1] == 0:
-        raise ValueError(f"probs must hold at least one class along axis {axis}; got shape {probs.shape}")
-    if isinstance(parameterization, Parameterization):
-        check_classes("probs", parameterization.num_classes, last.shape[-1], probs.shape)
-    if is_readable(last) and (np.asarray(last) < 0).any():
-        raise ValueError(f"probs must not be negative; got {float(last.min()):g}")
-    return last
+def prepare_probs(
+    probs: Array, parameterization: ParameterizationLike, axis: int, argument: str
+) -> tuple[Array, Plan, np.dtype]:
+    """Probabilities, or their logarithms, with their classes' axis last, checked; the plan; the dtype to answer in."""
+    probs = check_floating(probs, argument)
+    x = at_least_single(to_last(probs, axis, argument))
+    plan = plan_for(parameterization, np.dtype(x.dtype))
+    check_classes(argument, plan.num_classes, x.shape[-1], probs.shape)
+    if is_readable(x) and x.size:
+        values = np.asarray(x)
+        wrong = ~np.isfinite(values) | (values < 0) if argument == "probs" else ~(values < np.inf)
+        if wrong.any():
+            *row, _ = position = np.argwhere(wrong)[0].tolist()
+            raise bad_masses(argument, row, float(values[tuple(position)]))
+        empty = (values == (0 if argument == "probs" else -np.inf)).all(-1)
+        if empty.any():
+            raise bad_masses(argument, np.argwhere(empty)[0].tolist(), None)
+    return x, plan, np.dtype(probs.dtype)
 
 
 def prepare_class_weight(weight: Array, plan: Plan, argument: str) -> Array:
@@ -224,13 +233,39 @@ def check_batch(argument: str, came: tuple[int, ...], expected: tuple[int, ...])
         raise ValueError(f"{argument} must have the scores' batch shape {expected}; got {came}")
 
 
-def check_label_ids(labels: Array, batch: tuple[int, ...]) -> Array:
-    """``labels``, or raise unless they are one class id a row."""
+def class_axis(scores: Array, labels: Array, axis: int | None) -> int:
+    """The classes' axis of a loss; the last, unless said, and an error where it may as well be the second."""
+    if axis is not None or scores.ndim < 3:
+        return -1 if axis is None else axis
+    fits = labels.shape == scores.shape[:-1] and not jnp.issubdtype(labels.dtype, jnp.floating)
+    if fits and scores.shape[1] == scores.shape[-1]:
+        raise ValueError(
+            "axis must be given where the classes' axis may be the last, as here, or the second, as in "
+            f"torch.nn.functional.cross_entropy: axis=-1 or axis=1; got scores of shape {scores.shape}"
+        )
+    return -1
+
+
+def check_label_ids(
+    labels: Array, batch: tuple[int, ...], plan: Plan, ignored: int, rows: Array | None = None
+) -> tuple[Array, Array]:
+    """Class ids, one a row, with 0 for those that are ignored; and which rows count."""
     labels = check_integers(labels, "labels")
     if labels.shape != batch:
-        hint = "; where the classes' axis is not the last, say which it is: axis=1" if labels.ndim > 1 else ""
+        hint = ". Where the classes' axis is not the last, say which it is: axis=1" if labels.ndim > 1 else ""
         raise ValueError(
             f"labels must hold one class id a row, shape {batch}, or floating-point probabilities; "
             f"got {labels.dtype} of shape {labels.shape}{hint}"
         )
-    return labels
+    keep = labels != ignored if rows is None else rows & (labels != ignored)
+    return check_index(jnp.where(keep, labels, 0), plan, "labels"), keep
+
+
+def check_label_probs(labels: Array, x: Array, plan: Plan, axis: int) -> Array:
+    """Probabilities with their classes' axis last, or raise unless they fit prepared scores ``x``."""
+    if labels.shape == x.shape[:-1]:
+        raise TypeError(f"labels must hold integers if they hold class ids; got {labels.dtype}")
+    probs = to_last(labels, axis, "labels")
+    check_classes("labels", plan.num_classes, probs.shape[-1], labels.shape)
+    check_batch("labels", probs.shape[:-1], x.shape[:-1])
+    return probs.astype(x.dtype)

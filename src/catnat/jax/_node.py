@@ -24,13 +24,13 @@ from catnat.core.parameterization import Natural, Sigmoid
 from catnat.jax._plan import Plan
 
 Pair = tuple[Array, Array]
-Coin = tuple[Array, Array, Array]
+Branches = tuple[Array, Array, Array]
 
 # -- what follows from z -----------------------------------------------------------------------------------------
 
 
 @jax.custom_jvp
-def coin(z: Array) -> Coin:
+def branches(z: Array) -> Branches:
     """1-a, a and the deviation sqrt(a (1-a))."""
     root = _exp(jnp.abs(z) / -2)  # of t
     big = 1 / (1 + root * root)
@@ -39,24 +39,24 @@ def coin(z: Array) -> Coin:
     return jnp.where(z > 0, small, big), jnp.where(z > 0, big, small), deviation
 
 
-@coin.defjvp
-def _coin_jvp(primals: tuple, tangents: tuple) -> tuple[Coin, Coin]:
-    left, right, deviation = tossed = coin(*primals)
+@branches.defjvp
+def _branches_jvp(primals: tuple, tangents: tuple) -> tuple[Branches, Branches]:
+    left, right, deviation = found = branches(*primals)
     moved = left * right * tangents[0]
-    return tossed, (-moved, moved, (left - right) * deviation / 2 * tangents[0])
+    return found, (-moved, moved, (left - right) * deviation / 2 * tangents[0])
 
 
 @jax.custom_jvp
-def log_coin(z: Array) -> Pair:
+def log_branches(z: Array) -> Pair:
     """log(1-a) and log(a)."""
     rest = _once(log_one_plus(_exp(jnp.abs(z) / -2) ** 2))
     return jnp.minimum(-z, 0) - rest, jnp.minimum(z, 0) - rest
 
 
-@log_coin.defjvp
-def _log_coin_jvp(primals: tuple, tangents: tuple) -> tuple[Pair, Pair]:
-    left, right, _ = coin(*primals)
-    return log_coin(*primals), (-right * tangents[0], left * tangents[0])
+@log_branches.defjvp
+def _log_branches_jvp(primals: tuple, tangents: tuple) -> tuple[Pair, Pair]:
+    left, right, _ = branches(*primals)
+    return log_branches(*primals), (-right * tangents[0], left * tangents[0])
 
 
 @jax.custom_jvp
@@ -140,11 +140,11 @@ def logit(x: Array, plan: Plan, nodes: Array | None = None) -> Array:
 def _logit_jvp(plan: Plan, primals: tuple, tangents: tuple) -> Pair:
     x, nodes = primals
     z = logit(x, plan, nodes)
-    return z, slope(x, coin(z)[2], plan, nodes) * tangents[0]
+    return z, slope(x, branches(z)[2], plan, nodes) * tangents[0]
 
 
 def slope(x: Array, deviation: Array, plan: Plan, nodes: Array | None = None) -> Array:
-    """dz/dx at scores whose coin has this deviation, in functions that JAX can differentiate, again and again."""
+    """dz/dx at scores whose branches have this deviation, in functions that JAX can differentiate, again and again."""
     of = plan.activation
     if plan.paper is not None:
         u, alive, _ = _paper(x, plan, nodes)
@@ -153,12 +153,14 @@ def slope(x: Array, deviation: Array, plan: Plan, nodes: Array | None = None) ->
         if of.tail == 0.5:  # both joints are at the centre, where JAX would take the mean of two derivatives
             return jnp.full_like(x, of.gain)
         return of.gain / 2 / jnp.maximum(deviation, 0.5 / of.steepest)
-    return of.slope(_centered(x, plan, nodes), jnp)
+    # not the activation's own word for it: PyTorch, too, differentiates the logit
+    offset = _centered(x, plan, nodes)
+    return jax.jvp(lambda at: of.logit(at, jnp), (offset,), (jnp.ones_like(offset),))[1]
 
 
 def information(x: Array, plan: Plan) -> Array:
-    """a'^2 / (a (1-a)): the Fisher information of every node's own coin."""
-    deviation = coin(logit(x, plan))[2]
+    """a'^2 / (a (1-a)): the Fisher information of every node by itself."""
+    deviation = branches(logit(x, plan))[2]
     return (deviation * slope(x, deviation, plan)) ** 2
 
 
@@ -174,10 +176,10 @@ def is_saturated(x: Array, plan: Plan) -> Array:
 
 
 def score_of(left: Array, right: Array, plan: Plan) -> Array:
-    """The score at which a : 1-a is ``right : left``, two masses that need not sum to one; 0 where both are 0."""
-    empty = (left == 0) & (right == 0)
-    left, right = jnp.where(empty, 1, left), jnp.where(empty, 1, right)
-    return jnp.where(empty, 0, plan.activation.inverse(jnp.log(right) - jnp.log(left), jnp) + plan.center)
+    """The score at which a : 1-a is as the masses of both sides, given as logarithms; 0 where both are 0."""
+    empty = (left == -jnp.inf) & (right == -jnp.inf)
+    z = jnp.where(empty, 0, right) - jnp.where(empty, 0, left)
+    return jnp.where(empty, 0, plan.activation.inverse(z, jnp) + plan.center)
 
 
 def _centered(x: Array, plan: Plan, nodes: Array | None) -> Array:
@@ -195,6 +197,6 @@ def _paper(x: Array, plan: Plan, nodes: Array | None) -> tuple[Array, Array, Arr
     ends = plan.ends_at(nodes)
     to_lower = (x - ends.lower) * plan.angle - ends.lower_rest
     to_upper = (ends.upper - x) * plan.angle + ends.upper_rest
-    is_upper = to_upper < to_lower  # there a = 1
+    is_upper = jnp.asarray(to_upper < to_lower)  # there a = 1
     nearer = jnp.where(is_upper, to_upper, to_lower)
     return jnp.maximum(nearer, plan.least), nearer > plan.least, is_upper

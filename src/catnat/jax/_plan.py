@@ -14,8 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from jax import Array
 
-from catnat.core.caches import Kept
-from catnat.core.parameterization import Activation, Natural, Parameterization, ParameterizationLike, resolve
+from catnat.core.parameterization import Activation, Natural, Parameterization, resolve
 from catnat.core.tree import Floats, Tree
 from catnat.jax._compat import look_up
 
@@ -197,6 +196,22 @@ class Plan:
         """For every level, the classes right below it, and the order of its places in (nodes below, those classes)."""
         return tuple((classes.astype(np.int32), order.astype(np.int32)) for classes, order in self.tree.rungs)
 
+    @cached_property
+    def runs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """[K] the classes from left to right; [2K] where among them those below every place begin; and how many."""
+        counts, places = self.tree.leaf_counts, np.arange(2 * self.num_classes)
+        first = np.where(places % 2 == 1, counts[places - 1], 0)  # what a right branch has on its left
+        first[:2] = 0
+        for above in self.tree.jumps:
+            first = first + first[above]
+        order = np.argsort(first[self.tree.class_places])
+        return order.astype(np.int32), first.astype(np.int32), counts.astype(np.int32)
+
+    @property
+    def heap(self) -> Plan:
+        """The plan of the same classes on the heap."""
+        return Plan(resolve(self.num_classes), self.dtype)
+
     @property
     def nbytes(self) -> int:
         """What a plan and its tree may come to hold, once all their tables are built."""
@@ -206,18 +221,3 @@ class Plan:
 
 def _number(part: np.ndarray) -> Values:
     return part[0] if part.size == 1 else part
-
-
-_plans = Kept(lambda plan: plan.nbytes)
-
-
-def plan_for(parameterization: ParameterizationLike, dtype: np.dtype) -> Plan:
-    """The plan of a parameterization, or of the default one of so many classes."""
-    key = type(parameterization), parameterization, dtype  # with its type: True is no number of classes
-    try:
-        return _plans[key]
-    except KeyError:
-        return _plans.keep(key, Plan(resolve(parameterization), dtype))
-    except TypeError:  # not hashable, so not a parameterization
-        resolve(parameterization)
-        raise

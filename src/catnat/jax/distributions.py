@@ -18,7 +18,7 @@ from jax.tree_util import GetAttrKey, register_pytree_with_keys_class
 from catnat.core.errors import check_classes, check_width
 from catnat.core.parameterization import Parameterization, ParameterizationLike, listed, parts_of, resolve
 from catnat.jax import functional, sampling
-from catnat.jax._dispatch import p_log_ratio
+from catnat.jax._eager import p_log_ratio
 from catnat.jax._inputs import (
     at_least_single,
     check_floating,

@@ -11,11 +11,8 @@ from jax import Array, lax
 
 from catnat.core.errors import check_nonnegative
 from catnat.core.parameterization import ParameterizationLike
-from catnat.jax import _dispatch
+from catnat.jax._dispatch import walk_for
 from catnat.jax._inputs import check_floating, check_number, prepare, prepare_mask, to_axis
-from catnat.jax._masks import counts
-from catnat.jax._node import information
-from catnat.jax._plan import Plan
 
 # Accelerators multiply float32 matrices in fewer digits unless told otherwise.
 matmul = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
@@ -26,8 +23,9 @@ def fisher_diagonal(
 ) -> Array:
     """The Fisher matrix of a catnat in its scores, which is diagonal: P(a_i) a'(s_i)^2 / (a (1-a)). O(K).
 
-    This is Theorem 1 of the paper; with the natural activation the second factor is (pi/A)^2 wherever the score is
-    inside its range (Corollary 1) and 0 outside, where the branch sits on its floor.
+    This is Theorem 1 of the paper. With the natural activation the second factor is (pi/A)^2 wherever the score is
+    inside its natural range (Corollary 1). Beyond, it is a (1-a) s^2, s the slope of the straight line; with ``tail=0``
+    it is 0.
 
     Args:
         scores: K-1 wide along ``axis``.
@@ -42,16 +40,7 @@ def fisher_diagonal(
     """
     x, plan, dtype = prepare(scores, parameterization, axis)
     mask = prepare_mask(mask, "prune", x, plan, axis)
-    return to_axis(_diagonal(x, mask, plan=plan).astype(dtype), axis)
-
-
-@partial(jax.jit, static_argnames="plan")
-def _diagonal(x: Array, mask: Array | None, *, plan: Plan) -> Array:
-    of_coins = information(x, plan)
-    if mask is not None:  # a node with one live side is no coin
-        on_left, on_right = counts(mask, plan, x.dtype)
-        of_coins = jnp.where((on_left > 0) & (on_right > 0), of_coins, 0)
-    return jnp.exp(_dispatch.branches(x, mask, plan)[2]) * of_coins
+    return to_axis(walk_for(plan).fisher_diagonal(x, mask).astype(dtype), axis)
 
 
 def natural_gradient(

@@ -5,15 +5,16 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array
 
-from catnat.core.errors import REDUCTIONS, check_choice, check_classes, check_share
+from catnat.core.errors import REDUCTIONS, check_choice, check_share
 from catnat.core.parameterization import ParameterizationLike
-from catnat.jax import _dispatch, _eager
+from catnat.jax._dispatch import path_walk_for, walk_for
 from catnat.jax._inputs import (
     as_array,
-    check_batch,
     check_floating,
     check_index,
     check_label_ids,
+    check_label_probs,
+    class_axis,
     prepare,
     prepare_class_weight,
     prepare_linear,
@@ -21,9 +22,7 @@ from catnat.jax._inputs import (
     prepare_probs,
     prepare_where,
     to_axis,
-    to_last,
 )
-from catnat.jax._node import is_saturated, score_of
 
 
 def log_catnat(
@@ -57,7 +56,7 @@ def log_catnat(
     """
     x, plan, dtype = prepare(scores, parameterization, axis)
     mask = prepare_mask(mask, mask_mode, x, plan, axis)
-    return to_axis(_dispatch.log_p(x, mask, plan=plan, mask_mode=mask_mode).astype(dtype), axis)
+    return to_axis(walk_for(plan).log_probs(x, mask, mask_mode=mask_mode).astype(dtype), axis)
 
 
 def catnat(
@@ -80,7 +79,7 @@ def catnat(
     """
     x, plan, dtype = prepare(scores, parameterization, axis)
     mask = prepare_mask(mask, mask_mode, x, plan, axis)
-    return to_axis(jnp.exp(_dispatch.log_p(x, mask, plan=plan, mask_mode=mask_mode)).astype(dtype), axis)
+    return to_axis(walk_for(plan).probs(x, mask, mask_mode=mask_mode).astype(dtype), axis)
 
 
 def log_prob(
@@ -109,7 +108,7 @@ def log_prob(
     x, plan, dtype = prepare(scores, parameterization)
     mask = prepare_mask(mask, mask_mode, x, plan)
     index = check_index(index, plan)
-    return _dispatch.log_prob(x, index, mask, plan=plan, mask_mode=mask_mode).astype(dtype)
+    return walk_for(plan).log_prob(x, index, mask, mask_mode=mask_mode).astype(dtype)
 
 
 def entropy(
@@ -130,7 +129,7 @@ def entropy(
     """
     x, plan, dtype = prepare(scores, parameterization)
     mask = prepare_mask(mask, mask_mode, x, plan)
-    return _dispatch.entropy(x, mask, plan=plan, mask_mode=mask_mode).astype(dtype)
+    return walk_for(plan).entropy(x, mask, mask_mode=mask_mode).astype(dtype)
 
 
 def kl_divergence(
@@ -158,7 +157,7 @@ def kl_divergence(
     p, plan, _ = prepare(p_scores.astype(dtype), parameterization)
     q, _, _ = prepare(q_scores.astype(dtype), parameterization)
     mask = prepare_mask(mask, mask_mode, p, plan)
-    return _dispatch.kl_divergence(p, q, mask, plan=plan, mask_mode=mask_mode).astype(dtype)
+    return walk_for(plan).kl_divergence(p, q, mask, mask_mode=mask_mode).astype(dtype)
 
 
 def cross_entropy(
@@ -166,14 +165,14 @@ def cross_entropy(
     labels: Array,
     parameterization: ParameterizationLike,
     *,
-    axis: int = -1,
     where: Array | None = None,
     weight: Array | None = None,
     ignore_index: int = -100,
-    reduction: str = "none",
+    reduction: str = "mean",
     label_smoothing: float = 0.0,
+    axis: int | None = None,
 ) -> Array:
-    """- log p of the labels, row by row; in place of `optax.softmax_cross_entropy` and `..._with_integer_labels`.
+    """- log p of the labels; in place of `optax.softmax_cross_entropy` and `..._with_integer_labels`.
 
     With class ids as labels and no smoothing only the labels' paths are touched.
 
@@ -181,61 +180,34 @@ def cross_entropy(
         scores: K-1 wide along ``axis``.
         labels: class ids, shaped like the scores without ``axis``; or probabilities, K wide along ``axis``.
         parameterization: as in `log_catnat`.
-        axis: axis of the scores.
         where: what to include, as in optax: with as many dimensions as the scores, the classes that are allowed, K wide
             along ``axis``; with one less, the rows that count (the loss of others is 0).
         weight: [K] weight of every class.
         ignore_index: a class id whose rows count for nothing (optax has none).
-        reduction: ``"none"``, ``"sum"`` or ``"mean"`` (weighted, over rows that count).
+        reduction: ``"mean"`` (weighted, over rows that count), ``"sum"`` or, as in optax, ``"none"``.
         label_smoothing: share of the label that is spread over all allowed classes, in [0, 1].
+        axis: axis of the scores, by default the last. Where it may as well be the second, as in PyTorch's loss for
+            images, say which it is.
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
         >>> cj.cross_entropy(jnp.zeros((2, 3)), jnp.array([0, 3]), 4).round(4)
-        Array([1.3863, 1.3863], dtype=float32)
+        Array(1.3863, dtype=float32)
     """
     check_choice("reduction", reduction, REDUCTIONS)
     check_share("label_smoothing", label_smoothing)
+    scores, labels = check_floating(scores, "scores"), as_array(labels, "labels")
+    axis = class_axis(scores, labels, axis)
     x, plan, dtype = prepare(scores, parameterization, axis)
-    labels = as_array(labels, "labels")
-    batch = x.shape[:-1]
-    mask, rows = prepare_where(where, x, plan, axis)
+    mask, keep = prepare_where(where, x, plan, axis)
     if weight is not None:
         weight = prepare_class_weight(weight, plan, "weight")
-    by_class = jnp.ones((), x.dtype) if weight is None else weight
-    # the share of every class in what smoothing spreads
-    share = 1 / plan.num_classes if mask is None else mask / mask.sum(-1, keepdims=True, dtype=x.dtype)
     if jnp.issubdtype(labels.dtype, jnp.floating):
-        if labels.shape == batch:
-            raise TypeError(f"labels must hold integers if they hold class ids; got {labels.dtype}")
-        probs = to_last(labels, axis, "labels").astype(x.dtype)
-        check_classes("labels", plan.num_classes, probs.shape[-1], labels.shape)
-        check_batch("labels", probs.shape[:-1], batch)
-        probs = (probs * (1 - label_smoothing) + label_smoothing * share) * by_class
-        loss = -_dispatch.times_log(probs, _dispatch.log_p(x, mask, plan=plan, mask_mode="renormalize")).sum(-1)
-        counted, keep = jnp.ones_like(loss), rows
+        labels = check_label_probs(labels, x, plan, axis)
     else:
-        labels = check_label_ids(labels, batch)
-        keep = labels != ignore_index if rows is None else rows & (labels != ignore_index)
-        ids = jnp.where(keep, labels, 0)
-        check_index(ids, plan, "labels")
-        own = jnp.ones_like(x, shape=batch) if weight is None else weight[ids]
-        counted = own
-        loss = -_dispatch.times_log(own, _dispatch.log_prob(x, ids, mask, plan=plan, mask_mode="renormalize"))
-        if label_smoothing:
-            every = _dispatch.log_p(x, mask, plan=plan, mask_mode="renormalize")
-            spread = -_dispatch.times_log(jnp.broadcast_to(share * by_class, every.shape), every).sum(-1)
-            loss = (1 - label_smoothing) * loss + label_smoothing * spread
-    return _reduce(loss, counted, keep, reduction).astype(dtype)
-
-
-def _reduce(loss: Array, counted: Array, keep: Array | None, reduction: str) -> Array:
-    """The losses of rows that are kept, 0 for others; their sum; or that divided by what they count for."""
-    if keep is not None:
-        loss, counted = jnp.where(keep, loss, 0), jnp.where(keep, counted, 0)
-    if reduction == "none":
-        return loss
-    return loss.sum() / counted.sum() if reduction == "mean" else loss.sum()
+        labels, keep = check_label_ids(labels, x.shape[:-1], plan, ignore_index, keep)
+    settings = {"reduction": reduction, "label_smoothing": label_smoothing}
+    return walk_for(plan).loss(x, labels, keep, mask, weight, **settings).astype(dtype)
 
 
 def catnat_linear_loss(
@@ -247,7 +219,7 @@ def catnat_linear_loss(
     *,
     class_weight: Array | None = None,
     ignore_index: int = -100,
-    reduction: str = "none",
+    reduction: str = "mean",
 ) -> Array:
     """`cross_entropy` of the scores x @ weight.T + bias, of which only those on the labels' paths are computed.
 
@@ -267,25 +239,20 @@ def catnat_linear_loss(
         reduction: as in `cross_entropy`.
 
     Returns:
-        The loss of every row, or one number. 16-bit arguments are multiplied and added up in float32.
+        One number, or the loss of every row. 16-bit arguments are multiplied and added up in float32.
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
         >>> weight, labels = jnp.zeros((999_999, 8)), jnp.array([0, 999_999])
         >>> cj.catnat_linear_loss(weight, None, jnp.ones((2, 8)), labels, 1_000_000).round(2)
-        Array([13.82, 13.82], dtype=float32)
+        Array(13.82, dtype=float32)
     """
     check_choice("reduction", reduction, REDUCTIONS)
     weight, bias, x, plan, dtype = prepare_linear(weight, bias, x, parameterization)
-    labels = check_label_ids(labels, x.shape[:-1])
-    keep = labels != ignore_index
-    ids = check_index(jnp.where(keep, labels, 0), plan, "labels")
-    if class_weight is None:
-        own = jnp.ones(ids.shape, plan.dtype)
-    else:
-        own = prepare_class_weight(class_weight, plan, "class_weight")[ids]
-    loss = -_dispatch.times_log(own, _dispatch.linear_log_prob(weight, bias, x, ids, plan=plan))
-    return _reduce(loss, own, keep, reduction).astype(dtype)
+    labels, keep = check_label_ids(as_array(labels, "labels"), x.shape[:-1], plan, ignore_index)
+    if class_weight is not None:
+        class_weight = prepare_class_weight(class_weight, plan, "class_weight")
+    return path_walk_for(plan, weight, bias).loss(x, labels, keep, class_weight, reduction=reduction).astype(dtype)
 
 
 def scores_from_probs(probs: Array, parameterization: ParameterizationLike, *, axis: int = -1) -> Array:
@@ -300,11 +267,22 @@ def scores_from_probs(probs: Array, parameterization: ParameterizationLike, *, a
         >>> jnp.allclose(cj.catnat(cj.scores_from_probs(probs, 3), 3), probs)
         Array(True, dtype=bool)
     """
-    last = prepare_probs(probs, parameterization, axis)
-    # the plan for as many scores as these classes need
-    x, plan, dtype = prepare(last[..., 1:], parameterization)
-    left, right = _eager.ascend(last.astype(x.dtype), plan)
-    return to_axis(score_of(left, right, plan).astype(dtype), axis)
+    x, plan, dtype = prepare_probs(probs, parameterization, axis, "probs")
+    return to_axis(walk_for(plan).scores_of_probs(x).astype(dtype), axis)
+
+
+def scores_from_log_probs(log_probs: Array, parameterization: ParameterizationLike, *, axis: int = -1) -> Array:
+    """Scores [..., K-1] whose log-probabilities are ``log_probs`` [..., K], which need not be normalised.
+
+    Unlike `scores_from_probs` of their exponentials it keeps classes whose probability is no number of the dtype.
+
+    Example:
+        >>> import jax.numpy as jnp, catnat.jax as cj
+        >>> cj.log_catnat(cj.scores_from_log_probs(jnp.array([0.0, -200.0, -300.0]), 3), 3).round(2)
+        Array([   0., -200., -300.], dtype=float32)
+    """
+    x, plan, dtype = prepare_probs(log_probs, parameterization, axis, "log_probs")
+    return to_axis(walk_for(plan).scores_of_log_probs(x).astype(dtype), axis)
 
 
 def reach(scores: Array, parameterization: ParameterizationLike, *, mask: Array | None = None, axis: int = -1) -> Array:
@@ -319,7 +297,7 @@ def reach(scores: Array, parameterization: ParameterizationLike, *, mask: Array 
     """
     x, plan, dtype = prepare(scores, parameterization, axis)
     mask = prepare_mask(mask, "prune", x, plan, axis)
-    return to_axis(_dispatch.reach(x, mask, plan=plan).astype(dtype), axis)
+    return to_axis(walk_for(plan).reach(x, mask).astype(dtype), axis)
 
 
 def saturation(scores: Array, parameterization: ParameterizationLike, *, axis: int = -1) -> Array:
@@ -334,4 +312,4 @@ def saturation(scores: Array, parameterization: ParameterizationLike, *, axis: i
         Array(0.25, dtype=float32)
     """
     x, plan, dtype = prepare(scores, parameterization, axis)
-    return (is_saturated(x, plan).sum() / max(x.size, 1)).astype(dtype)
+    return walk_for(plan).saturation(x).astype(dtype)

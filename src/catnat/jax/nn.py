@@ -1,25 +1,27 @@
 """The functions with their settings kept, as callables that need no framework. No logic of their own.
 
 They may sit inside an Equinox or Flax module and go through `jax.jit`: the settings are static, a weight is a leaf.
-None of them warns of saturated scores, as PyTorch's modules may: log `catnat.jax.saturation` with your other metrics.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 from jax.tree_util import register_dataclass, register_static
 
 from catnat.core.errors import MASK_MODES, REDUCTIONS, check_choice, check_share
 from catnat.core.parameterization import ParameterizationLike, listed, resolve
 from catnat.jax import functional, sampling
 from catnat.jax._compat import is_readable
-from catnat.jax._inputs import check_key
+from catnat.jax._dispatch import path_walk_for, reads_paths
+from catnat.jax._inputs import as_array, check_index, check_key, prepare_linear
+from catnat.jax._wide import LinearWalk, TopK
 from catnat.jax.distributions import CatnatCategorical
 
 STATIC = {"static": True}  # what JAX reads in the metadata of a field
@@ -79,9 +81,9 @@ class CatnatCrossEntropyLoss:
         parameterization: as in `Catnat`.
         weight: [K] weight of every class, a leaf.
         ignore_index: a class id whose rows count for nothing.
-        reduction: ``"none"``, ``"mean"`` or ``"sum"``.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
         label_smoothing: share of the labels that is spread over all classes, in [0, 1].
-        axis: the axis of the scores.
+        axis: as in `catnat.jax.cross_entropy`.
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
@@ -94,9 +96,9 @@ class CatnatCrossEntropyLoss:
     _: KW_ONLY
     weight: Array | None = None
     ignore_index: int = field(default=-100, metadata=STATIC)
-    reduction: str = field(default="none", metadata=STATIC)
+    reduction: str = field(default="mean", metadata=STATIC)
     label_smoothing: float = field(default=0.0, metadata=STATIC)
-    axis: int = field(default=-1, metadata=STATIC)
+    axis: int | None = field(default=None, metadata=STATIC)
 
     def __post_init__(self) -> None:
         check_choice("reduction", self.reduction, REDUCTIONS)
@@ -113,12 +115,12 @@ class CatnatCrossEntropyLoss:
             scores,
             labels,
             self.parameterization,
-            axis=self.axis,
             where=where,
             weight=self.weight,
             ignore_index=self.ignore_index,
             reduction=self.reduction,
             label_smoothing=self.label_smoothing,
+            axis=self.axis,
         )
 
 
@@ -130,6 +132,9 @@ class CatnatLinear:
     It is a pytree, so it may be a field of an Equinox module or an entry of a dict of parameters. Make one with
     `init`. Wherever there is a ``mask``, ``mask_mode`` goes with it, as in `catnat.jax.log_catnat`.
 
+    From 2,048 classes on `loss`, `log_prob` and `sample` read one path of the tree: of K-1 rows of weights, about
+    log2 K. These may be differentiated as `catnat_linear_loss` may.
+
     Args:
         weight: [num_classes - 1, in_features], a leaf.
         bias: [num_classes - 1] or None, a leaf.
@@ -139,7 +144,7 @@ class CatnatLinear:
         >>> import jax, jax.numpy as jnp, catnat.jax as cj
         >>> head = cj.CatnatLinear.init(jax.random.key(0), 16, 10)
         >>> head(jnp.zeros((2, 16))).shape, head.loss(jnp.zeros((2, 16)), jnp.array([3, 9])).round(4)
-        ((2, 10), Array([2.3026, 2.3026], dtype=float32))
+        ((2, 10), Array(2.3026, dtype=float32))
     """
 
     weight: Array
@@ -183,18 +188,80 @@ class CatnatLinear:
 
     __call__ = log_probs
 
-    def loss(self, x: Array, labels: Array, **settings: Any) -> Array:
-        """- log p of the labels, row by row; settings as in `catnat.jax.cross_entropy`."""
+    def loss(
+        self,
+        x: Array,
+        labels: Array,
+        *,
+        where: Array | None = None,
+        weight: Array | None = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> Array:
+        """- log p of the labels; settings as in `catnat.jax.cross_entropy`.
+
+        Class ids without label smoothing or ``where`` need the scores on their paths alone.
+        """
+        settings: dict[str, Any] = {"ignore_index": ignore_index, "reduction": reduction}
+        has_ids = jnp.issubdtype(as_array(labels, "labels").dtype, jnp.integer)
+        if has_ids and where is None and not label_smoothing and self._path_walk(x) is not None:
+            parts = self.weight, self.bias, x, labels, self.parameterization
+            return functional.catnat_linear_loss(*parts, class_weight=weight, **settings)
+        settings |= {"where": where, "weight": weight, "label_smoothing": label_smoothing, "axis": -1}
         return functional.cross_entropy(self.scores(x), labels, self.parameterization, **settings)
 
-    def sample(self, key: Array, x: Array, **settings: Any) -> Array:
-        """Class ids drawn by tree descent; settings as in `catnat.jax.sample`."""
-        return sampling.sample(key, self.scores(x), self.parameterization, **settings)
+    def log_prob(self, x: Array, index: Array) -> Array:
+        """log p of classes whose shape broadcasts with the batch of [..., in_features]: one per row, or several."""
+        walk = self._path_walk(x)
+        if walk is None:
+            return functional.log_prob(self.scores(x), index, self.parameterization)
+        index = check_index(index, walk.plan)
+        try:
+            shape = jnp.broadcast_shapes(index.shape, x.shape[:-1])
+        except ValueError:
+            raise ValueError(f"index must broadcast with the batch {x.shape[:-1]} of x; got {index.shape}") from None
+        rows = jnp.broadcast_to(x, (*shape, x.shape[-1]))
+        return walk.log_prob(rows, jnp.broadcast_to(index, shape)).astype(jnp.result_type(self.weight, x))
 
-    def mode(self, x: Array, **masking: Any) -> Array:
-        """The likeliest class of every row."""
+    def sample(self, key: Array, x: Array, *, sample_shape: Sequence[int] = (), **masking: Any) -> Array:
+        """Class ids drawn by tree descent; settings as in `catnat.jax.sample`."""
+        if masking.get("mask") is None and self._path_walk(x) is not None:
+            parts = self.weight, self.bias, x, self.parameterization
+            return sampling.catnat_linear_sample(key, *parts, sample_shape=sample_shape)
+        return sampling.sample(key, self.scores(x), self.parameterization, sample_shape=sample_shape, **masking)
+
+    def topk(self, x: Array, k: int, *, beam: int | None = None) -> TopK:
+        """The ``k`` likeliest classes of every row and their log-probabilities: [..., k] each.
+
+        Args:
+            x: [..., in_features].
+            k: how many.
+            beam: None computes all K scores. A number, at least k, follows that many subtrees down the tree instead.
+                What it finds has its right log-probability, but a likelier class may have been missed, in a subtree
+                that was unlikely as a whole.
+        """
+        weight, bias, x, plan, dtype = prepare_linear(self.weight, self.bias, x, self.parameterization)
+        if not 1 <= k <= plan.num_classes:
+            raise ValueError(f"k must lie in [1, {plan.num_classes}]; got {k}")
+        if beam is None:
+            return TopK(*lax.top_k(self.log_probs(x), k))
+        if beam < k:
+            raise ValueError(f"beam must be at least k = {k}; got {beam}")
+        log_p, classes = path_walk_for(plan, weight, bias).topk(x, k=k, beam=min(beam, plan.num_classes))
+        return TopK(log_p.astype(dtype), classes)
+
+    def mode(self, x: Array, *, beam: int | None = None, **masking: Any) -> Array:
+        """The likeliest class of every row, about which the largest score says nothing; ``beam`` as in `topk`."""
+        if beam is not None:
+            return self.topk(x, 1, beam=beam).classes[..., 0]
         return sampling.mode(self.scores(x), self.parameterization, **masking)
 
     def distribution(self, x: Array, **masking: Any) -> CatnatCategorical:
         """The distribution of every row."""
         return CatnatCategorical(self.scores(x), self.parameterization, **masking)
+
+    def _path_walk(self, x: Array) -> LinearWalk | None:
+        """The walk along one path; None where all scores are as fast."""
+        weight, bias, _, plan, _ = prepare_linear(self.weight, self.bias, x, self.parameterization)
+        return path_walk_for(plan, weight, bias) if reads_paths(plan) else None

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 
+from catnat.core.errors import nan_scores
 from catnat.core.parameterization import ParameterizationLike
-from catnat.jax import _dispatch
+from catnat.jax._compat import is_readable
+from catnat.jax._dispatch import path_walk_for, walk_for
 from catnat.jax._inputs import (
     check_batch,
     check_key,
@@ -19,6 +22,7 @@ from catnat.jax._inputs import (
     prepare_linear,
     prepare_mask,
 )
+from catnat.jax._plan import Plan
 from catnat.jax.functional import entropy, log_prob
 
 
@@ -42,7 +46,8 @@ def sample(
         mask_mode: as in `log_catnat`.
 
     Returns:
-        int32 class ids of shape ``sample_shape + batch``.
+        int32 class ids of shape ``sample_shape + batch``. NaN scores are an error or, where values cannot be looked at
+        (under `jax.jit`, or on an accelerator), give K, of which `log_prob` is NaN.
 
     Example:
         >>> import jax, jax.numpy as jnp, catnat.jax as cj
@@ -53,9 +58,7 @@ def sample(
     x, plan, _ = prepare(scores, parameterization)
     mask = prepare_mask(mask, mask_mode, x, plan)
     shape = check_shape("sample_shape", sample_shape)
-    count = int(np.prod(shape, dtype=np.int64))
-    drawn = _dispatch.draw(key, lax.stop_gradient(x), mask, count=count, plan=plan, mask_mode=mask_mode)
-    return jnp.moveaxis(drawn, -1, 0).reshape(*shape, *drawn.shape[:-1])
+    return _shaped(walk_for(plan).sample(key, x, mask, count=math.prod(shape), mask_mode=mask_mode), shape, plan)
 
 
 def catnat_linear_sample(
@@ -88,9 +91,7 @@ def catnat_linear_sample(
     key = check_key(key)
     weight, bias, x, plan, _ = prepare_linear(weight, bias, x, parameterization)
     shape = check_shape("sample_shape", sample_shape)
-    count = int(np.prod(shape, dtype=np.int64))
-    drawn = _dispatch.linear_draw(key, *lax.stop_gradient((weight, bias, x)), count=count, plan=plan)
-    return jnp.moveaxis(drawn, -1, 0).reshape(*shape, *drawn.shape[:-1])
+    return _shaped(path_walk_for(plan, weight, bias).sample(key, x, count=math.prod(shape)), shape, plan)
 
 
 class Draw(NamedTuple):
@@ -161,4 +162,19 @@ def mode(
     """
     x, plan, _ = prepare(scores, parameterization)
     mask = prepare_mask(mask, mask_mode, x, plan)
-    return _dispatch.log_p(lax.stop_gradient(x), mask, plan=plan, mask_mode=mask_mode).argmax(-1).astype(jnp.int32)
+    return known(walk_for(plan).mode(x, mask, mask_mode=mask_mode), plan)
+
+
+# -- shared parts ------------------------------------------------------------------------------------------------
+
+
+def _shaped(drawn: Array, shape: tuple[int, ...], plan: Plan) -> Array:
+    """Draws [..., count] with their own axes in front."""
+    return jnp.moveaxis(known(drawn, plan), -1, 0).reshape(*shape, *drawn.shape[:-1])
+
+
+def known(drawn: Array, plan: Plan) -> Array:
+    """Classes, or an error where one is K: its scores were NaN. Where that cannot be seen K stays: no class."""
+    if is_readable(drawn) and (lost := np.asarray(drawn) == plan.num_classes).any():
+        raise nan_scores(np.argwhere(lost)[0].tolist())
+    return drawn

@@ -1,0 +1,65 @@
+"""log p of every class with its derivatives: three maps that are primitives of JAX's.
+
+The *walk* goes from scores to log-probabilities; its derivative is the *push*, linear in a tangent, and the transpose
+of that the *pull*, linear in a cotangent. JAX's decorators offer either a rule for both modes without a say in the
+transpose, or one for reverse mode alone. Here all three have rules, and the walk and the pull have kernels too. A
+second derivative is the plain derivative of push or pull.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax import Array
+
+from catnat.jax import _compat, _eager
+from catnat.jax._node import branches, log_branches, logit, slope
+from catnat.jax._plan import Plan
+
+
+def plain_walk(x: Array, *, plan: Plan) -> Array:
+    """log p of every class: [..., K-1] to [..., K]."""
+    return _eager.descend(*log_branches(logit(x, plan)), plan)[0]
+
+
+def plain_push(x: Array, dx: Array, *, plan: Plan) -> Array:
+    """The derivative of the walk at ``x`` along ``dx``."""
+    left, right, deviation = branches(logit(x, plan))
+    dz = slope(x, deviation, plan) * dx
+    return _eager.descend(-right * dz, left * dz, plan)[0]
+
+
+def plain_pull(x: Array, gradient: Array, *, plan: Plan) -> Array:
+    """The gradient in the scores ``x`` of what has this gradient in the log-probabilities."""
+    left, right, deviation = branches(logit(x, plan))
+    below_left, below_right = _eager.ascend(gradient, plan)
+    return slope(x, deviation, plan) * (left * below_right - right * below_left)
+
+
+walk = _compat.rowwise("catnat_walk", plain_walk, lambda x, *, plan: plan.num_classes)
+push = _compat.rowwise("catnat_push", plain_push, lambda x, dx, *, plan: plan.num_classes)
+pull = _compat.rowwise("catnat_pull", plain_pull, lambda x, gradient, *, plan: plan.num_nodes)
+
+
+def _derivative_of_linear(primitive: Any, plain: Any) -> _compat.Rule:
+    """The derivative of a map (x, v) that is linear in v: itself along v, the plain derivative along x."""
+
+    def rule(primals: tuple[Array, Array], tangents: tuple[Array | None, ...], *, plan: Plan) -> tuple[Array, Array]:
+        x, v = primals
+        dx, dv = tangents
+        parts = []
+        if dv is not None:
+            parts.append(primitive.bind(x, dv, plan=plan))
+        if dx is not None:
+            parts.append(jax.jvp(lambda y: plain(y, v, plan=plan), (x,), (dx,))[1])
+        return primitive.bind(x, v, plan=plan), sum(parts[1:], parts[0])
+
+    return rule
+
+
+_compat.differentiate(walk, lambda x, dx, *, plan: (walk.bind(*x, plan=plan), push.bind(*x, *dx, plan=plan)))
+_compat.differentiate(push, _derivative_of_linear(push, plain_push))
+_compat.differentiate(pull, _derivative_of_linear(pull, plain_pull))
+_compat.transpose_last(push, lambda cotangent, x, *, plan: pull.bind(x, cotangent, plan=plan))
+_compat.transpose_last(pull, lambda cotangent, x, *, plan: push.bind(x, cotangent, plan=plan))

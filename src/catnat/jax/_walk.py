@@ -1,0 +1,184 @@
+"""A walk: one parameterization's answers to everything that users ask of scores.
+
+Each answer is compiled once for a plan and a shape: outside of `jax.jit` a function of many small operations would be
+sent to the device one operation at a time. Scores are [..., K-1] from `_inputs.prepare`, and masks broadcast with their
+batch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.tree_util import register_dataclass
+
+from catnat.jax import _classes, _eager, _masks
+from catnat.jax._compat import compiled
+from catnat.jax._node import information, is_saturated, log_branches, score_of
+from catnat.jax._plan import Plan
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class Walk:
+    """The interface, and all of it."""
+
+    plan: Plan = field(metadata={"static": True})
+
+    # -- every class -------------------------------------------------------------------------------------------
+
+    @compiled
+    def log_probs(self, x: Array, mask: Array | None = None, *, mask_mode: str = "renormalize") -> Array:
+        """log p of every class: [..., K]."""
+        if mask is None:
+            return _classes.walk.bind(x, plan=self.plan)
+        classes, _ = _eager.descend(*log_branches(_masks.logits(x, mask, self.plan, mask_mode)), self.plan)
+        return jnp.where(mask, classes, -jnp.inf)
+
+    @compiled
+    def probs(self, x: Array, mask: Array | None = None, *, mask_mode: str = "renormalize") -> Array:
+        """p of every class: [..., K]."""
+        # not exp: of equal classes it is exactly 1/K
+        return jax.nn.softmax(self.log_probs(x, mask, mask_mode=mask_mode), -1)
+
+    # -- one class per row -------------------------------------------------------------------------------------
+
+    @compiled
+    def log_prob(self, x: Array, index: Array, mask: Array | None = None, *, mask_mode: str = "renormalize") -> Array:
+        """log p of ``index``, whose shape broadcasts with the batch of ``x``; NaN where it is out of range."""
+        if mask is not None:
+            x = jnp.broadcast_to(x, (*jnp.broadcast_shapes(x.shape[:-1], mask.shape[:-1]), x.shape[-1]))
+        batch = x.shape[:-1]
+        try:
+            shape = jnp.broadcast_shapes(index.shape, batch)
+        except ValueError:
+            raise ValueError(f"index must broadcast with the scores' batch {batch}; got shape {index.shape}") from None
+        in_range = (index >= 0) & (index < self.plan.num_classes)
+        ids = jnp.where(in_range, index, 0)
+        extra = len(shape) - len(batch)
+        if shape[extra:] == batch:  # samples go last, so that a row's gradient is one row however many samples it has
+            samples = math.prod(shape[:extra])
+            columns = jnp.moveaxis(jnp.broadcast_to(ids, shape).reshape(samples, *batch), 0, -1)
+        else:
+            x, columns = jnp.broadcast_to(x, (*shape, x.shape[-1])), jnp.broadcast_to(ids, shape)[..., None]
+            extra = 0
+        # a mask needs the whole row; so does a tree too large for a table of its paths
+        if mask is not None or not self.plan.has_paths:
+            found = jnp.take_along_axis(self.log_probs(x, mask, mask_mode=mask_mode), columns, -1)
+        else:
+            found = _eager.log_path(x, columns, self.plan)
+        found = jnp.moveaxis(found, -1, 0).reshape(shape) if extra or found.shape[:-1] == shape else found
+        return jnp.where(in_range, found, jnp.nan)
+
+    @compiled
+    def loss(
+        self,
+        x: Array,
+        labels: Array,
+        keep: Array | None,
+        mask: Array | None,
+        weight: Array | None,
+        *,
+        reduction: str,
+        label_smoothing: float,
+    ) -> Array:
+        """- log p of labels: class ids [...] or probabilities [..., K]; 0 in rows that are not to ``keep``."""
+        by_class = jnp.ones((), x.dtype) if weight is None else weight
+        # the share of every class in what smoothing spreads
+        share = 1 / self.plan.num_classes if mask is None else mask / mask.sum(-1, keepdims=True, dtype=x.dtype)
+        if jnp.issubdtype(labels.dtype, jnp.floating):
+            probs = (labels * (1 - label_smoothing) + label_smoothing * share) * by_class
+            loss = -_eager.times_log(probs, self.log_probs(x, mask)).sum(-1)
+            return _eager.reduced(loss, jnp.ones_like(loss), keep, reduction)
+        own = jnp.ones_like(x, shape=labels.shape) if weight is None else weight[labels]
+        loss = -_eager.times_log(own, self.log_prob(x, labels, mask))
+        if label_smoothing:
+            every = self.log_probs(x, mask)
+            # each class's part by itself: a sum of K large ones may be no number
+            spread = -_eager.times_log(jnp.broadcast_to(label_smoothing * share * by_class, every.shape), every)
+            loss = (1 - label_smoothing) * loss + spread.sum(-1)
+        return _eager.reduced(loss, own, keep, reduction)
+
+    # -- a row -------------------------------------------------------------------------------------------------
+
+    def branches(self, x: Array, mask: Array | None, mask_mode: str = "prune") -> tuple[Array, Array, Array]:
+        """log(1-a), log(a) and the log-probability of being reached, for every node of the tree that a mask leaves."""
+        left, right = log_branches(_masks.logits(x, mask, self.plan, mask_mode))
+        return left, right, _eager.descend(left, right, self.plan)[1]
+
+    @compiled
+    def entropy(self, x: Array, mask: Array | None = None, *, mask_mode: str = "renormalize") -> Array:
+        """Entropy in nats, node by node."""
+        left, right, reached = self.branches(x, mask, mask_mode)
+        return (jnp.exp(reached) * (_eager.minus_p_log_p(left) + _eager.minus_p_log_p(right))).sum(-1)
+
+    @compiled
+    def kl_divergence(self, p: Array, q: Array, mask: Array | None, *, mask_mode: str) -> Array:
+        """KL(p || q) in nats, node by node."""
+        *p_branches, reached = self.branches(p, mask, mask_mode)
+        q_branches = self.branches(q, mask, mask_mode)
+        # a node that is never reached counts for nothing, be it infinitely off
+        never = reached == -jnp.inf
+        sides = [
+            _eager.p_log_ratio(jnp.where(never, 0, of_p), jnp.where(never, 0, of_q))
+            for of_p, of_q in zip(p_branches, q_branches, strict=False)
+        ]
+        nodes = sides[0] + sides[1]
+        # one that is infinitely off makes the sum so, however rarely it is reached
+        return jnp.where(nodes == jnp.inf, nodes, jnp.exp(reached) * nodes).sum(-1)
+
+    @compiled
+    def reach(self, x: Array, mask: Array | None = None) -> Array:
+        """The probability of passing through every node of the pruned tree: [..., K-1]."""
+        return jnp.exp(self.branches(x, mask)[2])
+
+    @compiled
+    def fisher_diagonal(self, x: Array, mask: Array | None) -> Array:
+        """The Fisher information of every score in the pruned tree: [..., K-1]."""
+        of_nodes = information(x, self.plan)
+        if mask is not None:  # a node with one live side decides nothing
+            on_left, on_right = _masks.counts(mask, self.plan, x.dtype)
+            of_nodes = jnp.where((on_left > 0) & (on_right > 0), of_nodes, 0)
+        return self.reach(x, mask) * of_nodes
+
+    @compiled
+    def saturation(self, x: Array) -> Array:
+        """The share of nodes beyond the natural range: one number."""
+        return is_saturated(x, self.plan).sum() / max(x.size, 1)
+
+    # -- drawn classes -----------------------------------------------------------------------------------------
+
+    @compiled
+    def sample(self, key: Array, x: Array, mask: Array | None, *, count: int, mask_mode: str) -> Array:
+        """``count`` classes a row: [..., count]. Where scores are NaN the answer is K, which is no class."""
+        x, plan, z = lax.stop_gradient(x), self.plan, None
+        if plan.depth > _eager.MAX_STEPS:  # the same classes on the heap, whose paths are short
+            left, right = _masks.log_masses(self.log_probs(x, mask, mask_mode=mask_mode), plan.heap)
+            z, plan = jnp.where((left == -jnp.inf) & (right == -jnp.inf), 0, right - left), plan.heap
+        elif mask is not None:
+            z = _masks.logits(x, mask, plan, mask_mode)
+        return _eager.draw(key, x if z is None else z, count, plan, are_logits=z is not None)
+
+    @compiled
+    def mode(self, x: Array, mask: Array | None, *, mask_mode: str) -> Array:
+        """The likeliest class of every row, the first of several; K where scores are NaN."""
+        log_p = self.log_probs(lax.stop_gradient(x), mask, mask_mode=mask_mode)
+        return jnp.where(jnp.isnan(log_p).any(-1), self.plan.num_classes, log_p.argmax(-1)).astype(jnp.int32)
+
+    # -- the inverse map ---------------------------------------------------------------------------------------
+
+    @compiled
+    def scores_of_probs(self, probs: Array) -> Array:
+        """Scores [..., K-1] of masses [..., K], which need not sum to one."""
+        masses = _eager.ascend(probs, self.plan)
+        # a log of 1 in place of that of 0, whose gradient would be infinite
+        left, right = (jnp.where(m == 0, -jnp.inf, jnp.log(jnp.where(m == 0, 1, m))) for m in masses)
+        return score_of(left, right, self.plan)
+
+    @compiled
+    def scores_of_log_probs(self, log_probs: Array) -> Array:
+        """The same of masses that are given as logarithms."""
+        return score_of(*_masks.log_masses(log_probs, self.plan), self.plan)

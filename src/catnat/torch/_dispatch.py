@@ -29,7 +29,8 @@ from catnat.torch._walk import Walk
 from catnat.torch._wide import MAX_DEPTH, LinearWalk
 
 _walks = Kept(lambda walk: walk.plan.nbytes)  # by plan, those that serve plain tensors
-_KERNEL_WALK: dict[str, Any] = {}  # the GPU's, once it is loaded: compilers find classes only in globals
+# the GPU's, by its type of device once it is loaded, and a linear head's: compilers find classes only in globals
+_KERNEL_WALK: dict[str, Any] = {}
 
 
 def plan_for(parameterization: ParameterizationLike, dtype: torch.dtype, like: Tensor) -> Plan:
@@ -48,10 +49,9 @@ def plan_for(parameterization: ParameterizationLike, dtype: torch.dtype, like: T
 def walk_for(plan: Plan, x: Tensor, mask: Tensor | None = None) -> Walk:
     """The walk that serves these scores, and this mask of theirs, here and now."""
     if is_compiling():
-        by_kernels = plan.bernoulli is not None and "cuda" in _KERNEL_WALK and x.is_cuda and mask is None
-        if by_kernels and not in_function_transform() and not in_forward_mode():
-            return _KERNEL_WALK["cuda"](plan)
-        return Walk(plan)
+        kernels = _KERNEL_WALK.get(x.device.type) if plan.bernoulli is not None and mask is None else None
+        plainly = kernels is None or in_function_transform() or in_forward_mode()
+        return Walk(plan) if plainly else kernels(plan)  # type: ignore[misc]
     if not is_plain(x) or in_forward_mode() or (mask is not None and not (is_plain(mask) and x.device.type == "cpu")):
         return Walk(plan)
     found = _walks.get(plan)
@@ -122,10 +122,10 @@ def path_walk_for(
 
 def must_align(pi: Parameterization, x: Tensor, weight: Tensor) -> bool:
     """Whether a GPU's 16-bit matrix products, which want a multiple of eight outputs, have no fast path for K-1."""
-    if pi.num_classes < ALIGNED_FROM or pi.num_classes % 8 == 1 or not x.is_cuda:
+    if pi.num_classes < ALIGNED_FROM or pi.num_classes % 8 == 1 or not (is_plain(x) and is_plain(weight) and x.is_cuda):
         return False
     short = weight.element_size() == 2 or (autocasts(x.device) and x.dtype != torch.float64)
-    return short and is_plain(x) and is_plain(weight) and x.numel() >= ALIGNED_ROWS * x.shape[-1]
+    return short and x.numel() >= ALIGNED_ROWS * x.shape[-1]
 
 
 def _kernel_tables(pi: Parameterization, like: Tensor) -> Any:

@@ -293,10 +293,10 @@ class CatnatLinear(_Defined):
 
     def scores(self, x: Tensor) -> Tensor:
         """[..., in_features] to [..., K-1]."""
-        own = self.linear.weight, self.linear.bias
-        if self._is_own() and not is_parametrized(self.linear) and must_align(self.parameterization, x, own[0]):
-            return aligned_scores(x, *own)
-        return self.linear(x)
+        layer = self.linear
+        if self._is_own() and not is_parametrized(layer) and must_align(self.parameterization, x, layer.weight):
+            return aligned_scores(x, layer.weight, layer.bias)
+        return layer(x)
 
     def log_probs(self, x: Tensor) -> Tensor:
         """[..., in_features] to [..., K] log-probabilities."""

@@ -8,38 +8,42 @@ import pytest
 import torch
 from torch import Tensor, library
 
+import catnat
 import catnat.torch as ct
-from catnat import Natural, Parameterization, Tree
-from catnat.torch import _dispatch, _plan
-from catnat.torch._gpu import autograd
-from catnat.torch._gpu.coin import coin_of
+from catnat import Parameterization, Tree
+from catnat.torch import _dispatch
+from catnat.torch._bernoulli import bernoulli_of
+from catnat.torch._plan import Plan
+from catnat.torch._walk import Walk
 from tests.thinned import thinned
 
 operators = pytest.importorskip("catnat.torch._gpu.operators")
+autograd = pytest.importorskip("catnat.torch._gpu.autograd")
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels themselves are tested there")
 
-PI = Parameterization(6, "natural")
+PI = Parameterization(6)
 
 
-def by_kernels(plan: _plan.Plan, dtype: torch.dtype, device: torch.device) -> _dispatch.Walk | None:
+def by_kernels(plan: Plan) -> Walk:
     """As if a CPU were a GPU."""
-    coin = coin_of(plan.pi, device) if dtype == torch.float32 else None
-    plan.gpu = None if coin is None else autograd.Settings(coin, tuple(coin), operators)
-    _dispatch.WALKS["gpu"] = autograd
-    return None if coin is None else _dispatch.Walk("gpu", True, True, False, False, 4096)
+    return Walk(plan) if plan.bernoulli is None else autograd.KernelWalk(plan)
 
 
 def choose(monkeypatch: pytest.MonkeyPatch, kernels: bool) -> None:
-    monkeypatch.setattr(_dispatch, "_fast_walk", by_kernels if kernels else lambda *arguments: None)
-    _plan._cached.cache_clear()
+    """The walk of plain tensors, and what compilers see of it."""
+    walk = by_kernels if kernels else Walk
+    for_compilers = {"cpu": autograd.KernelWalk} if kernels else {}
+    monkeypatch.setattr(_dispatch, "_KERNEL_WALK", for_compilers)
+    monkeypatch.setattr(_dispatch, "_fast_walk", lambda plan: _dispatch._walks.keep(plan, walk(plan)))
+    catnat.clear_caches()
 
 
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     choose(monkeypatch, True)
     yield monkeypatch
-    _plan._cached.cache_clear()
+    catnat.clear_caches()
 
 
 def both(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Tensor], *tensors: Tensor) -> list[list[Tensor]]:
@@ -55,11 +59,6 @@ def both(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Tensor], *tens
     return found
 
 
-ACTIVATIONS = {
-    "sigmoid": "sigmoid",
-    "natural": "natural",
-    "revive": Natural(tail=0.0, saturation="revive", floor=1e-4),
-}
 TREES = {"heap": None, "clustered": Tree.cluster([[0.0], [5.0], [0.1], [5.1], [2.0], [9.0]])}
 
 
@@ -67,7 +66,7 @@ TREES = {"heap": None, "clustered": Tree.cluster([[0.0], [5.0], [0.1], [5.1], [2
 @pytest.mark.parametrize(
     ("name", "tree"),
     [
-        *(("sigmoid", "heap"), ("revive", "heap"), ("natural", "clustered")),
+        *(("sigmoid", "heap"), ("paper", "heap"), ("natural", "clustered")),
         pytest.param("natural", "heap", marks=pytest.mark.slow),
     ],
 )
@@ -75,7 +74,7 @@ def test_functions_are_those_without_kernels(
     name: str, tree: str, dtype: torch.dtype, kernels: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
-    pi = Parameterization(6, ACTIVATIONS[name], TREES[tree])
+    pi = Parameterization(6, name, TREES[tree])
     s, k = torch.randn(2, 4, 5).to(dtype), torch.randint(6, (2, 4))
     many = torch.randint(6, (3, 2, 4))
     tolerance = {"rtol": 1e-4, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 2e-2}
@@ -107,7 +106,7 @@ def test_the_kernels_are_asked(kernels: pytest.MonkeyPatch) -> None:
     (ct.log_prob(s, k, PI).sum() + ct.entropy(s, PI).sum() + ct.draw(s, PI).log_prob.sum()).backward()
     ct.sample(s, PI)
     assert asked.count("pull_path") == 2 and asked.count("pull_head") == 2
-    assert {"walk", "pull", "loss", "log_path", "entropy", "draw", "sample"} < set(asked)
+    assert {"walk", "pull", "loss", "log_path", "entropy", "sample_and_score", "sample"} < set(asked)
 
 
 def test_draws_carry_gradients_and_ids_do_not(kernels: pytest.MonkeyPatch) -> None:
@@ -176,8 +175,8 @@ OPERATORS = {
     "loss, reduced": lambda x: (torch.ones(x.shape[:-1], dtype=torch.int64), 3, torch.arange(6.0), "mean"),
     "sample": lambda x: (torch.tensor([3]), 5),
     "entropy": lambda x: (),
-    "draw": lambda x: (torch.tensor([3]),),
-    "judge": lambda x: (torch.ones(x.shape[:-1], dtype=torch.int64),),
+    "sample_and_score": lambda x: (torch.tensor([3]),),
+    "score": lambda x: (torch.ones(x.shape[:-1], dtype=torch.int64),),
 }
 
 
@@ -185,9 +184,9 @@ OPERATORS = {
 def test_operators_are_well_registered(name: str) -> None:
     x = torch.randn(3, 5, requires_grad=name not in ("pull", "sample"))
     operator = getattr(torch.ops.catnat, name.split(",")[0]).default
-    coin = coin_of(PI, torch.device("cpu"))
-    assert coin is not None
-    library.opcheck(operator, (x, *coin, *OPERATORS[name](x)))
+    nodes = bernoulli_of(PI, torch.device("cpu"))
+    assert nodes is not None
+    library.opcheck(operator, (x, *nodes, *OPERATORS[name](x)))
 
 
 def test_compilers_see_operators(kernels: pytest.MonkeyPatch) -> None:
@@ -229,10 +228,10 @@ def test_transforms_inside_of_a_compiler_take_plain_code(kernels: pytest.MonkeyP
 
 
 def test_operators_refuse_second_derivatives() -> None:
-    coin = coin_of(PI, torch.device("cpu"))
-    assert coin is not None
+    nodes = bernoulli_of(PI, torch.device("cpu"))
+    assert nodes is not None
     x = torch.randn(3, 5, requires_grad=True)
-    (first,) = torch.autograd.grad(torch.ops.catnat.walk(x, *coin, False).sin().sum(), x, create_graph=True)
+    (first,) = torch.autograd.grad(torch.ops.catnat.walk(x, *nodes, False).sin().sum(), x, create_graph=True)
     with pytest.raises(NotImplementedError, match="no second derivative"):
         torch.autograd.grad(first.sum(), x)
 

@@ -12,8 +12,8 @@ import torch
 
 from catnat import Natural, Parameterization, Sigmoid, Tree
 from catnat.core import reference
-from catnat.torch._gpu import coin as coins
-from catnat.torch._gpu.coin import coin_of
+from catnat.torch import _bernoulli
+from catnat.torch._bernoulli import Bernoulli, bernoulli_of
 from tests.contract.judge import assert_close, expected_gradient
 from tests.thinned import thinned
 
@@ -33,10 +33,15 @@ FAMILY = {
     **{f"tail {tail:g}": Natural(tail=tail) for tail in (0.5, 0.1, 0.05, 0.01, 1e-3)},
     "paper": Natural(tail=0.0, floor=0.0),
     "floor": Natural(tail=0.0, floor=1e-8),
-    "revive": Natural(tail=0.0, saturation="revive", floor=1e-5),
     "amplitude": Natural(amplitude=3.0),
     "scaled sigmoid": Natural(amplitude=3.0, tail=0.5),
 }
+
+
+def nodes_of(pi: Parameterization) -> Bernoulli:
+    found = bernoulli_of(pi, CPU)
+    assert found is not None
+    return found
 
 
 def centers(classes: int, name: str) -> object:
@@ -63,16 +68,13 @@ def scores_of(pi: Parameterization, where: str, rows: int) -> np.ndarray:
 
 def both_ways(pi: Parameterization, scores: np.ndarray, exp: bool = False) -> None:
     """Values and gradients of log p, or of p, are the oracle's."""
-    coin = coin_of(pi, CPU)
-    assert coin is not None
+    nodes = nodes_of(pi)
     x, upstream = torch.from_numpy(scores), numbers(len(scores), pi.num_classes)
     exact, log_p = scores.astype(np.float64), reference.log_catnat(scores.astype(np.float64), pi)
-    found = launch.walk(x, coin, exp).numpy()
+    found = launch.walk(x, nodes, exp).numpy()
     assert_close(found, np.exp(log_p) if exp else log_p, 2e-6, "values")
-    gradient = launch.pull(x, torch.from_numpy(upstream), coin, launch.P if exp else launch.LOG_P).numpy()
+    gradient = launch.pull(x, torch.from_numpy(upstream), nodes, launch.P if exp else launch.LOG_P).numpy()
     weights = upstream.astype(np.float64) * (np.exp(log_p) if exp else 1)
-    if getattr(pi.activation, "saturation", None) == "revive":  # the gate stands where the scores come in
-        return
     expected, scale = expected_gradient(exact, weights, pi)
     assert_close(gradient, expected, 2e-6, "gradient", scale)
 
@@ -142,49 +144,48 @@ def test_centres_along_a_path_that_is_not_the_ragged_one(
         both_ways(pi, scores_of(pi, "1", 3))
 
 
-def test_the_kinds_of_coins() -> None:
+def test_the_kinds_of_centres() -> None:
     kinds = {
-        (16, "uniform"): coins.NONE,
-        (18, "uniform"): coins.UNEVEN,
-        (18, 0.4): coins.BY_NODE,
-        (18, 0.0): coins.NONE,
+        (16, "uniform"): _bernoulli.NONE,
+        (18, "uniform"): _bernoulli.UNEVEN,
+        (18, 0.4): _bernoulli.BY_NODE,
+        (18, 0.0): _bernoulli.NONE,
     }
     for (classes, center), kind in kinds.items():
-        coin = coin_of(Parameterization(classes, "natural", center=center), CPU)
-        assert coin is not None and coin.kind == kind and (coin.centers is None) == (kind == coins.NONE)
-    assert coin_of(Parameterization(9, "sigmoid", Tree.chain(9)), CPU) is None
-    assert coin_of(Parameterization(9, Natural(tail=0.0, saturation="reflect")), CPU) is None
+        nodes = nodes_of(Parameterization(classes, "natural", center=center))
+        assert nodes.kind == kind and (nodes.centers is None) == (kind == _bernoulli.NONE)
+    assert bernoulli_of(Parameterization(9, "sigmoid", Tree.chain(9)), CPU) is None
     clustered = Parameterization(4, "natural", Tree.cluster([[0.0], [5.0], [0.1], [5.1]]))
-    assert coin_of(clustered, CPU) == coin_of(Parameterization(4, "natural"), CPU)  # the heap's, in another order
+    assert bernoulli_of(clustered, CPU) == bernoulli_of(
+        Parameterization(4, "natural"), CPU
+    )  # the heap's, in another order
 
     class Own(Sigmoid):
         def logit(self, offset: object, xp: object) -> object:
             return 2 * offset  # type: ignore[operator]
 
-    assert coin_of(Parameterization(9, Own()), CPU) is None  # its formula is not the kernels'
+    assert bernoulli_of(Parameterization(9, Own()), CPU) is None  # its formula is not the kernels'
 
 
 def test_infinite_scores_are_certain_and_nan_stays_in_its_row() -> None:
     for name in ("sigmoid", "natural", "paper"):
-        coin = coin_of(Parameterization(4, name), CPU)
-        assert coin is not None
+        nodes = nodes_of(Parameterization(4, name))
         x = torch.tensor([[math.inf, -math.inf, math.inf], [math.nan, 0.0, 0.0], [1.0, 2.0, -1.0]])
-        found = launch.walk(x, coin, False)
+        found = launch.walk(x, nodes, False)
         assert torch.equal(found[0], torch.tensor([-math.inf, -math.inf, -math.inf, 0.0]))
         assert found[1].isnan().all() and torch.isfinite(found[2]).all()
-        gradient = launch.pull(x, torch.ones(3, 4), coin, launch.LOG_P)
+        gradient = launch.pull(x, torch.ones(3, 4), nodes, launch.LOG_P)
         assert torch.isfinite(gradient[0]).all() and gradient[1, 0].isnan() and torch.isfinite(gradient[2]).all()
 
 
 def test_the_default_dtype_changes_nothing() -> None:
-    coin = coin_of(Parameterization(18, "natural"), CPU)
-    assert coin is not None
+    nodes = nodes_of(Parameterization(18, "natural"))
     x, index = torch.from_numpy(numbers(3, 17)), torch.tensor([[1], [2], [17]])
-    expected = [launch.log_path(x, index, coin), launch.head(x, None, None, coin)[1]]
+    expected = [launch.log_path(x, index, nodes), launch.head(x, None, None, nodes)[1]]
     before = torch.get_default_dtype()
     try:
         torch.set_default_dtype(torch.bfloat16)
-        found = [launch.log_path(x, index, coin), launch.head(x, None, None, coin)[1]]
+        found = [launch.log_path(x, index, nodes), launch.head(x, None, None, nodes)[1]]
     finally:
         torch.set_default_dtype(before)
     for a, b in zip(found, expected, strict=True):
@@ -192,77 +193,72 @@ def test_the_default_dtype_changes_nothing() -> None:
 
 
 def test_numbers_that_are_negated_when_read() -> None:
-    coin = coin_of(Parameterization(6, "natural"), CPU)
-    assert coin is not None
+    nodes = nodes_of(Parameterization(6, "natural"))
     x, upstream = (torch.from_numpy(numbers(3, n)) for n in (5, 6))
-    assert torch.equal(launch.walk(torch._neg_view(x), coin, False), launch.walk(-x, coin, False))
-    ours = launch.pull(torch._neg_view(x), torch._neg_view(upstream), coin, launch.LOG_P)
-    assert torch.equal(ours, launch.pull(-x, -upstream, coin, launch.LOG_P))
+    assert torch.equal(launch.walk(torch._neg_view(x), nodes, False), launch.walk(-x, nodes, False))
+    ours = launch.pull(torch._neg_view(x), torch._neg_view(upstream), nodes, launch.LOG_P)
+    assert torch.equal(ours, launch.pull(-x, -upstream, nodes, launch.LOG_P))
 
 
 @pytest.mark.parametrize("name", ["sigmoid", "tail 0.05", "tail 0.001", "floor"])
 def test_sixteen_bits(name: str) -> None:
     for dtype, tolerance in ((torch.bfloat16, 8e-3), (torch.float16, 1e-3)):
         pi = Parameterization(18, FAMILY[name])
-        coin = coin_of(pi, CPU)
-        assert coin is not None
+        nodes = nodes_of(pi)
         x, upstream = (torch.from_numpy(numbers(3, n, seed=n)).to(dtype) for n in (17, 18))
         exact, weights = x.double().numpy(), upstream.double().numpy()
-        found = launch.walk(x, coin, False)
+        found = launch.walk(x, nodes, False)
         assert found.dtype == dtype
         assert_close(found.double().numpy(), reference.log_catnat(exact, pi), tolerance, str(dtype))
         expected, scale = expected_gradient(exact, weights, pi)
         below = np.abs(weights).sum(-1, keepdims=True)  # see `_gpu.node`
-        gradient = launch.pull(x, upstream, coin, launch.LOG_P).double().numpy()
+        gradient = launch.pull(x, upstream, nodes, launch.LOG_P).double().numpy()
         assert_close(gradient, expected, tolerance, str(dtype), scale + below)
 
 
 @pytest.mark.parametrize("name", ["sigmoid", "tail 0.1", "tail 0.05", "tail 0.01", "tail 0.001", "floor", "amplitude"])
 def test_what_is_short_for_sixteen_bits_is_close_to_what_is_not(name: str) -> None:
     """Closer than 16 bits show: the kernels' own short formulas on float32 numbers."""
-    coin = coin_of(Parameterization(8, FAMILY[name]), CPU)
-    assert coin is not None
+    nodes = nodes_of(Parameterization(8, FAMILY[name]))
     x, upstream = torch.linspace(-8, 8, 7 * 40).view(40, 7), torch.from_numpy(numbers(40, 8))
-    call, rest = launch.Call(coin._replace(centers=None), False, True), launch.numbers_of(*coin[3:])
+    call, rest = launch.Call(nodes._replace(centers=None), False, True), launch.numbers_of(*nodes[3:])
     launcher, form = launch._walk_launcher(call, False)
     short = torch.empty(40, 8)
     launcher(launch._programs(40, form), (x, short, None), (40, 7), rest)
-    torch.testing.assert_close(short, launch.walk(x, coin, False), rtol=2e-5, atol=1e-4)
+    torch.testing.assert_close(short, launch.walk(x, nodes, False), rtol=2e-5, atol=1e-4)
     launcher, form = launch._pull_launcher(call, launch.LOG_P, 8)
     slopes = torch.empty(40, 7)
     launcher(launch._programs(40, form), (x, upstream, None, None, slopes, None, None), (40, 7), rest)
-    torch.testing.assert_close(slopes, launch.pull(x, upstream, coin, launch.LOG_P), rtol=2e-4, atol=2e-4)
+    torch.testing.assert_close(slopes, launch.pull(x, upstream, nodes, launch.LOG_P), rtol=2e-4, atol=2e-4)
 
 
 @pytest.mark.parametrize("amplitude", [1e-30, 1e-4, 1.0, 1e4, 1e30])
 def test_sixteen_bits_of_any_amplitude(amplitude: float) -> None:
     """Whose powers leave float32 where it is far from 1."""
     pi = Parameterization(4, Natural(amplitude=amplitude))
-    coin = coin_of(pi, CPU)
-    assert coin is not None
+    nodes = nodes_of(pi)
     x = torch.from_numpy(numbers(6, 3) * amplitude / 4).bfloat16()
     upstream = torch.from_numpy(numbers(6, 4, seed=1)).bfloat16()
     expected, _ = expected_gradient(x.double().numpy(), upstream.double().numpy(), pi)
-    gradient = launch.pull(x, upstream, coin, launch.LOG_P).double().numpy()
+    gradient = launch.pull(x, upstream, nodes, launch.LOG_P).double().numpy()
     assert_close(gradient * amplitude, expected * amplitude, 0.05, "gradient")
 
 
 @pytest.mark.parametrize("name", ["sigmoid", "tail 0.05"])
 def test_large_gradients_of_far_scores_are_numbers(name: str) -> None:
     pi = Parameterization(4, FAMILY[name])
-    coin = coin_of(pi, CPU)
-    assert coin is not None
+    nodes = nodes_of(pi)
     x = torch.tensor([[40.0, -90.0, 1000.0], [-40.0, 90.0, -1000.0]])
     expected = reference.log_catnat_gradient(x.double().numpy(), np.full((2, 4), 1e25), pi)
-    gradient = launch.pull(x, torch.full((2, 4), 1e25), coin, launch.LOG_P).numpy()
+    gradient = launch.pull(x, torch.full((2, 4), 1e25), nodes, launch.LOG_P).numpy()
     assert_close(gradient / 1e25, expected / 1e25, 2e-6, "gradient")
 
 
 def test_short_polynomials_are_there_for_the_default_and_not_for_the_papers_end() -> None:
     for name, is_short in {"sigmoid": True, "tail 0.5": True, "tail 0.05": True, "tail 0.01": False}.items():
-        coin = coin_of(Parameterization(8, FAMILY[name]), CPU)
-        assert coin is not None and (blocks.short_of(*coin[3:]) is not None) == is_short
-    assert all(blocks.short_of(*coin_of(Parameterization(8, FAMILY[n]), CPU)[3:]) is None for n in ("paper", "revive"))
+        nodes = nodes_of(Parameterization(8, FAMILY[name]))
+        assert (blocks.short_of(*nodes[3:]) is not None) == is_short
+    assert all(blocks.short_of(*nodes_of(Parameterization(8, FAMILY[n]))[3:]) is None for n in ("paper", "floor"))
 
 
 @pytest.mark.parametrize(
@@ -270,15 +266,14 @@ def test_short_polynomials_are_there_for_the_default_and_not_for_the_papers_end(
 )
 def test_paths_and_heads(classes: int, name: str) -> None:
     pi = Parameterization(classes, FAMILY[name])
-    coin = coin_of(pi, CPU)
-    assert coin is not None
+    nodes = nodes_of(pi)
     scores = numbers(ROWS, classes - 1)
     x, exact = torch.from_numpy(scores), scores.astype(np.float64)
     log_p = reference.log_catnat(exact, pi)
     entropy = -(np.exp(log_p) * log_p).sum(-1)
     index = torch.from_numpy(np.random.default_rng(1).integers(classes, size=(ROWS, 3)))
     picked = np.take_along_axis(log_p, index.numpy(), 1)
-    assert_close(launch.log_path(x, index, coin).numpy(), picked, 2e-6, "path")
+    assert_close(launch.log_path(x, index, nodes).numpy(), picked, 2e-6, "path")
     for samples in (1, 3):
         weights = numbers(ROWS, samples, seed=2)
         upstream = np.zeros((ROWS, classes))
@@ -286,11 +281,11 @@ def test_paths_and_heads(classes: int, name: str) -> None:
         expected, _ = expected_gradient(exact, upstream, pi)
         sizes = np.zeros((ROWS, classes))
         np.add.at(sizes, (np.arange(ROWS)[:, None], index[:, :samples].numpy()), np.abs(weights))
-        found = launch.pull_path(x, index[:, :samples], torch.from_numpy(weights), coin).numpy()
+        found = launch.pull_path(x, index[:, :samples], torch.from_numpy(weights), nodes).numpy()
         assert_close(found, expected, 2e-6, "path's gradient", expected_gradient(exact, sizes, pi)[1])
 
     one = index[:, 0].contiguous()
-    log_prob, found_entropy, same = launch.head(x, one, None, coin)
+    log_prob, found_entropy, same = launch.head(x, one, None, nodes)
     assert same is one
     assert_close(log_prob.numpy(), picked[:, 0], 2e-6, "head's log p")
     assert_close(found_entropy.numpy(), entropy, 2e-6, "entropy")
@@ -298,9 +293,9 @@ def test_paths_and_heads(classes: int, name: str) -> None:
     upstream = np.eye(classes)[one.numpy()] * weights[0][:, None] - np.exp(log_p) * (log_p + 1) * weights[1][:, None]
     expected, scale = expected_gradient(exact, upstream, pi)
     a, b = (torch.from_numpy(w) for w in weights)
-    assert_close(launch.pull(x, a, coin, launch.HEAD, one, b).numpy(), expected, 2e-6, "head's gradient", scale + 1)
+    assert_close(launch.pull(x, a, nodes, launch.HEAD, one, b).numpy(), expected, 2e-6, "head's gradient", scale + 1)
 
-    drawn_log_p, _, drawn = launch.head(x, None, torch.tensor([7]), coin)
+    drawn_log_p, _, drawn = launch.head(x, None, torch.tensor([7]), nodes)
     assert_close(drawn_log_p.numpy(), np.take_along_axis(log_p, drawn.numpy()[:, None], 1)[:, 0], 2e-6, "drawn")
 
 
@@ -325,8 +320,7 @@ def test_losses(
             blocks, "loss_shape", lambda classes, rows: (2, 4, -(-rows // 2) if programs == "many" else 1)
         )
     pi = Parameterization(classes, "natural")
-    coin = coin_of(pi, CPU)
-    assert coin is not None
+    nodes = nodes_of(pi)
     scores, rng = numbers(rows, classes - 1), np.random.default_rng(1)
     target = rng.integers(classes, size=rows)
     weights = np.abs(numbers(classes, seed=3)) if weighted else np.ones(classes, np.float32)
@@ -337,7 +331,7 @@ def test_losses(
     loss = -np.take_along_axis(reference.log_catnat(exact, pi), target[:, None], 1)[:, 0] * share
     expected = {"none": loss, "sum": loss.sum(), "mean": loss.sum() / share.sum()}[reduction]
     x, weight = torch.from_numpy(scores), torch.from_numpy(weights) if weighted else None
-    found, kept = launch.loss(x, ids, coin, -100, weight, reduction)
+    found, kept = launch.loss(x, ids, nodes, -100, weight, reduction)
     assert_close(found.numpy(), np.asarray(expected), 2e-6, "loss")
     upstream = np.float32(0.7) if reduction != "none" else numbers(rows, seed=4)
     shares = upstream * share / (share.sum() if reduction == "mean" else 1)
@@ -345,37 +339,35 @@ def test_losses(
     what = launch.ASKED[reduction]
     room = torch.full((4, rows, classes - 1), torch.nan)  # what the allocator hands out next
     del room
-    gradient = launch.pull_path(x, ids, torch.from_numpy(np.asarray(upstream)), coin, what, -100, weight, kept)
+    gradient = launch.pull_path(x, ids, torch.from_numpy(np.asarray(upstream)), nodes, what, -100, weight, kept)
     assert_close(gradient.numpy(), expected, 2e-6, "gradient", scale)
 
 
 def test_a_loss_over_nothing() -> None:
-    coin = coin_of(Parameterization(4, "natural"), CPU)
-    assert coin is not None
+    nodes = nodes_of(Parameterization(4, "natural"))
     for x, target in (
         (torch.zeros(2, 3), torch.full((2,), -1)),
         (torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)),
     ):
-        found, share = launch.loss(x, target, coin, -1, None, "mean")
+        found, share = launch.loss(x, target, nodes, -1, None, "mean")
         assert found.isnan()
-        assert (launch.pull_path(x, target, torch.ones(()), coin, launch.ASKED["mean"], -1, None, share) == 0).all()
-        assert launch.loss(x, target, coin, -1, None, "sum")[0] == 0
+        assert (launch.pull_path(x, target, torch.ones(()), nodes, launch.ASKED["mean"], -1, None, share) == 0).all()
+        assert launch.loss(x, target, nodes, -1, None, "sum")[0] == 0
 
 
 @pytest.mark.parametrize("name", thinned(["sigmoid", "tail 0.05", "floor"], 2))
 def test_draws_follow_their_probabilities(name: str) -> None:
     pi = Parameterization(6, FAMILY[name])
-    coin = coin_of(pi, CPU)
-    assert coin is not None
+    nodes = nodes_of(pi)
     scores = numbers(2, 5)
     n = 1500
-    drawn = launch.sample(torch.from_numpy(scores), torch.tensor([11]), n, coin).numpy()
+    drawn = launch.sample(torch.from_numpy(scores), torch.tensor([11]), n, nodes).numpy()
     for row in range(2):
         p = np.exp(reference.log_catnat(scores[row].astype(np.float64), pi))
         counts = np.bincount(drawn[:, row], minlength=6)
         assert (np.abs(counts - n * p) < 5 * np.sqrt(n * p * (1 - p)) + 1).all()
     few, again, other = (
-        launch.sample(torch.from_numpy(scores), torch.tensor([seed]), 50, coin).numpy() for seed in (11, 11, 12)
+        launch.sample(torch.from_numpy(scores), torch.tensor([seed]), 50, nodes).numpy() for seed in (11, 11, 12)
     )
     assert (few == again).all() and not (few == other).all()
     assert not (drawn[:, 0] == drawn[:, 1]).all()
@@ -383,8 +375,7 @@ def test_draws_follow_their_probabilities(name: str) -> None:
 
 def test_rows_of_any_strides() -> None:
     pi = Parameterization(18, "natural")
-    coin = coin_of(pi, CPU)
-    assert coin is not None
+    nodes = nodes_of(pi)
     wide = torch.from_numpy(numbers(12, 40))
     for view, is_copied in (
         (wide[:, 3:20], False),
@@ -396,25 +387,24 @@ def test_rows_of_any_strides() -> None:
         (wide[0, :17], False),
     ):
         assert (launch.Rows.of(view).tensor.data_ptr() != view.data_ptr()) == is_copied
-        expected = launch.walk(view.contiguous(), coin, False)
-        assert torch.equal(launch.walk(view, coin, False), expected)
+        expected = launch.walk(view.contiguous(), nodes, False)
+        assert torch.equal(launch.walk(view, nodes, False), expected)
         upstream = torch.ones_like(expected)
-        ours, theirs = (launch.pull(x, upstream, coin, launch.LOG_P) for x in (view, view.contiguous()))
+        ours, theirs = (launch.pull(x, upstream, nodes, launch.LOG_P) for x in (view, view.contiguous()))
         assert torch.equal(ours, theirs)
         index = torch.zeros((*view.shape[:-1], 1), dtype=torch.int64)
-        assert torch.equal(launch.log_path(view, index, coin), launch.log_path(view.contiguous(), index, coin))
+        assert torch.equal(launch.log_path(view, index, nodes), launch.log_path(view.contiguous(), index, nodes))
         ones = torch.ones(index.shape)
-        ours, theirs = (launch.pull_path(x, index, ones, coin) for x in (view, view.contiguous()))
+        ours, theirs = (launch.pull_path(x, index, ones, nodes) for x in (view, view.contiguous()))
         assert torch.equal(ours, theirs)
 
 
 @pytest.mark.parametrize("classes", [2, 18, 21, 33])
 def test_all_of_the_result_is_written_and_nothing_around_it(classes: int) -> None:
-    coin = coin_of(Parameterization(classes, "sigmoid"), CPU)
-    assert coin is not None
+    nodes = nodes_of(Parameterization(classes, "sigmoid"))
     x, upstream = (torch.from_numpy(numbers(ROWS, n)) for n in (classes - 1, classes))
     rows = launch.Rows.of(x)
-    call, nothing = launch.Call.of(x, rows, coin), launch.numbers_of(*coin[3:])
+    call, nothing = launch.Call.of(x, rows, nodes), launch.numbers_of(*nodes[3:])
     walk, form = launch._walk_launcher(call, False)
     pull, pull_form = launch._pull_launcher(call, launch.LOG_P, classes)
     span, height = blocks.path_span(classes)
@@ -428,7 +418,7 @@ def test_all_of_the_result_is_written_and_nothing_around_it(classes: int) -> Non
         integers = (ROWS, *integers, rows.stride)
         room = torch.full((ROWS * width + 200,), torch.nan)
         inside = room[100:-100].view(ROWS, width)
-        kernel(programs, (*before, inside, *after, coin.centers), integers, nothing)
+        kernel(programs, (*before, inside, *after, nodes.centers), integers, nothing)
         assert torch.isfinite(room[100:-100]).all()
         assert room[:100].isnan().all() and room[-100:].isnan().all()
 
@@ -440,11 +430,10 @@ def test_spans_never_touch_more_rows_than_a_program_has() -> None:
 
 
 def test_empty_batches() -> None:
-    coin = coin_of(Parameterization(18, "sigmoid"), CPU)
-    assert coin is not None
+    nodes = nodes_of(Parameterization(18, "sigmoid"))
     x = torch.zeros(0, 17)
-    assert launch.walk(x, coin, False).shape == (0, 18)
-    assert launch.pull(x, torch.zeros(0, 18), coin, launch.LOG_P).shape == (0, 17)
-    assert launch.sample(x, torch.tensor([1]), 3, coin).shape == (3, 0)
-    assert launch.log_path(x, torch.zeros(0, 1, dtype=torch.int64), coin).shape == (0, 1)
-    assert launch.head(x, None, torch.tensor([1]), coin)[1].shape == (0,)
+    assert launch.walk(x, nodes, False).shape == (0, 18)
+    assert launch.pull(x, torch.zeros(0, 18), nodes, launch.LOG_P).shape == (0, 17)
+    assert launch.sample(x, torch.tensor([1]), 3, nodes).shape == (3, 0)
+    assert launch.log_path(x, torch.zeros(0, 1, dtype=torch.int64), nodes).shape == (0, 1)
+    assert launch.head(x, None, torch.tensor([1]), nodes)[1].shape == (0,)

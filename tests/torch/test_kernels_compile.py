@@ -32,8 +32,8 @@ def compile_all(only: int) -> None:
     from triton.compiler import ASTSource
 
     from catnat import Parameterization
+    from catnat.torch._bernoulli import bernoulli_of
     from catnat.torch._gpu import launch
-    from catnat.torch._gpu.coin import coin_of
 
     def size(launcher: launch.Launcher, tensors: dict[str, torch.dtype | None]) -> int:
         kernel = launcher.kernel
@@ -51,10 +51,10 @@ def compile_all(only: int) -> None:
     for classes, dtype, activation in CASES:
         if classes != only:
             continue
-        coin = coin_of(Parameterization(classes, activation), torch.device("cpu"))
-        assert coin is not None
-        call = launch.Call(coin._replace(centers=None), dtype == torch.float32, True)
-        centers = {"centers_ptr": None if coin.centers is None else torch.float32}
+        nodes = bernoulli_of(Parameterization(classes, activation), torch.device("cpu"))
+        assert nodes is not None
+        call = launch.Call(nodes._replace(centers=None), dtype == torch.float32, True)
+        centers = {"centers_ptr": None if nodes.centers is None else torch.float32}
         walk, _ = launch._walk_launcher(call, False)
         print(classes, dtype, activation, "walk", size(walk, {"x_ptr": dtype, "out_ptr": dtype} | centers))
         pull, form = launch._pull_launcher(call, launch.LOG_P, classes)

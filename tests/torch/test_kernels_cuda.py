@@ -5,10 +5,10 @@ import pytest
 import torch
 
 import catnat.torch as ct
-from catnat import Natural, Parameterization, Sigmoid
+from catnat import Natural, Parameterization, Sigmoid, Tree
 from catnat.core import reference
-from catnat.torch import _eager
-from catnat.torch._dispatch import plan_for
+from catnat.torch import _dispatch, _eager
+from catnat.torch._plan import find_plan
 
 pytestmark = pytest.mark.gpu
 
@@ -22,8 +22,6 @@ FAMILY = {
 ACTIVATIONS = {
     **FAMILY,
     "amplitude": Natural(amplitude=3.0),
-    "revive": Natural(tail=0.0, saturation="revive", floor=1e-6),
-    "reflect": Natural(tail=0.0, saturation="reflect", amplitude=5.0),  # by plain tensor code
 }
 
 
@@ -49,7 +47,12 @@ def gradient_size(x, upstream, pi):
 
 
 def is_by_kernels(pi, x):
-    return plan_for(pi, pi.num_classes, torch.float32, x).fast is not None
+    walk = _dispatch.walk_for(find_plan(pi, torch.float32, x.device), x)
+    return type(walk).__name__ == "KernelWalk"
+
+
+def judge_of(pi):
+    return find_plan(pi, torch.float64, torch.device("cuda", torch.cuda.current_device()))
 
 
 def close(came, expected, size, tolerance):
@@ -124,7 +127,7 @@ def test_all_activations_and_centres_equal_plain_tensor_code(classes, name, cent
     torch.manual_seed(1)
     center = tuple(np.linspace(-0.7, 0.7, classes - 1)) if center == "by node" else center
     pi = Parameterization(classes, ACTIVATIONS[name], center=center)
-    plan = plan_for(pi, classes, torch.float64, torch.empty(0, device="cuda"))
+    plan = judge_of(pi)
     x = scores(9, classes - 1, scale=2.5)
     for function, plain in (
         (lambda s: ct.log_catnat(s, pi), lambda s: _eager.log_classes(s, plan)),
@@ -136,24 +139,10 @@ def test_all_activations_and_centres_equal_plain_tensor_code(classes, name, cent
         upstream = torch.rand_like(found)
         upstream = torch.where(torch.isfinite(found), upstream, 0)
         (ours,) = torch.autograd.grad(found, a, upstream)
-        if name == "revive":  # the gate stands where the scores come in
-            continue
         (theirs,) = torch.autograd.grad(expected, b, upstream.double())
         size, _ = gradient_size(double(x), double(upstream), pi)
         keep = torch.isfinite(theirs)
         close(double(ours[keep]), double(theirs[keep]), size[keep.cpu().numpy()], 3e-6)
-
-
-def test_revival_is_that_of_the_cpu():
-    torch.manual_seed(2)
-    pi = Parameterization(18, ACTIVATIONS["revive"])
-    x = torch.randn(50, 17) * 4
-    upstream = torch.randn(50, 18)
-    found = []
-    for device in ("cpu", "cuda"):
-        s = x.to(device).requires_grad_()
-        found.append(torch.autograd.grad(ct.log_catnat(s, pi), s, upstream.to(device))[0].cpu())
-    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("classes", [18, 64, 1000])
@@ -171,8 +160,12 @@ def test_strides_of_the_batch_do_not_matter(classes):
     }
     for name, view in views.items():
         a, b = view.detach().requires_grad_(), view.detach().contiguous().requires_grad_()
-        for function in (ct.log_catnat, ct.entropy, lambda s: ct.log_prob(s, torch.zeros_like(s[..., 0]).long())):
-            ours, theirs = function(a), function(b)
+        for function in (
+            ct.log_catnat,
+            ct.entropy,
+            lambda s, pi: ct.log_prob(s, torch.zeros_like(s[..., 0]).long(), pi),
+        ):
+            ours, theirs = function(a, classes), function(b, classes)
             assert torch.equal(ours, theirs), name
             upstream = torch.rand_like(ours)
             assert torch.equal(
@@ -188,7 +181,7 @@ def test_a_head_is_its_parts(classes, name):
     x = scores(301, classes - 1).requires_grad_()
     drawn = ct.draw(x, pi)
     given = ct.draw(x, pi, index=drawn.sample)
-    plan = plan_for(pi, classes, torch.float64, torch.empty(0, device="cuda"))
+    plan = judge_of(pi)
     y = x.detach().double().requires_grad_()
     log_p = _eager.log_classes(y, plan)
     chosen = log_p.gather(-1, drawn.sample.unsqueeze(-1)).squeeze(-1)
@@ -251,6 +244,7 @@ def test_the_loss_is_that_of_the_cpu(dtype, reduction, classes, weighted):
         loss = ct.cross_entropy(
             x,
             target.to(device),
+            classes,
             reduction=reduction,
             ignore_index=-1,
             weight=weight if weight is None else weight.to(device),
@@ -264,7 +258,7 @@ def test_the_loss_is_that_of_the_cpu(dtype, reduction, classes, weighted):
 
 def test_class_ids_that_were_overwritten_are_noticed():
     s, k = scores(8, 17).requires_grad_(), torch.zeros(8, dtype=torch.int64, device="cuda")
-    loss = ct.log_prob(s, k).sum()
+    loss = ct.log_prob(s, k, 18).sum()
     k.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
@@ -289,13 +283,13 @@ def test_draws_follow_their_probabilities(classes, name):
 
 def test_draws_are_the_generators():
     x = scores(100, 99)
-    first = [ct.sample(x, generator=torch.Generator("cuda").manual_seed(s)) for s in (1, 1, 2)]
+    first = [ct.sample(x, 100, generator=torch.Generator("cuda").manual_seed(s)) for s in (1, 1, 2)]
     assert torch.equal(first[0], first[1]) and not torch.equal(first[0], first[2])
     torch.manual_seed(0)
-    a = ct.draw(x).sample
-    b = ct.draw(x).sample
+    a = ct.draw(x, 100).sample
+    b = ct.draw(x, 100).sample
     torch.manual_seed(0)
-    assert torch.equal(a, ct.draw(x).sample) and not torch.equal(a, b)
+    assert torch.equal(a, ct.draw(x, 100).sample) and not torch.equal(a, b)
 
 
 def test_results_are_the_same_run_to_run():
@@ -303,7 +297,7 @@ def test_results_are_the_same_run_to_run():
     index = torch.randint(1000, (5, 1000), device="cuda")
     runs = []
     for _ in range(3):
-        log_p, path = ct.log_catnat(x), ct.log_prob(x, index)
+        log_p, path = ct.log_catnat(x, 1000), ct.log_prob(x, index, 1000)
         runs.append((log_p, path, *torch.autograd.grad((log_p * upstream).sum() + path.sum(), x)))
     for again in runs[1:]:
         assert all(torch.equal(a, b) for a, b in zip(runs[0], again, strict=True))
@@ -313,11 +307,11 @@ def test_results_are_the_same_run_to_run():
 def test_no_memory_beyond_the_results(classes):
     rows = (1 << 24) // classes
     x = scores(rows, classes - 1).requires_grad_()
-    ct.log_catnat(x)
+    ct.log_catnat(x, classes)
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    log_p = ct.log_catnat(x)
+    log_p = ct.log_catnat(x, classes)
     out = 4 * rows * classes
     assert torch.cuda.max_memory_allocated() - before <= out + (1 << 21)  # rounding of the allocator
     assert torch.cuda.memory_allocated() - before <= out + (1 << 21)  # nothing is kept but the scores
@@ -330,35 +324,39 @@ def test_no_memory_beyond_the_results(classes):
 
 def test_nan_stays_in_its_row_and_infinite_scores_are_certain():
     for name in ("sigmoid", "natural", "paper"):
-        x = scores(6, 99)
-        clean = ct.log_catnat(x, name)
+        x, pi = scores(6, 99), Parameterization(100, name)
+        clean = ct.log_catnat(x, pi)
         x[2, 40] = torch.nan
-        found = ct.log_catnat(x.requires_grad_(), name)
+        found = ct.log_catnat(x.requires_grad_(), pi)
         others = torch.arange(6, device="cuda") != 2
         assert torch.equal(found[others], clean[others])
         assert found[2].isnan().any()
         (gradient,) = torch.autograd.grad(found, x, torch.ones_like(found))
         assert torch.isfinite(gradient[others]).all() and gradient[2, 40].isnan()
-    assert ct.entropy(torch.full((1, 3), torch.inf, device="cuda"), "sigmoid").item() == 0
+    assert ct.entropy(torch.full((1, 3), torch.inf, device="cuda"), Parameterization(4, "sigmoid")).item() == 0
 
 
-def test_second_derivatives():
-    for function in (
-        ct.log_catnat,
-        ct.catnat,
-        ct.entropy,
-        lambda s, p: ct.log_prob(s, torch.arange(4, device="cuda"), p),
-    ):
-        for name in ("sigmoid", "natural"):
-            on = []
-            for device in ("cpu", "cuda"):
-                torch.manual_seed(7)
-                s = torch.randn(4, 17).to(device).requires_grad_()
-                if device == "cpu" and function not in (ct.log_catnat, ct.catnat, ct.entropy):
-                    value = ct.log_prob(s, torch.arange(4), name)
-                else:
-                    value = function(s, name)
-                (first,) = torch.autograd.grad(torch.sin(value).sum(), s, create_graph=True)
-                (second,) = torch.autograd.grad((first * first).sum(), s)
-                on.append(second.cpu())
-            torch.testing.assert_close(*on, rtol=2e-3, atol=2e-3)
+def test_nothing_is_drawn_from_scores_that_are_nan():
+    """Nobody waits for the device: the answer is a class that the next use refuses."""
+    x = torch.zeros(50, 17, device="cuda")
+    x[3] = torch.nan
+    clustered = Parameterization(18, tree=Tree.cluster([[k % 4 + k / 100] for k in range(18)]))
+    for pi in (Parameterization(18), clustered, Parameterization(18, tree=Tree.chain(18))):
+        mask = torch.ones(18, dtype=torch.bool, device="cuda")
+        for drawn in (ct.sample(x, pi), ct.draw(x, pi).sample, ct.mode(x, pi), ct.sample(x, pi, mask=mask)):
+            assert drawn[3] == 18 and (drawn[:3] < 18).all() and (drawn[4:] < 18).all()
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "natural"])
+@pytest.mark.parametrize("function", ["log_catnat", "catnat", "entropy", "log_prob"])
+def test_second_derivatives(function, name):
+    pi, on = Parameterization(18, name), []
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(7)
+        s = torch.randn(4, 17).to(device).requires_grad_()
+        index = (torch.arange(4, device=device),) if function == "log_prob" else ()
+        value = getattr(ct, function)(s, *index, pi)
+        (first,) = torch.autograd.grad(torch.sin(value).sum(), s, create_graph=True)
+        (second,) = torch.autograd.grad((first * first).sum(), s)
+        on.append(second.cpu())
+    torch.testing.assert_close(*on, rtol=2e-3, atol=2e-3)

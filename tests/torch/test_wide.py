@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-import catnat
 import catnat.torch as ct
 from catnat import Natural, Parameterization, Tree
-from catnat.torch import _wide, nn
-from catnat.torch._dispatch import wide_plan_for
+from catnat.torch import _dispatch, _eager, _plan, nn
 from tests.thinned import thinned
 
 ROWS, WIDTH = 37, 12
@@ -31,14 +29,13 @@ ACTIVATIONS = {
     "sigmoid": "sigmoid",
     "paper": "paper",
     "tail": Natural(tail=0.01, amplitude=4.0),
-    "reflect": Natural(tail=0.0, saturation="reflect", floor=1e-6),
-    "revive": Natural(tail=0.0, saturation="revive", floor=1e-6),
+    "floor": Natural(tail=0.0, floor=1e-6),
 }
 
 
-def head_of(pi: Parameterization, *, bias: bool = True, sparse: bool = False, dtype=torch.float32) -> ct.CatnatLinear:
+def head_of(pi: Parameterization, *, bias: bool = True, dtype=torch.float32) -> ct.CatnatLinear:
     torch.manual_seed(pi.num_classes)
-    head = ct.CatnatLinear(WIDTH, pi.num_classes, pi, bias=bias, sparse=sparse, dtype=dtype)
+    head = ct.CatnatLinear(WIDTH, pi, bias=bias, dtype=dtype)
     with torch.no_grad():
         if bias:
             head.linear.bias.normal_()
@@ -56,12 +53,11 @@ def data(classes: int, dtype=torch.float32) -> tuple[torch.Tensor, torch.Tensor]
 @pytest.fixture
 def by_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """Paths are read from the first class on."""
-    monkeypatch.setattr(nn, "PATH_FROM", {"cpu": 2})
+    monkeypatch.setattr(_dispatch, "PATH_FROM", {"cpu": 2})
 
 
 def gradients(head: ct.CatnatLinear, loss: torch.Tensor, x: torch.Tensor) -> list[torch.Tensor]:
-    found = torch.autograd.grad(loss, [x, *head.parameters()])
-    return [g.to_dense() if g.is_sparse else g for g in found]
+    return list(torch.autograd.grad(loss, [x, *head.parameters()]))
 
 
 CASES = [
@@ -103,48 +99,6 @@ def test_short_numbers_are_computed_in_float32(dtype, by_path):
     for found, judge in zip(gradients(head, loss, x), gradients(exact, expected, far), strict=True):
         assert found.dtype == dtype
         torch.testing.assert_close(found.double(), judge, **tolerance)
-
-
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("tree", ["cluster", "huffman"])
-def test_sparse_gradients_are_the_dense_ones_in_fewer_rows(tree, bias):
-    pi = Parameterization(100, tree=trees(100)[tree])
-    x, target = data(100)
-    dense, sparse = head_of(pi, bias=bias), head_of(pi, bias=bias, sparse=True)
-    dense.loss(x, target).backward()
-    sparse.loss(x, target).backward()
-    passed = {node - 1 for k in target.tolist() for node, _ in pi.tree.path(k)}
-    for expected, found in zip(dense.parameters(), sparse.parameters(), strict=True):
-        assert found.grad.is_sparse
-        torch.testing.assert_close(found.grad.to_dense(), expected.grad)
-        rows = found.grad._indices()[0].tolist()
-        assert rows == sorted(set(rows)) and passed <= set(rows) <= passed | {0}
-
-
-def test_a_sparse_head_trains_with_sparse_adam():
-    pi = Parameterization(300)
-    head = head_of(pi, sparse=True)
-    optimizer = torch.optim.SparseAdam(list(head.parameters()), lr=0.05)
-    x = torch.randn(200, WIDTH, generator=torch.Generator().manual_seed(0))
-    target = (x[:, 0] > 0).long() * 200 + (x[:, 1] > 0).long() * 50
-    first = head.loss(x, target).item()
-    for _ in range(60):
-        optimizer.zero_grad()
-        loss = head.loss(x, target)
-        loss.backward()
-        optimizer.step()
-    assert loss.item() < 0.1 * first
-    assert (head.mode(x, beam=4) == target).float().mean() > 0.8
-
-
-def test_a_sparse_head_refuses_what_needs_all_scores():
-    x, target = data(100)
-    head = head_of(Parameterization(100), sparse=True)
-    with pytest.raises(ValueError, match="sparse=True needs class ids without label smoothing"):
-        head.loss(x, target, label_smoothing=0.1)
-    chain = head_of(Parameterization(100, tree=Tree.chain(100)), sparse=True)
-    with pytest.raises(ValueError, match="sparse=True needs"):
-        chain.loss(x, target)
 
 
 def test_second_derivatives(by_path):
@@ -239,14 +193,6 @@ def test_what_is_wrong_is_named(by_path):
         head.topk(x, 101)
 
 
-def test_a_warning_looks_at_all_scores(by_path):
-    x, target = data(100)
-    head = ct.CatnatLinear(WIDTH, 100, warn=True)
-    with pytest.warns(catnat.CatnatWarning):
-        head.loss(1000 * x, target)
-    assert not head.warn
-
-
 def test_autocast_answers_in_float32(by_path):
     head, (x, target) = head_of(Parameterization(100)), data(100)
     with torch.autocast("cpu", torch.bfloat16):
@@ -255,36 +201,13 @@ def test_autocast_answers_in_float32(by_path):
     torch.testing.assert_close(loss, head.loss(x, target))
 
 
-def test_trees_without_a_table_of_paths(by_path, monkeypatch):
-    pi = Parameterization(100, tree=trees(100)["huffman"])
-    plan = wide_plan_for(pi, torch.float32, torch.zeros(1))
-    index = torch.arange(100)
-    with_table = _wide._eager.paths(index, plan)
-    monkeypatch.setattr(plan, "has_paths", False)
-    nodes, right, taken = _wide._eager.paths(index, plan)
+def test_trees_without_a_table_of_paths(monkeypatch):
+    pi, index = Parameterization(100, tree=trees(100)["huffman"]), torch.arange(100)
+    with_table = _eager.paths(index, _plan.make_plan(pi, torch.float32, torch.device("cpu")))
+    monkeypatch.setattr(_plan, "MAX_PATH_TABLE", 0)
+    nodes, right, taken = _eager.paths(index, _plan.make_plan(pi, torch.float32, torch.device("cpu")))
     assert (taken == with_table[2]).all()
     assert (nodes[taken] == with_table[0][taken]).all() and (right[taken] == with_table[1][taken]).all()
-
-
-def test_refitting_keeps_what_nodes_have_learned():
-    old = Tree.from_nested([[0, 1], [2, [3, 4]]])
-    head = head_of(Parameterization(5, tree=old))
-    x = data(5)[0]
-    before = head.log_probs(x)
-    nodes, signs = head.refit(Tree.from_nested([[[4, 3], 2], [0, 1]]))  # the same sets, other sides
-    torch.testing.assert_close(head.log_probs(x), before)
-    assert (nodes > 0).all() and (signs == -1).any()
-    nodes, signs = head.refit(Tree.from_nested([[[4, 2], 3], [0, 1]]))  # one node's classes are others
-    assert ((nodes == 0) == (signs == 0)).all() and (nodes == 0).sum() == 2
-    left = head.log_probs(x).exp()
-    torch.testing.assert_close(left[:, 0], before[:, 0].exp())  # of the nodes that stayed
-    torch.testing.assert_close(left[:, 2], left[:, 4])  # and a new one tells nothing
-    with pytest.warns(catnat.CatnatWarning, match="refit kept 0 of 4 nodes"):
-        head.refit(Tree.from_nested([1, [4, [0, [2, 3]]]]))
-    with pytest.raises(ValueError, match=r"old must|num_classes"):
-        head.refit(Tree.balanced(6))
-    with pytest.raises(ValueError, match="refit needs center"):
-        head_of(Parameterization(5, center=0.3)).refit(old)
 
 
 def test_class_weights_of_any_dtype_and_padding_ids_past_the_classes(by_path):
@@ -294,7 +217,7 @@ def test_class_weights_of_any_dtype_and_padding_ids_past_the_classes(by_path):
     torch.testing.assert_close(head.loss(x, target, weight=weight), head.loss(x, target))
     padded = target.clone()
     padded[3] = 50
-    expected = ct.cross_entropy(head.linear(x), padded, weight=weight, ignore_index=50)
+    expected = ct.cross_entropy(head.linear(x), padded, 50, weight=weight, ignore_index=50)
     torch.testing.assert_close(head.loss(x, padded, weight=weight, ignore_index=50), expected, rtol=2e-3, atol=1e-3)
 
 
@@ -307,7 +230,7 @@ def test_what_is_attached_to_the_layer_is_called(by_path):
     assert seen
     adapted = head_of(Parameterization(50))
     adapted.linear = _Adapted(adapted.linear)
-    torch.testing.assert_close(adapted.loss(x, target), ct.cross_entropy(adapted.linear(x), target))
+    torch.testing.assert_close(adapted.loss(x, target), ct.cross_entropy(adapted.linear(x), target, 50))
 
 
 def test_other_ways_to_watch_the_layer(by_path, monkeypatch):
@@ -323,7 +246,7 @@ def test_other_ways_to_watch_the_layer(by_path, monkeypatch):
 
 def test_all_scores_call_the_layer_once(monkeypatch):
     """Whatever stands in its place, and whatever its weights are made from."""
-    monkeypatch.setattr(nn, "ALIGNED_FROM", 2)
+    monkeypatch.setattr(_dispatch, "ALIGNED_FROM", 2)
     x, head, calls = torch.randn(3, WIDTH), head_of(Parameterization(20)), []
 
     class Counting(torch.nn.Module):
@@ -358,18 +281,8 @@ def test_log_prob_broadcasts_as_it_does_for_few_classes(by_path, monkeypatch):
         head.log_prob(x, target[:5])
     with pytest.raises((ValueError, IndexError), match="index"):
         head.log_prob(x, target + 50)
-    monkeypatch.setattr(nn, "PATH_FROM", {"cpu": 100})
+    monkeypatch.setattr(_dispatch, "PATH_FROM", {"cpu": 100})
     torch.testing.assert_close(found, (head.log_prob(x, several), head.log_prob(x, torch.tensor(7))))
-
-
-def test_ignored_rows_pass_no_node():
-    head = head_of(Parameterization(64), sparse=True)
-    x, target = data(64)[0][:2], torch.tensor([63, -100])
-    head.loss(x, target).backward()
-    assert head.linear.weight.grad._indices()[0].tolist() == [node - 1 for node, _ in Tree.balanced(64).path(63)]
-    head.zero_grad()
-    head.loss(x, torch.full((2,), -100), reduction="sum").backward()
-    assert head.linear.weight.grad._nnz() == 0
 
 
 def test_other_devices_and_dtypes_are_named(by_path):
@@ -382,8 +295,6 @@ def test_other_devices_and_dtypes_are_named(by_path):
         head.loss(x, target.to("meta"))
     empty = ct.CatnatLinear(WIDTH, 50, device="meta")
     assert empty.loss(x.to("meta"), target.to("meta")).shape == ()
-    with pytest.raises(ValueError, match="sparse=True reads one path, warn=True looks at all scores"):
-        ct.CatnatLinear(WIDTH, 50, sparse=True, warn=True)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -394,7 +305,7 @@ def test_a_few_outputs_more_change_nothing(bias, monkeypatch):
     inputs = [x, *head.parameters()]
     found = []
     for misaligned in (False, True):
-        monkeypatch.setattr(ct.CatnatLinear, "_is_misaligned", lambda head, x, answer=misaligned: answer)
+        monkeypatch.setattr(nn, "must_align", lambda *given, answer=misaligned: answer)
         log_p = head(x)
         found.append([log_p, *torch.autograd.grad(log_p.square().sum(), inputs)])
     torch.testing.assert_close(*found)

@@ -7,15 +7,22 @@ import torch
 
 import catnat.torch as ct
 from catnat import Parameterization, Tree
+from catnat.torch import _dispatch
 from tests.torch.test_wide import ACTIVATIONS, trees
 
 pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda")
 
 
-def case(pi, rows, width, dtype, kind="often", **settings):
+@pytest.fixture
+def by_kernels(monkeypatch):
+    """One path is read from the first class on."""
+    monkeypatch.setattr(_dispatch, "PATH_FROM", {"cuda": 2})
+
+
+def case(pi, rows, width, dtype, kind="often"):
     torch.manual_seed(rows)
-    head = ct.CatnatLinear(width, pi.num_classes, pi, device=CUDA, dtype=dtype, **settings)
+    head = ct.CatnatLinear(width, pi, device=CUDA, dtype=dtype)
     with torch.no_grad():
         if head.linear.bias is not None:
             head.linear.bias.normal_()
@@ -26,8 +33,7 @@ def case(pi, rows, width, dtype, kind="often", **settings):
 
 
 def gradients(head, loss, x):
-    found = torch.autograd.grad(loss, [x, *head.parameters()])
-    return [g.to_dense() if g.is_sparse else g for g in found]
+    return list(torch.autograd.grad(loss, [x, *head.parameters()]))
 
 
 def judged(head, x, target, **settings):
@@ -48,11 +54,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize(("rows", "width", "tree", "activation", "kind"), CASES[::7])
-def test_losses_and_gradients(rows, width, tree, activation, kind, sparse):
+def test_losses_and_gradients(rows, width, tree, activation, kind, by_kernels):
     pi = Parameterization(3000, ACTIVATIONS[activation], tree=trees(3000)[tree])
-    head, x, target = case(pi, rows, width, torch.float32, kind, sparse=sparse)
+    head, x, target = case(pi, rows, width, torch.float32, kind)
     target[::9] = -100
     if (target == -100).all():
         target[0] = 5
@@ -65,7 +70,7 @@ def test_losses_and_gradients(rows, width, tree, activation, kind, sparse):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_short_numbers(dtype):
+def test_short_numbers(dtype, by_kernels):
     head, x, target = case(Parameterization(5000), 700, 256, dtype)
     expected, slopes = judged(head, x, target)
     found = head.loss(x, target)
@@ -75,7 +80,7 @@ def test_short_numbers(dtype):
         torch.testing.assert_close(got.double(), judge, rtol=4 * eps, atol=2 * eps * judge.abs().max().item())
 
 
-def test_one_class_alone_and_many_rows():
+def test_one_class_alone_and_many_rows(by_kernels):
     head, x, _ = case(Parameterization(4096), 5000, 64, torch.float32)
     target = torch.full((5000,), 77, device=CUDA)
     expected, slopes = judged(head, x, target)
@@ -91,7 +96,7 @@ def test_the_same_bits_twice():
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-def test_a_captured_graph_follows_its_inputs():
+def test_a_captured_graph_follows_its_inputs(by_kernels):
     head, x, target = case(Parameterization(5000), 300, 64, torch.float32)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -113,7 +118,7 @@ def test_a_captured_graph_follows_its_inputs():
 
 
 @pytest.mark.skipif(torch.__version__ < "2.13", reason="its compiler takes no parameterization of a module")
-def test_torch_compile():
+def test_torch_compile(by_kernels):
     head, x, target = case(Parameterization(5000), 300, 64, torch.float32)
     expected = head.loss(x, target)
     found = torch.compile(lambda x, target: head.loss(x, target), fullgraph=True)(x, target)
@@ -121,7 +126,7 @@ def test_torch_compile():
     torch.testing.assert_close(gradients(head, found, x), gradients(head, expected, x))
 
 
-def test_autocast():
+def test_autocast(by_kernels):
     head, x, target = case(Parameterization(5000), 300, 64, torch.float32)
     expected = head.loss(x, target)
     with torch.autocast("cuda", torch.bfloat16):
@@ -131,12 +136,10 @@ def test_autocast():
 
 
 @pytest.mark.parametrize("tree", ["balanced", "huffman"])
-def test_draws_follow_the_probabilities(tree):
+def test_draws_follow_the_probabilities(tree, by_kernels):
     tree = Tree.huffman([2.0**-k for k in range(20)]) if tree == "huffman" else Tree.balanced(20)
     torch.manual_seed(0)
-    head = ct.CatnatLinear(
-        300, 20, Parameterization(20, tree=tree), device=CUDA, sparse=True
-    )  # one path, whatever K is
+    head = ct.CatnatLinear(300, Parameterization(20, tree=tree), device=CUDA)
     x = torch.randn(1, 300, device=CUDA)
     count = 200_000
     drawn = head.sample(x.expand(count, -1), generator=torch.Generator(CUDA).manual_seed(1))
@@ -144,7 +147,7 @@ def test_draws_follow_the_probabilities(tree):
     assert (share - head.log_probs(x)[0].exp()).abs().max() < 5 * (0.25 / count) ** 0.5
 
 
-def test_second_derivatives_go_by_plain_code():
+def test_second_derivatives_go_by_plain_code(by_kernels):
     head, x, target = case(Parameterization(3000), 5, 16, torch.float32)
     twice = []
     for loss in (head.loss(x, target), ct.cross_entropy(head.linear(x), target, head.parameterization)):

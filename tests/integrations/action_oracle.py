@@ -7,10 +7,12 @@ import torch
 
 import catnat
 from catnat.core import reference
+from catnat.core.parameterization import resolve
 
 Floats = np.ndarray
 HUFFMAN = catnat.Parameterization(5, "sigmoid", tree=catnat.Tree.huffman([0.4, 0.3, 0.1, 0.1, 0.1]))
-PARAMETERIZATIONS = ["natural", "sigmoid", "paper", catnat.Natural(tail=0.01), HUFFMAN]
+PARAMETERIZATIONS = [catnat.Parameterization(5, of) for of in ("natural", "sigmoid", "paper", catnat.Natural(0.01))]
+PARAMETERIZATIONS.append(HUFFMAN)
 
 
 def split(scores: torch.Tensor, nvec: list[int]) -> list[Floats]:
@@ -19,23 +21,23 @@ def split(scores: torch.Tensor, nvec: list[int]) -> list[Floats]:
 
 
 def log_prob(
-    scores: torch.Tensor, nvec: list[int], actions: torch.Tensor, kinds: list, masks: torch.Tensor | None = None
+    scores: torch.Tensor,
+    nvec: list[int],
+    actions: torch.Tensor,
+    kinds: list | None = None,
+    masks: torch.Tensor | None = None,
 ):
     """log p of actions [rows, parts], summed over the parts."""
     allowed = [None] * len(nvec) if masks is None else [m.numpy() for m in masks.split(nvec, -1)]
-    parts = zip(split(scores, nvec), actions.long().T.numpy(), nvec, kinds, allowed, strict=True)
-    return sum(reference.log_prob(s, a, resolved(n, kind), mask) for s, a, n, kind, mask in parts)
+    parts = zip(split(scores, nvec), actions.long().T.numpy(), kinds or nvec, allowed, strict=True)
+    return sum(reference.log_prob(s, a, resolve(kind), mask) for s, a, kind, mask in parts)
 
 
-def entropy(scores: torch.Tensor, nvec: list[int], kinds: list, masks: torch.Tensor | None = None):
+def entropy(scores: torch.Tensor, nvec: list[int], kinds: list | None = None, masks: torch.Tensor | None = None):
     """Entropy, summed over the parts."""
     allowed = [None] * len(nvec) if masks is None else [m.numpy() for m in masks.split(nvec, -1)]
-    parts = zip(split(scores, nvec), nvec, kinds, allowed, strict=True)
-    return sum(reference.entropy(s, resolved(n, kind), mask) for s, n, kind, mask in parts)
-
-
-def resolved(num_classes: int, kind: object) -> catnat.Parameterization:
-    return kind if isinstance(kind, catnat.Parameterization) else catnat.Parameterization(num_classes, kind)  # type: ignore
+    parts = zip(split(scores, nvec), kinds or nvec, allowed, strict=True)
+    return sum(reference.entropy(s, resolve(kind), mask) for s, kind, mask in parts)
 
 
 def random_masks(rows: int, nvec: list[int], generator: torch.Generator) -> torch.Tensor:

@@ -57,7 +57,7 @@ def test_values_are_the_references(pi, mask):
 @MASKED
 @pytest.mark.parametrize("kind", [CatnatCategorical, OneHotCatnat, OneHotCatnatStraightThrough])
 def test_expand_keeps_the_class_and_the_mask(kind, mask):
-    ours = kind(tensor(oracle.draw_scores(3)), "sigmoid", mask=tensor(mask))
+    ours = kind(tensor(oracle.draw_scores(3)), PARAMETERIZATIONS["sigmoid"], mask=tensor(mask))
     wide = ours.expand_by([2])
     drawn = wide()
     assert type(wide) is kind and wide.batch_shape == (2, 3) and drawn.shape == (2, 3, *ours.event_shape)
@@ -109,7 +109,7 @@ def test_posterior_classes_of_infer_discrete_are_the_likeliest():
     @config_enumerate
     def model():
         with pyro.plate("data", len(DATA)):
-            k = pyro.sample("k", CatnatCategorical(tensor(x)))
+            k = pyro.sample("k", CatnatCategorical(tensor(x), K))
             pyro.sample("x", dist.Normal(k.double(), SPREAD), obs=tensor(DATA))
         return k
 
@@ -129,15 +129,15 @@ def test_svi_finds_the_exact_posterior():
     likelihood = torch.tensor([0.5, 0.1, 0.7, 0.2, 0.9, 0.3], dtype=torch.float64)
 
     def model():
-        k = pyro.sample("k", CatnatCategorical(torch.zeros(K - 1, dtype=torch.float64)))
+        k = pyro.sample("k", CatnatCategorical(torch.zeros(K - 1, dtype=torch.float64), K))
         pyro.factor("x", likelihood.log()[k])
 
     def guide():
         scores = pyro.param("scores", torch.zeros(K - 1, dtype=torch.float64))
-        pyro.sample("k", CatnatCategorical(scores), infer={"enumerate": "parallel"})
+        pyro.sample("k", CatnatCategorical(scores, K), infer={"enumerate": "parallel"})
 
     fit(guide, model, TraceEnum_ELBO(), 250)
-    assert_close(ct.catnat(pyro.param("scores").detach()), likelihood / likelihood.sum(), atol=1e-3, rtol=0)
+    assert_close(ct.catnat(pyro.param("scores").detach(), K), likelihood / likelihood.sum(), atol=1e-3, rtol=0)
 
 
 def test_svi_of_a_parameter_on_parts_of_a_plate():
@@ -146,24 +146,24 @@ def test_svi_of_a_parameter_on_parts_of_a_plate():
     def model():
         scores = pyro.param("scores", torch.zeros(K - 1))
         with pyro.plate("data", 500, subsample_size=100) as rows:
-            pyro.sample("k", CatnatCategorical(scores), obs=data[rows])
+            pyro.sample("k", CatnatCategorical(scores, K), obs=data[rows])
 
     fit(lambda: None, model, Trace_ELBO(), 400, 0.02)
     share = torch.bincount(data, minlength=K) / 500
-    assert_close(ct.catnat(pyro.param("scores").detach()), share, atol=0.03, rtol=0)
+    assert_close(ct.catnat(pyro.param("scores").detach(), K), share, atol=0.03, rtol=0)
 
 
 def test_straight_through_samples_carry_a_gradient_in_a_guide():
     scores = torch.zeros(K - 1, requires_grad=True)
     with poutine.trace() as trace:
-        one_hot = pyro.sample("z", OneHotCatnatStraightThrough(scores))
+        one_hot = pyro.sample("z", OneHotCatnatStraightThrough(scores, K))
     assert one_hot.sum() == 1 and trace.trace.nodes["z"]["fn"].has_rsample
     (one_hot @ torch.arange(float(K))).backward()
-    expected = torch.autograd.functional.jacobian(ct.catnat, torch.zeros(K - 1)).T @ torch.arange(float(K))
-    assert_close(scores.grad, expected)
+    slopes = torch.autograd.functional.jacobian(lambda s: ct.catnat(s, K), torch.zeros(K - 1))
+    assert_close(scores.grad, slopes.T @ torch.arange(float(K)))
 
 
 def test_a_forbidden_class_is_never_drawn():
     allowed = tensor(oracle.ALLOWED)
-    drawn = CatnatCategorical(tensor(oracle.draw_scores()), mask=allowed).expand([100_000])()
+    drawn = CatnatCategorical(tensor(oracle.draw_scores()), K, mask=allowed).expand([100_000])()
     assert allowed[drawn].all()

@@ -68,9 +68,9 @@ def test_what_a_module_says_is_what_the_oracle_says(space: gym.Space) -> None:
     policy, other = kind.from_logits(scores), kind.from_logits(-scores)
     actions = policy.sample()
     assert all(space.contains(action) for action in actions.numpy())
-    rows, kinds = actions.reshape(50, -1), ["natural"] * len(nvec)
-    np.testing.assert_allclose(policy.logp(actions), log_prob(scores, nvec, rows, kinds), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(policy.entropy(), entropy(scores, nvec, kinds), rtol=1e-5, atol=1e-6)
+    rows = actions.reshape(50, -1)
+    np.testing.assert_allclose(policy.logp(actions), log_prob(scores, nvec, rows), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(policy.entropy(), entropy(scores, nvec), rtol=1e-5, atol=1e-6)
     assert policy.kl(other).shape == (50,) and (policy.kl(other) > 0).all() and not policy.kl(policy).any()
     sure = policy.to_deterministic().sample()
     best = [np.argmax(part.probs, -1) for part in getattr(policy.policy, "parts", [policy.policy])]

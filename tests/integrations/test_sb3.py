@@ -80,8 +80,9 @@ def test_it_trains_is_saved_and_loaded(algorithm, name: str, tmp_path: Path) -> 
     space = SPACES[name]
     masked = algorithm is contrib.MaskablePPO
     policy = maskable.MaskableCatnatPolicy if masked else plain.CatnatPolicy
-    model = small(algorithm, policy, Game(space, masked), policy_kwargs={"parameterization": "sigmoid"})
     nvec = classes(space)
+    kinds = [catnat.Parameterization(n, "sigmoid") for n in nvec]
+    model = small(algorithm, policy, Game(space, masked), policy_kwargs={"parameterization": kinds})
     assert model.policy.action_net.out_features == sum(nvec) - len(nvec)
     before = [p.clone() for p in model.policy.action_net.parameters()]
     model.learn(128)
@@ -89,7 +90,7 @@ def test_it_trains_is_saved_and_loaded(algorithm, name: str, tmp_path: Path) -> 
 
     model.save(tmp_path / "model")
     loaded = algorithm.load(tmp_path / "model", env=Game(space, masked), device="cpu")
-    assert loaded.policy.parameterization == "sigmoid"
+    assert loaded.policy.parameterization == kinds
     for deterministic in (True, False):
         seen = []
         for m in (model, loaded):
@@ -101,7 +102,7 @@ def test_it_trains_is_saved_and_loaded(algorithm, name: str, tmp_path: Path) -> 
 
     model.policy.save(tmp_path / "policy")
     alone = policy.load(tmp_path / "policy", device="cpu")
-    assert alone.parameterization == "sigmoid"
+    assert alone.parameterization == kinds
     np.testing.assert_array_equal(*[p.predict(OBSERVATIONS, deterministic=True)[0] for p in (model, alone)])
 
 
@@ -123,19 +124,17 @@ def test_what_a_policy_says_is_what_the_oracle_says(space: gym.Space, masked: bo
         _, again, spread = policy.evaluate_actions(obs, actions, **extra)
         scores = policy.action_net(policy.mlp_extractor.forward_actor(obs))
     assert scores.std() > 0.5
-    kinds = ["natural"] * len(nvec)
-    want = log_prob(scores, nvec, actions.reshape(50, -1), kinds, masks)
+    want = log_prob(scores, nvec, actions.reshape(50, -1), masks=masks)
     np.testing.assert_allclose(chosen, want, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(again, want, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(spread, entropy(scores, nvec, kinds, masks), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(spread, entropy(scores, nvec, masks=masks), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", PARAMETERIZATIONS, ids=str)
-def test_values_and_gradients_in_float64(kind) -> None:
-    pi = kind if isinstance(kind, catnat.Parameterization) else catnat.Parameterization(5, kind)
+@pytest.mark.parametrize("pi", PARAMETERIZATIONS, ids=str)
+def test_values_and_gradients_in_float64(pi) -> None:
     scores = torch.randn(7, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)
     actions = torch.arange(7) % 5
-    for distribution in (plain.CatnatDistribution(5, kind), maskable.MaskableCatnatDistribution(5, kind)):
+    for distribution in (plain.CatnatDistribution(5, pi), maskable.MaskableCatnatDistribution(5, pi)):
         given = distribution.proba_distribution(scores)
         value = given.log_prob(actions)
         upstream = np.eye(5)[actions]
@@ -194,7 +193,7 @@ def test_a_tree_of_ones_own_is_saved(tmp_path: Path) -> None:
 
 def test_the_default_is_catnats_own() -> None:
     policy = small(sb3.PPO, plain.CatnatPolicy, Game(SPACES["discrete"])).policy
-    assert policy.action_dist.actions.parameterizations == [catnat.Parameterization(5)]
+    assert policy.action_dist.actions.parameterizations == (catnat.Parameterization(5),)
 
 
 def test_other_policies_take_the_mixin() -> None:
@@ -245,20 +244,26 @@ def test_other_action_spaces_are_refused(space: gym.Space) -> None:
     ("parameterization", "want"),
     [
         (HUFFMAN, r"\(2,\) classes; it has \(5,\)"),
-        ("softmax", "must be one of"),
-        (["natural"] * 2, "one a part: 1; got 2"),
+        ([2, 2], "one a part: 1; got 2"),
     ],
-    ids=["classes", "name", "parts"],
+    ids=["classes", "parts"],
 )
 def test_a_parameterization_that_does_not_fit_is_refused(parameterization, want: str) -> None:
     with pytest.raises(ValueError, match=want):
         sb3.PPO(plain.CatnatPolicy, "CartPole-v1", policy_kwargs={"parameterization": parameterization}, device="cpu")
 
 
-def test_a_tree_alone_is_told_where_it_goes() -> None:
-    tree = {"parameterization": catnat.Tree.chain(2)}
-    with pytest.raises(TypeError, match=r"got Tree\..*: write Parameterization\(2, tree=\.\.\.\)"):
-        sb3.PPO(plain.CatnatPolicy, "CartPole-v1", policy_kwargs=tree, device="cpu")
+@pytest.mark.parametrize(
+    ("alone", "want"),
+    [
+        (catnat.Tree.chain(2), r"got Tree\..*: write catnat.Parameterization\(2, tree=\.\.\.\)"),
+        ("sigmoid", r"got 'sigmoid': write catnat.Parameterization\(num_classes, 'sigmoid'\)"),
+    ],
+    ids=["tree", "name"],
+)
+def test_what_stands_alone_is_told_where_it_goes(alone, want: str) -> None:
+    with pytest.raises(TypeError, match=want):
+        sb3.PPO(plain.CatnatPolicy, "CartPole-v1", policy_kwargs={"parameterization": alone}, device="cpu")
 
 
 @pytest.mark.slow

@@ -17,10 +17,8 @@ K = 6
 PARAMETERIZATIONS = {
     "natural": catnat.Parameterization(K, "natural"),
     "sigmoid": catnat.Parameterization(K, "sigmoid", make_tree("nested", K)),
-    "reflect": catnat.Parameterization(K, catnat.Natural(tail=0.0, saturation="reflect"), make_tree("chain", K)),
-    "revive": catnat.Parameterization(
-        K, catnat.Natural(amplitude=5.0, tail=0.0, saturation="revive"), make_tree("huffman", K), center=0.3
-    ),
+    "clip": catnat.Parameterization(K, catnat.Natural(tail=0.0), make_tree("chain", K)),
+    "shifted": catnat.Parameterization(K, catnat.Natural(amplitude=5.0, tail=0.0), make_tree("huffman", K), center=0.3),
 }
 EACH = pytest.mark.parametrize("pi", PARAMETERIZATIONS.values(), ids=PARAMETERIZATIONS)
 PAIRS = list(itertools.product(PARAMETERIZATIONS, repeat=2))
@@ -88,12 +86,12 @@ def test_gradients_are_those_through_the_flat_log_probabilities(pi, masking):
 @pytest.mark.parametrize("batch", BATCHES)
 @MASKED
 def test_shapes_of_samples_and_of_their_log_probs(sample_shape, batch, masking):
-    ours = ct.CatnatCategorical(draw_scores(*batch), **masking)
+    ours = ct.CatnatCategorical(draw_scores(*batch), K, **masking)
     drawn = ours.sample(sample_shape)
     assert drawn.dtype == torch.int64 and not drawn.requires_grad
     assert drawn.shape == ours.log_prob(drawn).shape == sample_shape + batch
-    assert ct.OneHotCatnat(draw_scores(*batch), **masking).sample(sample_shape).shape == (*sample_shape, *batch, K)
-    assert ct.RelaxedOneHotCatnat(0.5, draw_scores(*batch)).rsample(sample_shape).shape == (*sample_shape, *batch, K)
+    assert ct.OneHotCatnat(draw_scores(*batch), K, **masking).sample(sample_shape).shape == (*sample_shape, *batch, K)
+    assert ct.RelaxedOneHotCatnat(0.5, draw_scores(*batch), K).rsample(sample_shape).shape == (*sample_shape, *batch, K)
     multi = ct.MultiCatnat(draw_scores(*batch), [2, 3, 3])
     assert multi.sample(sample_shape).shape == (*sample_shape, *batch, 3)
     assert multi.log_prob(multi.sample(sample_shape)).shape == sample_shape + batch
@@ -105,8 +103,8 @@ def test_empty_batches_and_single_classes_are_no_special_case(shape, masking):
     masking = masking and {**masking, "mask": torch.ones(shape[-1] + 1, dtype=torch.bool)}
     scores = torch.zeros(shape)
     # torch's own validation of a real vector fails on an empty batch
-    ours = ct.CatnatCategorical(scores, **masking, validate_args=False)
-    torchs = D.Categorical(logits=ct.log_catnat(scores, **masking), validate_args=False)
+    ours = ct.CatnatCategorical(scores, shape[-1] + 1, **masking, validate_args=False)
+    torchs = D.Categorical(logits=ct.log_catnat(scores, shape[-1] + 1, **masking), validate_args=False)
     for values in (ours.sample(), ours.sample((2,))):
         assert_close(ours.log_prob(values), torchs.log_prob(values))
     assert_close(ours.entropy(), torchs.entropy())
@@ -117,10 +115,10 @@ def test_empty_batches_and_single_classes_are_no_special_case(shape, masking):
 @pytest.mark.parametrize("read_first", [False, True], ids=["fresh", "with its logits read"])
 def test_expand_repeats_the_distribution(masking, read_first):
     scores = draw_scores(3)
-    ours = ct.CatnatCategorical(scores, "sigmoid", **masking)
+    ours = ct.CatnatCategorical(scores, PARAMETERIZATIONS["sigmoid"], **masking)
     if read_first:
         assert ours.logits.shape == ours.probs.shape == (3, K)
-    wide, torchs = ours.expand((2, 3)), plain(scores, "sigmoid", **masking).expand((2, 3))
+    wide, torchs = ours.expand((2, 3)), plain(scores, PARAMETERIZATIONS["sigmoid"], **masking).expand((2, 3))
     values = wide.sample((4,))
     assert isinstance(wide, ct.CatnatCategorical) and values.shape == (4, 2, 3)
     assert_close(wide.log_prob(values), torchs.log_prob(values))
@@ -131,21 +129,21 @@ def test_expand_repeats_the_distribution(masking, read_first):
 
 def test_a_mask_may_have_a_larger_batch_than_the_scores():
     mask = torch.tensor([[True, True, False, True, True, True], [False, True, True, True, True, True]])
-    ours = ct.CatnatCategorical(draw_scores(), mask=mask)
+    ours = ct.CatnatCategorical(draw_scores(), K, mask=mask)
     assert ours.batch_shape == (2,) and ours.sample((3,)).shape == (3, 2)
-    assert_close(ours.probs, plain(draw_scores(), "natural", mask=mask).probs)
+    assert_close(ours.probs, plain(draw_scores(), K, mask=mask).probs)
     assert (ours.probs > 0).equal(mask)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_answers_have_the_dtype_of_the_scores(dtype):
     scores = draw_scores(5).detach().to(dtype)
-    ours, exact = ct.CatnatCategorical(scores), ct.CatnatCategorical(scores.double())
+    ours, exact = ct.CatnatCategorical(scores, K), ct.CatnatCategorical(scores.double(), K)
     values, tolerance = torch.arange(5), {"rtol": 2 * torch.finfo(dtype).eps, "atol": 1e-6, "check_dtype": False}
     for mine, theirs in [(ours.log_prob(values), exact.log_prob(values)), (ours.entropy(), exact.entropy())]:
         assert mine.dtype == dtype
         assert_close(mine, theirs, **tolerance)
-    assert ct.OneHotCatnatStraightThrough(scores).rsample().dtype == dtype
+    assert ct.OneHotCatnatStraightThrough(scores, K).rsample().dtype == dtype
 
 
 # -- KL ----------------------------------------------------------------------------------------------------------
@@ -172,21 +170,21 @@ def test_kl_is_that_of_the_class_probabilities(left, right, masking):
 
 
 def test_kl_is_infinite_where_q_forbids_what_p_may_do_and_finite_the_other_way():
-    free, bound = ct.CatnatCategorical(draw_scores()), ct.CatnatCategorical(draw_scores(), mask=ALLOWED)
+    free, bound = ct.CatnatCategorical(draw_scores(), K), ct.CatnatCategorical(draw_scores(), K, mask=ALLOWED)
     assert D.kl_divergence(free, bound) == torch.inf
     mass = free.probs[ALLOWED].sum()  # q is p given the mask, so KL(q, p) = -log P(mask)
     assert_close(D.kl_divergence(bound, free), -mass.log())
 
 
 def test_kl_broadcasts_over_batches():
-    one, many = ct.CatnatCategorical(draw_scores()), ct.CatnatCategorical(draw_scores(2, 3, seed=1))
+    one, many = ct.CatnatCategorical(draw_scores(), K), ct.CatnatCategorical(draw_scores(2, 3, seed=1), K)
     assert_close(D.kl_divergence(one, many), D.kl_divergence(one.expand((2, 3)), many))
     assert_close(D.kl_divergence(many, one), D.kl_divergence(many, one.expand((2, 3))))
 
 
 def test_kl_between_different_numbers_of_classes_is_an_error():
     with pytest.raises(ValueError, match="6 and 4"):
-        D.kl_divergence(ct.CatnatCategorical(torch.zeros(5)), ct.CatnatCategorical(torch.zeros(3)))
+        D.kl_divergence(ct.CatnatCategorical(torch.zeros(5), 6), ct.CatnatCategorical(torch.zeros(3), 4))
 
 
 @pytest.mark.parametrize("kind", [ct.CatnatCategorical, ct.OneHotCatnat])
@@ -203,34 +201,34 @@ def test_values_and_gradients_stay_finite_where_a_probability_is_zero(kind):
 # -- arguments ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [ct.CatnatCategorical, ct.OneHotCatnat, lambda s: ct.MultiCatnat(s, [3, 4])])
+@pytest.mark.parametrize("kind", [ct.CatnatCategorical, ct.OneHotCatnat, lambda s, _: ct.MultiCatnat(s, [3, 4])])
 def test_nan_scores_raise_under_validation(kind):
     with pytest.raises(ValueError, match="scores"):
-        kind(torch.full((5,), torch.nan))
+        kind(torch.full((5,), torch.nan), K)
 
 
 def test_validation_can_be_turned_off():
-    ours = ct.CatnatCategorical(torch.tensor([[torch.nan, 0.0], [0.0, 0.0]]), validate_args=False)
+    ours = ct.CatnatCategorical(torch.tensor([[torch.nan, 0.0], [0.0, 0.0]]), 3, validate_args=False)
     assert ours.probs.isnan().any(-1).tolist() == [True, False]
-    assert ct.CatnatCategorical(torch.zeros(2), validate_args=False).log_prob(torch.tensor(1.0)).isfinite()
+    assert ct.CatnatCategorical(torch.zeros(2), 3, validate_args=False).log_prob(torch.tensor(1.0)).isfinite()
 
 
 @pytest.mark.parametrize("value", [-1, K, 1.5])
 def test_values_outside_the_support_raise_as_in_torch(value):
     scores, value = draw_scores(), torch.tensor(value)
-    for categorical in (ct.CatnatCategorical(scores), plain(scores, "natural")):
+    for categorical in (ct.CatnatCategorical(scores, K), plain(scores, K)):
         with pytest.raises(ValueError, match="within the support"):
             categorical.log_prob(value)
     with pytest.raises(ValueError, match="within the support"):
         ct.MultiCatnat(scores, [6]).log_prob(value.reshape(1))
     with pytest.raises(ValueError, match="within the support"):
-        ct.OneHotCatnat(scores).log_prob(torch.ones(K))
+        ct.OneHotCatnat(scores, K).log_prob(torch.ones(K))
 
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0, torch.nan])
 def test_a_temperature_must_be_above_zero(temperature):
     with pytest.raises(ValueError, match="temperature"):
-        ct.RelaxedOneHotCatnat(temperature, torch.zeros(3))
+        ct.RelaxedOneHotCatnat(temperature, torch.zeros(3), 4)
 
 
 # -- inside torch's own ------------------------------------------------------------------------------------------
@@ -238,13 +236,13 @@ def test_a_temperature_must_be_above_zero(temperature):
 
 def test_independent_sums_over_the_batch():
     scores = draw_scores(2, 3)
-    ours = D.Independent(ct.CatnatCategorical(scores), 1)
-    torchs = D.Independent(plain(scores, "natural"), 1)
+    ours = D.Independent(ct.CatnatCategorical(scores, K), 1)
+    torchs = D.Independent(plain(scores, K), 1)
     values = ours.sample((4,))
     assert values.shape == (4, 2, 3)
     assert_close(ours.log_prob(values), torchs.log_prob(values))
     assert_close(ours.entropy(), torchs.entropy())
-    other = D.Independent(ct.CatnatCategorical(draw_scores(2, 3, seed=1)), 1)
+    other = D.Independent(ct.CatnatCategorical(draw_scores(2, 3, seed=1), K), 1)
     assert_close(D.kl_divergence(ours, other), D.kl_divergence(torchs, other))
 
 
@@ -252,8 +250,8 @@ def test_independent_sums_over_the_batch():
 def test_a_catnat_mixes_components(masking):
     torch.manual_seed(0)
     scores, components = draw_scores(3), D.Normal(torch.arange(K) * torch.ones(3, 1, dtype=torch.float64), 0.5)
-    ours = D.MixtureSameFamily(ct.CatnatCategorical(scores, **masking), components)
-    torchs = D.MixtureSameFamily(plain(scores, "natural", **masking), components)
+    ours = D.MixtureSameFamily(ct.CatnatCategorical(scores, K, **masking), components)
+    torchs = D.MixtureSameFamily(plain(scores, K, **masking), components)
     drawn = ours.sample((20000,))
     assert_close(ours.mean, torchs.mean)
     assert_close(ours.variance, torchs.variance)
@@ -270,8 +268,8 @@ def test_a_catnat_mixes_components(masking):
 @MASKED
 def test_one_hot_is_torchs_one_hot(kind, masking):
     scores = draw_scores(3)
-    ours = kind(scores, **masking)
-    torchs = D.OneHotCategorical(logits=ct.log_catnat(scores, **masking))
+    ours = kind(scores, K, **masking)
+    torchs = D.OneHotCategorical(logits=ct.log_catnat(scores, K, **masking))
     for a, b in [(ours, torchs), (ours.expand((2, 3)), torchs.expand((2, 3)))]:
         assert type(a) is kind
         values = a.sample((4,))
@@ -290,9 +288,9 @@ def test_one_hot_is_torchs_one_hot(kind, masking):
 @pytest.mark.parametrize("sample_shape", SAMPLES)
 def test_straight_through_is_one_hot_with_the_gradient_of_the_probabilities(masking, sample_shape):
     scores = draw_scores(3)
-    drawn = ct.OneHotCatnatStraightThrough(scores, **masking).rsample(sample_shape)
+    drawn = ct.OneHotCatnatStraightThrough(scores, K, **masking).rsample(sample_shape)
     assert drawn.equal(F.one_hot(drawn.argmax(-1), K).double())
-    probs = ct.catnat(scores, **masking).expand(drawn.shape)
+    probs = ct.catnat(scores, K, **masking).expand(drawn.shape)
     weights = torch.randn(drawn.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     assert_close(torch.autograd.grad(drawn, scores, weights), torch.autograd.grad(probs, scores, weights))
 

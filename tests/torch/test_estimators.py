@@ -14,7 +14,7 @@ K = 5
 PARAMETERIZATIONS = {
     "natural": catnat.Parameterization(K),
     "sigmoid": catnat.Parameterization(K, "sigmoid", make_tree("chain", K)),
-    "reflect": catnat.Parameterization(K, catnat.Natural(tail=0.0, saturation="reflect"), make_tree("nested", K)),
+    "clip": catnat.Parameterization(K, catnat.Natural(tail=0.0), make_tree("nested", K)),
 }
 EACH = pytest.mark.parametrize("pi", PARAMETERIZATIONS.values(), ids=PARAMETERIZATIONS)
 ALLOWED = torch.tensor([True, False, True, True, False])
@@ -74,7 +74,7 @@ def test_a_baseline_lowers_the_variance_of_a_cost_with_an_offset(pi):
 @pytest.mark.parametrize("make_baseline", BASELINES.values(), ids=BASELINES)
 def test_the_value_is_the_cost_and_the_costs_own_gradient_is_kept(make_baseline):
     scores, theta = SCORES.expand(3, -1).clone().requires_grad_(), torch.tensor(0.7, requires_grad=True)
-    policy = ct.CatnatCategorical(scores)
+    policy = ct.CatnatCategorical(scores, K)
     drawn = policy.sample((6,))
     cost = (drawn - theta) ** 2
     surrogate = ct.score_function(cost, policy.log_prob(drawn), make_baseline())
@@ -96,9 +96,9 @@ def test_one_sample_weighs_its_own_log_prob_by_cost_minus_baseline():
 
 def test_an_impossible_sample_leaves_the_rest_alone():
     scores = torch.zeros(3, requires_grad=True)
-    log_prob = ct.log_prob(scores, torch.tensor([0, 1]), mask=torch.tensor([False, True, True, True]))
+    log_prob = ct.log_prob(scores, torch.tensor([0, 1]), 4, mask=torch.tensor([False, True, True, True]))
     ct.score_function(torch.tensor([5.0, 7.0]), log_prob).sum().backward()
-    (expected,) = torch.autograd.grad(7 * ct.log_catnat(scores, mask=torch.arange(4) > 0)[1], scores)
+    (expected,) = torch.autograd.grad(7 * ct.log_catnat(scores, 4, mask=torch.arange(4) > 0)[1], scores)
     assert_close(scores.grad, expected)
 
 
@@ -109,11 +109,36 @@ def test_leave_one_out_needs_two_samples(shape, dim):
 
 
 def test_the_score_function_refuses_what_it_cannot_use():
+    cost, log_prob = torch.zeros(3), torch.zeros(3, requires_grad=True)
     with pytest.raises(ValueError, match="one shape"):
-        ct.score_function(torch.zeros(3), torch.zeros(3, 1))
-    for baseline in ("mean", True, torch.zeros(3)):
+        ct.score_function(cost, torch.zeros(3, 1))
+    for baseline in ("mean", True, [0.0, 0.0, 0.0]):
         with pytest.raises(TypeError, match="baseline"):
-            ct.score_function(torch.zeros(3), torch.zeros(3), baseline)
+            ct.score_function(cost, log_prob, baseline)
+    for shape in ((4,), (3, 1), (1, 3)):
+        with pytest.raises(ValueError, match=r"fit into the cost's shape \(3,\); got"):
+            ct.score_function(cost, log_prob, torch.zeros(shape))
+
+
+def test_log_probs_without_a_gradient_are_refused_where_one_is_wanted():
+    cost, log_prob = torch.ones(3), torch.zeros(3, requires_grad=True)
+    with pytest.raises(ValueError, match=r"log_prob must have a gradient.*got none$"):
+        ct.score_function(cost, log_prob.detach())
+    with pytest.raises(ValueError, match="are cost and log_prob swapped"):
+        ct.score_function(log_prob, cost)
+    with torch.no_grad():
+        assert ct.score_function(cost, log_prob.detach()).equal(cost)
+    # what differentiates in another way than by marking tensors is not held up
+    torch.func.jvp(lambda p: ct.score_function(cost, p), (log_prob.detach(),), (cost,))
+    assert_close(torch.func.grad(lambda p: ct.score_function(cost, p).sum())(log_prob.detach()), cost)
+
+
+def test_a_value_network_is_a_baseline_that_the_policys_loss_does_not_train():
+    cost, log_prob = torch.tensor([[1.0, 2.0], [4.0, 8.0]]), torch.zeros(2, 2, requires_grad=True)
+    value = torch.tensor([0.5, 1.5], requires_grad=True)
+    ct.score_function(cost, log_prob, value).sum().backward()
+    assert_close(log_prob.grad, cost - value.detach())
+    assert value.grad is None
 
 
 # -- the moving average ------------------------------------------------------------------------------------------
@@ -140,6 +165,17 @@ def test_the_moving_average_travels_in_a_state_dict():
     assert_close(restored(next_cost), torch.tensor(5.0, dtype=torch.float64))
     assert_close(restored.value, torch.tensor(3.0))
     assert not list(average.parameters())
+
+
+def test_the_moving_average_leaves_out_costs_that_are_not_finite_and_counts_them():
+    average = ct.MovingAverage(0.5)
+    assert average(torch.tensor([torch.nan, torch.inf])) == 0 and not average.seen
+    average(torch.tensor([2.0, torch.inf, 4.0]))
+    average(torch.full((3,), torch.nan))
+    assert average.value == 3 and average.skipped == 6
+    average(torch.tensor([5.0]))
+    assert average.value == 4
+    ct.MovingAverage().load_state_dict({"value": torch.tensor(1.0), "seen": torch.tensor(True)})  # as of 0.2
 
 
 def test_the_moving_average_passes_no_gradient():
@@ -199,8 +235,8 @@ def test_relaxed_samples_and_their_gradient_are_gumbel_softmax(pi, masking, temp
 def test_relaxed_samples_follow_torchs_own_gumbel_softmax():
     scores = SCORES.expand(50_000, -1)
     torch.manual_seed(0)
-    mine = ct.relaxed_sample(scores, temperature=0.7)
-    theirs = F.gumbel_softmax(ct.log_catnat(scores), tau=0.7)
+    mine = ct.relaxed_sample(scores, K, temperature=0.7)
+    theirs = F.gumbel_softmax(ct.log_catnat(scores, K), tau=0.7)
     for k in range(K):
         assert stats.ks_2samp(mine[:, k].numpy(), theirs[:, k].numpy()).pvalue > 1e-6
 
@@ -208,10 +244,10 @@ def test_relaxed_samples_follow_torchs_own_gumbel_softmax():
 @MASKED
 def test_temperature_runs_from_one_hot_to_uniform(masking):
     scores = SCORES.expand(1000, -1)
-    cold = ct.relaxed_sample(scores, temperature=1e-4, generator=seeded(), **masking)
-    hard = ct.gumbel_straight_through(scores, temperature=1e-4, generator=seeded(), **masking)
+    cold = ct.relaxed_sample(scores, K, temperature=1e-4, generator=seeded(), **masking)
+    hard = ct.gumbel_straight_through(scores, K, temperature=1e-4, generator=seeded(), **masking)
     assert (cold - hard).abs().amax(-1).median() == 0
-    hot = ct.relaxed_sample(scores, temperature=1e6, generator=seeded(), **masking)
+    hot = ct.relaxed_sample(scores, K, temperature=1e6, generator=seeded(), **masking)
     uniform = ALLOWED.double() / ALLOWED.sum() if masking else torch.full((K,), 1 / K, dtype=torch.float64)
     assert_close(hot, uniform.expand_as(hot), atol=1e-4, rtol=0)
 
@@ -220,7 +256,7 @@ def test_temperature_runs_from_one_hot_to_uniform(masking):
 @pytest.mark.parametrize("masking", MASKINGS[1:], ids=["renormalize", "prune"])
 def test_a_forbidden_class_gets_nothing_and_breaks_no_gradient(estimator, masking):
     scores = (3 * torch.randn(500, K - 1, generator=seeded())).requires_grad_()
-    drawn = estimator(scores, generator=seeded(), **masking)
+    drawn = estimator(scores, K, generator=seeded(), **masking)
     assert not drawn[:, ~ALLOWED].any() and drawn.isfinite().all()
     assert vjp(drawn, scores).isfinite().all()
 
@@ -229,12 +265,29 @@ def test_a_forbidden_class_gets_nothing_and_breaks_no_gradient(estimator, maskin
 @pytest.mark.parametrize("temperature", [0, -1.0, float("inf"), float("nan")])
 def test_a_temperature_must_be_a_finite_number_above_zero(estimator, temperature):
     with pytest.raises(ValueError, match="temperature"):
-        estimator(torch.zeros(3), temperature=temperature)
+        estimator(torch.zeros(3), 4, temperature=temperature)
+
+
+@pytest.mark.parametrize("estimator", [ct.relaxed_sample, ct.gumbel_straight_through])
+def test_a_temperature_may_be_learned(estimator):
+    temperature = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    weights = torch.arange(K, dtype=torch.float64)
+
+    def value(t):
+        return ct.relaxed_sample(SCORES, K, temperature=t, generator=seeded()) @ weights
+
+    (estimator(SCORES, K, temperature=temperature, generator=seeded()) @ weights).backward()
+    assert_close(temperature.grad.item(), ((value(0.7 + 1e-6) - value(0.7 - 1e-6)) / 2e-6).item(), rtol=1e-6, atol=1e-8)
+    each = torch.tensor([[0.5], [2.0]], dtype=torch.float64)
+    assert estimator(SCORES.expand(2, -1), K, temperature=each).shape == (2, K)
+    for wrong in (torch.tensor(0.0), torch.tensor([1.0, -1.0]), torch.tensor(torch.nan)):
+        with pytest.raises(ValueError, match="temperature must be finite and above 0"):
+            estimator(SCORES, K, temperature=wrong)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("estimator", [ct.straight_through, ct.relaxed_sample, ct.gumbel_straight_through])
 def test_half_precision_stays_half_precision(estimator, dtype):
     scores = SCORES.to(dtype).requires_grad_()
-    drawn = estimator(scores, generator=seeded())
+    drawn = estimator(scores, K, generator=seeded())
     assert drawn.dtype == dtype and vjp(drawn.float(), scores).isfinite().all()

@@ -14,7 +14,7 @@ import catnat
 import catnat.torch as ct
 
 SCORES = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
-Policy = partial(ct.CatnatCategorical, validate_args=False)
+Policy = partial(ct.CatnatCategorical, parameterization=6, validate_args=False)
 
 
 def compiled(function):
@@ -40,7 +40,7 @@ CALLS = {
     "a first KL": lambda s: kl_divergence(Policy(s), Policy(2 * s)),
     "a first KL to torch's": lambda s: kl_divergence(Policy(s), D.Categorical(logits=torch.zeros(4, 6))),
     "mixture": mixture,
-    "by default": lambda s: ct.CatnatCategorical(s).log_prob(torch.zeros(4, dtype=torch.long)),
+    "by default": lambda s: ct.CatnatCategorical(s, 6).log_prob(torch.zeros(4, dtype=torch.long)),
 }
 
 
@@ -51,7 +51,7 @@ def test_compiled_in_one_graph(name):
 
 
 def test_straight_through_samples_compile():
-    drawn = compiled(lambda s: ct.OneHotCatnatStraightThrough(s, validate_args=False).rsample())(SCORES)
+    drawn = compiled(lambda s: ct.OneHotCatnatStraightThrough(s, 6, validate_args=False).rsample())(SCORES)
     torch.testing.assert_close(drawn.sum(-1), torch.ones(4))
 
 
@@ -63,8 +63,8 @@ def test_a_first_kl_in_a_fresh_process(tmp_path):
 
     code = (
         "import torch, catnat.torch as ct\n"
-        "kl = lambda s: torch.distributions.kl_divergence(ct.CatnatCategorical(s, validate_args=False),"
-        " ct.CatnatCategorical(2 * s, validate_args=False))\n"
+        "kl = lambda s: torch.distributions.kl_divergence(ct.CatnatCategorical(s, 4, validate_args=False),"
+        " ct.CatnatCategorical(2 * s, 4, validate_args=False))\n"
         "print(torch.compile(kl, fullgraph=True, backend='eager')(torch.ones(2, 3)).shape)\n"
     )
     outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -72,7 +72,7 @@ def test_a_first_kl_in_a_fresh_process(tmp_path):
 
 
 def test_fx_sees_one_operation():
-    model = torch.nn.Sequential(torch.nn.Linear(3, 5), ct.LogCatnat("sigmoid"))
+    model = torch.nn.Sequential(torch.nn.Linear(3, 5), ct.LogCatnat(6))
     traced, x = torch.fx.symbolic_trace(model), torch.randn(2, 3)
     torch.testing.assert_close(traced(x), model(x))
     assert "log_catnat" in traced.code
@@ -105,23 +105,25 @@ def test_checkpoints_may_hold_parameterizations():
 def test_distributions_are_rebuilt_from_probs_or_logits(kind):
     probs = torch.tensor([[0.1, 0.2, 0.7], [0.5, 0.25, 0.25]])
     torch.testing.assert_close(kind(probs=probs).probs, probs)
-    torch.testing.assert_close(kind(logits=probs.log() + 3, parameterization="sigmoid").probs, probs)
+    torch.testing.assert_close(
+        kind(logits=probs.log() + 3, parameterization=catnat.Parameterization(3, "sigmoid")).probs, probs
+    )
     with pytest.raises(ValueError, match="exactly one of scores, probs and logits must be given; got none"):
         kind()
     with pytest.raises(ValueError, match="got scores and probs"):
-        kind(torch.zeros(2), probs=probs)
+        kind(torch.zeros(2), 3, probs=probs)
 
 
 def test_an_empty_batch_passes_validation():
-    assert ct.CatnatCategorical(torch.zeros(0, 3), validate_args=True).sample().shape == (0,)
-    assert ct.OneHotCatnat(torch.zeros(0, 3), validate_args=True).log_prob(torch.zeros(0, 4)).shape == (0,)
+    assert ct.CatnatCategorical(torch.zeros(0, 3), 4, validate_args=True).sample().shape == (0,)
+    assert ct.OneHotCatnat(torch.zeros(0, 3), 4, validate_args=True).log_prob(torch.zeros(0, 4)).shape == (0,)
     assert ct.MultiCatnat(torch.zeros(0, 5), [3, 4], validate_args=True).sample().shape == (0, 2)
     empty = torch.zeros(0, 3, requires_grad=True)
-    drawn = ct.RelaxedOneHotCatnat(0.5, empty, validate_args=True).rsample()
+    drawn = ct.RelaxedOneHotCatnat(0.5, empty, 4, validate_args=True).rsample()
     (gradient,) = torch.autograd.grad(drawn.sum(), empty)
     assert (drawn.shape, gradient.shape) == ((0, 4), (0, 3))
-    assert ct.RelaxedOneHotCatnat(0.5, empty, validate_args=True).log_prob(drawn).shape == (0,)
-    relaxed, full = ct.RelaxedOneHotCatnat(0.5, SCORES), ct.log_catnat(SCORES)
+    assert ct.RelaxedOneHotCatnat(0.5, empty, 4, validate_args=True).log_prob(drawn).shape == (0,)
+    relaxed, full = ct.RelaxedOneHotCatnat(0.5, SCORES, 6), ct.log_catnat(SCORES, 6)
     value = relaxed.rsample((3,))
     theirs = D.RelaxedOneHotCategorical(torch.tensor(0.5), logits=full).log_prob(value)
     torch.testing.assert_close(relaxed.log_prob(value), theirs)
@@ -130,7 +132,7 @@ def test_an_empty_batch_passes_validation():
 def test_many_classes_pass_validation():
     generator = torch.Generator().manual_seed(0)
     for _ in range(20):
-        relaxed = ct.RelaxedOneHotCatnat(5.0, 2 * torch.randn(9999, generator=generator), validate_args=True)
+        relaxed = ct.RelaxedOneHotCatnat(5.0, 2 * torch.randn(9999, generator=generator), 10_000, validate_args=True)
         assert relaxed.log_prob(relaxed.rsample()).isfinite()
 
 
@@ -145,6 +147,6 @@ def test_several_parts_can_be_enumerated():
 
 def test_eight_bits_and_lists_get_a_clear_error():
     with pytest.raises(TypeError, match=r"one of float32, float64, float16, bfloat16; got torch.float8_e4m3fn"):
-        ct.log_catnat(SCORES.to(torch.float8_e4m3fn))
+        ct.log_catnat(SCORES.to(torch.float8_e4m3fn), 6)
     with pytest.raises(TypeError, match=r"weight must be a torch\.Tensor, one number per class; got list"):
-        ct.cross_entropy(SCORES, torch.zeros(4, dtype=torch.long), weight=[1.0] * 6)
+        ct.cross_entropy(SCORES, torch.zeros(4, dtype=torch.long), 6, weight=[1.0] * 6)

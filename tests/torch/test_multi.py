@@ -23,16 +23,13 @@ def parts_of(scores, kinds, mask=None, **masking):
 @pytest.mark.parametrize("mask_mode", [None, "renormalize", "prune"])
 @pytest.mark.parametrize("batch", BATCHES)
 def test_multi_is_the_product_of_its_parts(per_part, mask_mode, batch):
-    kinds = (
-        [catnat.Parameterization(n, "sigmoid", make_tree("chain", n)) for n in NVEC] if per_part else ["natural"] * 4
-    )
+    kinds = [catnat.Parameterization(n, "sigmoid", make_tree("chain", n)) for n in NVEC] if per_part else list(NVEC)
     masking = {}
     if mask_mode:
         forbidden = torch.tensor([0, 4, 8, 10])
         masking = {"mask": torch.ones(11, dtype=torch.bool).index_fill(0, forbidden, False), "mask_mode": mask_mode}
     scores, other = draw_scores(*batch, width=7), draw_scores(*batch, seed=1, width=7)
-    given = kinds if per_part else "natural"
-    multi, multi_q = (ct.MultiCatnat(s, NVEC, given, **masking) for s in (scores, other))
+    multi, multi_q = (ct.MultiCatnat(s, kinds, **masking) for s in (scores, other))
     parts, parts_q = parts_of(scores, kinds, **masking), parts_of(other, kinds, **masking)
     values = multi.sample((9,))
     log_prob = sum(part.log_prob(value) for part, value in zip(parts, values.unbind(-1), strict=True))
@@ -54,7 +51,7 @@ def test_multi_with_one_part_is_a_catnat_and_refuses_other_sizes():
     scores = draw_scores(3)
     values = torch.tensor([0, 3, 5])
     one = ct.MultiCatnat(scores, [K])
-    assert_close(one.log_prob(values.unsqueeze(-1)), ct.CatnatCategorical(scores).log_prob(values))
+    assert_close(one.log_prob(values.unsqueeze(-1)), ct.CatnatCategorical(scores, K).log_prob(values))
     with pytest.raises(ValueError, match="nvec"):
         D.kl_divergence(one, ct.MultiCatnat(scores, [3, 4]))
     with pytest.raises(ValueError, match="scores"):

@@ -24,7 +24,7 @@ def draw_scores(*batch, seed=0):
 
 def both(kind, scores):
     ours, torchs = KINDS[kind]
-    return ours(scores), torchs(logits=ct.log_catnat(scores))
+    return ours(scores, K), torchs(logits=ct.log_catnat(scores, K))
 
 
 @BOTH
@@ -75,12 +75,12 @@ def test_expand_as_torch_expands(kind, batch):
 def test_gradients_by_differences(kind):
     scores = draw_scores(3).requires_grad_()
     ours, _ = KINDS[kind]
-    values = ours(scores.detach()).enumerate_support()
-    assert torch.autograd.gradcheck(lambda s: ours(s).log_prob(values), scores)
-    assert torch.autograd.gradcheck(lambda s: ours(s).entropy(), scores)
+    values = ours(scores.detach(), K).enumerate_support()
+    assert torch.autograd.gradcheck(lambda s: ours(s, K).log_prob(values), scores)
+    assert torch.autograd.gradcheck(lambda s: ours(s, K).entropy(), scores)
     others = draw_scores(3, seed=1).requires_grad_()
-    assert torch.autograd.gradcheck(lambda s, t: D.kl_divergence(ours(s), ours(t)), (scores, others))
-    assert torch.autograd.gradcheck(lambda s: ours(s).probs, scores)
+    assert torch.autograd.gradcheck(lambda s, t: D.kl_divergence(ours(s, K), ours(t, K)), (scores, others))
+    assert torch.autograd.gradcheck(lambda s: ours(s, K).probs, scores)
 
 
 def assert_mean(draws, expected):

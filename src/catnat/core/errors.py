@@ -82,7 +82,7 @@ def check_num_samples(value: object, num_classes: int) -> int:
 def check_positive(argument: str, value: float) -> float:
     """Return ``value`` as a float, or raise unless it is finite and above zero."""
     number = _number(argument, value)
-    if not (math.isfinite(number) and number > 0):
+    if not 0 < number < math.inf:  # no isfinite: a compiler may have a symbol here
         raise ValueError(f"{argument} must be a finite number above 0; got {value!r}")
     return number
 
@@ -90,7 +90,7 @@ def check_positive(argument: str, value: float) -> float:
 def check_nonnegative(argument: str, value: float) -> float:
     """Return ``value`` as a float, or raise unless it is finite and not below zero."""
     number = _number(argument, value)
-    if not (math.isfinite(number) and number >= 0):
+    if not 0 <= number < math.inf:
         raise ValueError(f"{argument} must be a finite number of at least 0; got {value!r}")
     return number
 

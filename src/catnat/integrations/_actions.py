@@ -7,10 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
-from catnat import Activation, Parameterization
+from catnat import Parameterization
+from catnat.core.parameterization import parts_of
 from catnat.torch import MultiCatnat
 
-ParameterizationLike = Parameterization | Activation | str
+Parameterizations = Parameterization | Sequence[Parameterization] | None
 
 
 class Actions:
@@ -18,22 +19,18 @@ class Actions:
 
     Args:
         nvec: number of classes of every part.
-        parameterization: the name (or value) of an activation or a `Parameterization` for all parts, or one a part.
+        parameterization: one for all parts, or a list of one a part; None is the default of so many classes.
     """
 
-    def __init__(
-        self, nvec: Sequence[int], parameterization: ParameterizationLike | Sequence[ParameterizationLike] = "natural"
-    ) -> None:
+    def __init__(self, nvec: Sequence[int], parameterization: Parameterizations = None) -> None:
         self.nvec = tuple(map(int, nvec))
-        each = isinstance(parameterization, Sequence) and not isinstance(parameterization, str)
-        kinds: list[Any] = list(parameterization) if each else [parameterization] * len(self.nvec)  # type: ignore
-        if len(kinds) != len(self.nvec):
-            raise ValueError(f"parameterization must name one a part: {len(self.nvec)}; got {len(kinds)}")
-        # with K in it, so that scores of another width are refused
-        self.parameterizations = [
-            kind if isinstance(kind, Parameterization) else Parameterization(n, kind)
-            for n, kind in zip(self.nvec, kinds, strict=True)
-        ]
+        each: Sequence[Any] = self.nvec
+        if parameterization is not None:
+            several = isinstance(parameterization, (list, tuple))
+            each = parameterization if several else [parameterization] * len(self.nvec)  # type: ignore[assignment]
+        if len(each) != len(self.nvec):
+            raise ValueError(f"parameterization must name one a part: {len(self.nvec)}; got {len(each)}")
+        self.parameterizations = parts_of(each)
         found = tuple(kind.num_classes for kind in self.parameterizations)
         if found != self.nvec:
             raise ValueError(f"parameterization must have the action space's {self.nvec} classes; it has {found}")

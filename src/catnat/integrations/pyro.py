@@ -24,7 +24,7 @@ class CatnatCategorical(ct.CatnatCategorical, TorchDistributionMixin):
     Example:
         >>> import pyro, torch
         >>> from catnat.integrations.pyro import CatnatCategorical
-        >>> pyro.sample("k", CatnatCategorical(torch.zeros(17)).expand([5])).shape
+        >>> pyro.sample("k", CatnatCategorical(torch.zeros(17), 18).expand([5])).shape
         torch.Size([5])
     """
 

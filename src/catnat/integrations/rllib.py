@@ -9,7 +9,6 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -25,7 +24,7 @@ except ImportError as missing:  # ray without rllib's own needs raises this, and
 from torch import Tensor
 from torch.distributions import Distribution
 
-from catnat.integrations._actions import Actions, ParameterizationLike, classes_of
+from catnat.integrations._actions import Actions, Parameterizations, classes_of
 
 __all__ = ["CatnatDistribution", "CatnatPPOCatalog", "CatnatPPOModule"]
 
@@ -34,20 +33,17 @@ class CatnatDistribution(TorchDistribution):
     """RLlib's distribution of a Discrete or MultiDiscrete action, on catnat.
 
     RLlib makes it from the network's output alone, so the rest comes first:
-    ``CatnatDistribution.get_partial_dist_cls(space=action_space, parameterization="natural")`` is the class to use as
+    ``CatnatDistribution.get_partial_dist_cls(space=action_space, parameterization=None)`` is the class to use as
     an RLModule's ``action_dist_cls``.
 
     Args:
         logits: RLlib's name for the scores.
         space: the action space.
-        parameterization: as in `catnat.torch.CatnatCategorical`.
+        parameterization: a `catnat.Parameterization`, or for several parts a list of them; None is the default.
     """
 
     def _get_torch_distribution(
-        self,
-        logits: Tensor,
-        space: Any,
-        parameterization: ParameterizationLike | Sequence[ParameterizationLike] = "natural",
+        self, logits: Tensor, space: Any, parameterization: Parameterizations = None
     ) -> Distribution:
         policy = Actions(classes_of(space), parameterization).policy(logits)
         self.policy = policy if space.shape else policy.parts[0]
@@ -68,7 +64,7 @@ class CatnatPPOCatalog(PPOCatalog):
 
     def __init__(self, observation_space: Any, action_space: Any, model_config_dict: Any) -> None:
         get = model_config_dict.get if isinstance(model_config_dict, dict) else partial(getattr, model_config_dict)
-        self.parameterization = get("parameterization", "natural")
+        self.parameterization = get("parameterization", None)
         super().__init__(observation_space, action_space, model_config_dict)
 
     def get_action_dist_cls(self, framework: str) -> type[TorchDistribution]:

@@ -3,7 +3,7 @@
 Example:
     >>> from stable_baselines3 import PPO
     >>> from catnat.integrations.sb3 import CatnatPolicy
-    >>> model = PPO(CatnatPolicy, "CartPole-v1", policy_kwargs={"parameterization": "sigmoid"}, device="cpu")
+    >>> model = PPO(CatnatPolicy, "CartPole-v1", device="cpu")
     >>> model.policy.action_net
     Linear(in_features=64, out_features=1, bias=True)
 """
@@ -33,7 +33,7 @@ except ModuleNotFoundError as missing:
 
 from torch import Tensor, nn
 
-from catnat.integrations._actions import Actions, ParameterizationLike, classes_of
+from catnat.integrations._actions import Actions, Parameterizations, classes_of
 
 __all__ = [
     "CatnatCnnPolicy",
@@ -45,21 +45,26 @@ __all__ = [
 ]
 
 
-class CatnatDistribution(CategoricalDistribution):
-    """SB3's distribution of a Discrete action, on catnat.
+class OnScores(Distribution):
+    """What SB3's distributions of discrete actions, masked or not, share on catnat.
 
     Args:
-        action_dim: number of actions.
-        parameterization: as in `catnat.torch.CatnatCategorical`.
+        action_dim: number of actions; for a MultiDiscrete action of every part.
+        parameterization: a `catnat.Parameterization`, or for several parts a list of them; None is the default.
     """
 
-    def __init__(self, action_dim: int, parameterization: ParameterizationLike = "natural") -> None:
-        super().__init__(action_dim)
-        self.actions = Actions([action_dim], parameterization)
+    def __init__(self, action_dim: int | Sequence[int], parameterization: Parameterizations = None) -> None:
+        several = isinstance(action_dim, Sequence)
+        super().__init__(list(action_dim) if several else action_dim)  # type: ignore[call-arg, call-overload]
+        self.actions = Actions(action_dim if several else [action_dim], parameterization)  # type: ignore
 
     def proba_distribution_net(self, latent_dim: int) -> nn.Module:
-        """The last layer: one output fewer than actions."""
+        """The last layer: for every part one output fewer than classes."""
         return nn.Linear(latent_dim, self.actions.num_scores)
+
+
+class CatnatDistribution(OnScores, CategoricalDistribution):
+    """SB3's distribution of a Discrete action, on catnat."""
 
     def proba_distribution(self, action_logits: Tensor) -> CatnatDistribution:
         """Take the scores, under SB3's name for them."""
@@ -67,25 +72,8 @@ class CatnatDistribution(CategoricalDistribution):
         return self
 
 
-class MultiCatnatDistribution(MultiCategoricalDistribution):
-    """SB3's distribution of a MultiDiscrete action, on catnat.
-
-    Args:
-        action_dims: number of classes of every part.
-        parameterization: as in `catnat.torch.MultiCatnat`.
-    """
-
-    def __init__(
-        self,
-        action_dims: Sequence[int],
-        parameterization: ParameterizationLike | Sequence[ParameterizationLike] = "natural",
-    ) -> None:
-        super().__init__(list(action_dims))
-        self.actions = Actions(action_dims, parameterization)
-
-    def proba_distribution_net(self, latent_dim: int) -> nn.Module:
-        """The last layer: for every part one output fewer than classes."""
-        return nn.Linear(latent_dim, self.actions.num_scores)
+class MultiCatnatDistribution(OnScores, MultiCategoricalDistribution):
+    """SB3's distribution of a MultiDiscrete action, on catnat."""
 
     def proba_distribution(self, action_logits: Tensor) -> MultiCatnatDistribution:
         """Take the scores, under SB3's name for them."""
@@ -97,7 +85,8 @@ class CatnatPolicyMixin(BasePolicy):
     """Puts catnat into an actor-critic policy of SB3 or sb3-contrib: ``class Mine(CatnatPolicyMixin, TheirPolicy)``.
 
     Args:
-        parameterization: as in `catnat.torch.CatnatCategorical`; in `policy_kwargs`. All else goes to the policy.
+        parameterization: in `policy_kwargs`, such as ``catnat.Parameterization(5, "sigmoid")`` for five actions, or a
+            list of one a part; None is the default. All else goes to the policy.
     """
 
     discrete: type[Distribution] = CatnatDistribution
@@ -109,12 +98,7 @@ class CatnatPolicyMixin(BasePolicy):
         if ActorCriticPolicy in order and order.index(ActorCriticPolicy) < order.index(CatnatPolicyMixin):
             raise TypeError(f"the mixin must come first, else it is a softmax: class {cls.__name__}(Mixin, Policy)")
 
-    def __init__(
-        self,
-        *args: Any,
-        parameterization: ParameterizationLike | Sequence[ParameterizationLike] = "natural",
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *args: Any, parameterization: Parameterizations = None, **kwargs: Any) -> None:
         self.parameterization = parameterization
         super().__init__(*args, **kwargs)
 

@@ -11,8 +11,6 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 try:
     from sb3_contrib.common.maskable.distributions import (
         MaskableCategoricalDistribution,
@@ -30,11 +28,10 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from catnat.integrations._actions import Actions, ParameterizationLike
-from catnat.integrations.sb3 import CatnatPolicyMixin
-from catnat.torch import MultiCatnat
+from catnat.integrations.sb3 import CatnatPolicyMixin, OnScores
+from catnat.torch import CatnatCategorical
 
 __all__ = [
     "MaskableCatnatCnnPolicy",
@@ -46,70 +43,39 @@ __all__ = [
 ]
 
 
-def _masked(actions: Actions, scores: Tensor, masks: MaybeMasks) -> MultiCatnat:
-    """The policy among the allowed actions; the masks come flat, and as any kind of number."""
-    if masks is None:
-        return actions.policy(scores)
-    mask = torch.as_tensor(masks, dtype=torch.bool, device=scores.device)
-    return actions.policy(scores, mask.reshape(*scores.shape[:-1], sum(actions.nvec)))
+class OnMaskedScores(OnScores):
+    """What both of sb3-contrib's distributions share on catnat; arguments as in `catnat.integrations.sb3`."""
 
+    scores: Tensor
 
-class MaskableCatnatDistribution(MaskableCategoricalDistribution):
-    """sb3-contrib's distribution of a masked Discrete action, on catnat.
-
-    Args:
-        action_dim: number of actions.
-        parameterization: as in `catnat.torch.CatnatCategorical`.
-    """
-
-    def __init__(self, action_dim: int, parameterization: ParameterizationLike = "natural") -> None:
-        super().__init__(action_dim)
-        self.actions = Actions([action_dim], parameterization)
-
-    def proba_distribution_net(self, latent_dim: int) -> nn.Module:
-        """The last layer: one output fewer than actions."""
-        return nn.Linear(latent_dim, self.actions.num_scores)
-
-    def proba_distribution(self, action_logits: Tensor) -> MaskableCatnatDistribution:
+    def proba_distribution(self, action_logits: Tensor) -> OnMaskedScores:
         """Take the scores, under SB3's name for them."""
         self.scores = action_logits
-        self.apply_masking(None)
+        self.apply_masking(None)  # type: ignore[attr-defined]
         return self
+
+    def parts_where(self, masks: MaybeMasks) -> list[CatnatCategorical]:
+        """The parts among the allowed actions; masks come flat, and as any kind of number. None allows all."""
+        if masks is not None:
+            masks = torch.as_tensor(masks, dtype=torch.bool, device=self.scores.device)
+            masks = masks.reshape(*self.scores.shape[:-1], sum(self.actions.nvec))
+        return self.actions.policy(self.scores, masks).parts
+
+
+class MaskableCatnatDistribution(OnMaskedScores, MaskableCategoricalDistribution):
+    """sb3-contrib's distribution of a masked Discrete action, on catnat."""
 
     def apply_masking(self, masks: MaybeMasks) -> None:
         """Allow the actions where ``masks`` is true; None allows all."""
-        [self.distribution] = _masked(self.actions, self.scores, masks).parts
+        [self.distribution] = self.parts_where(masks)
 
 
-class MaskableMultiCatnatDistribution(MaskableMultiCategoricalDistribution):
-    """sb3-contrib's distribution of a masked MultiDiscrete action, on catnat.
-
-    Args:
-        action_dims: number of classes of every part.
-        parameterization: as in `catnat.torch.MultiCatnat`.
-    """
-
-    def __init__(
-        self,
-        action_dims: Sequence[int],
-        parameterization: ParameterizationLike | Sequence[ParameterizationLike] = "natural",
-    ) -> None:
-        super().__init__(list(action_dims))
-        self.actions = Actions(action_dims, parameterization)
-
-    def proba_distribution_net(self, latent_dim: int) -> nn.Module:
-        """The last layer: for every part one output fewer than classes."""
-        return nn.Linear(latent_dim, self.actions.num_scores)
-
-    def proba_distribution(self, action_logits: Tensor) -> MaskableMultiCatnatDistribution:
-        """Take the scores, under SB3's name for them."""
-        self.scores = action_logits
-        self.apply_masking(None)
-        return self
+class MaskableMultiCatnatDistribution(OnMaskedScores, MaskableMultiCategoricalDistribution):
+    """sb3-contrib's distribution of a masked MultiDiscrete action, on catnat."""
 
     def apply_masking(self, masks: MaybeMasks) -> None:
         """Allow the classes where ``masks`` is true, the parts' one after the other; None allows all."""
-        self.distributions = list(_masked(self.actions, self.scores, masks).parts)
+        self.distributions = self.parts_where(masks)
 
 
 class MaskableCatnatPolicyMixin(CatnatPolicyMixin):

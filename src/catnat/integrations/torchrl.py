@@ -32,7 +32,7 @@ except ModuleNotFoundError as missing:
 import torch
 from torch import Tensor
 
-from catnat.integrations._actions import Actions, ParameterizationLike
+from catnat.integrations._actions import Actions, Parameterizations
 from catnat.torch import CatnatCategorical, MultiCatnat, OneHotCatnat
 
 __all__ = ["OneHotActions", "catnat_actor"]
@@ -68,7 +68,7 @@ def catnat_actor(
     module: TensorDictModuleBase,
     action_spec: TensorSpec,
     *,
-    parameterization: ParameterizationLike | Sequence[ParameterizationLike] = "natural",
+    parameterization: Parameterizations = None,
     mask_key: Any = None,
     **kwargs: Any,
 ) -> ProbabilisticActor:
@@ -77,7 +77,7 @@ def catnat_actor(
     Args:
         module: writes the scores, K-1 of them, under its last key.
         action_spec: `torchrl.data.Categorical`, `OneHot` or `MultiCategorical`.
-        parameterization: as in `catnat.torch.CatnatCategorical`; for several parts as in `catnat.torch.MultiCatnat`.
+        parameterization: a `catnat.Parameterization`, or for several parts a list of them; None is the default.
         mask_key: where the environment writes the allowed actions, such as "action_mask"; None for no mask.
         kwargs: go to `ProbabilisticActor`, such as ``return_log_prob=True``.
     """
@@ -87,9 +87,8 @@ def catnat_actor(
     several = kind is MultiCatnat
     classes = action_spec.nvec.reshape(-1, action_spec.shape[-1])[0].tolist() if several else [action_spec.space.n]
     actions = Actions(classes, parameterization)
-    settings: dict[str, Any] = {"parameterization": actions.parameterizations[0]}
-    if several:
-        settings = {"parameterization": actions.parameterizations, "nvec": actions.nvec}
+    kinds = actions.parameterizations
+    settings: dict[str, Any] = {"nvec": kinds} if several else {"parameterization": kinds[0]}
     keys = {"scores": module.out_keys[-1]} | ({} if mask_key is None else {"mask": mask_key})
     return ProbabilisticActor(
         module, in_keys=keys, spec=action_spec, distribution_class=kind, distribution_kwargs=settings, **kwargs

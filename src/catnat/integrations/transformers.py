@@ -54,27 +54,29 @@ class _Catnat(torch.nn.Module):
         if theirs and theirs[0] < cls.__mro__.index(_Catnat):
             raise TypeError(f"the mixin must come first, else it is a softmax: class {cls.__name__}(Mixin, Model)")
 
-    def catnat_parameterization(self, num_classes: int) -> catnat.Parameterization | catnat.Activation | str:
-        """Which tree and activation; the name in the configuration unless overridden.
+    def catnat_parameterization(self, num_classes: int) -> catnat.Parameterization:
+        """Which tree and activation; the activation named in the configuration unless overridden.
 
         What a class overrides is not made from the configuration, but is named there when the model is saved: a class
         that makes something else of it refuses to load it.
         """
         if getattr(self.config, "catnat", None) is None:
             self.config.catnat = "natural"  # so that it is saved, whatever the default becomes
-        return self.config.catnat
+        return catnat.Parameterization(num_classes, self.config.catnat)
 
     def _make(self, num_classes: int) -> catnat.Parameterization:
         """The parameterization, checked against the one that the model was saved with."""
         pi = self.catnat_parameterization(num_classes)
-        if not isinstance(pi, catnat.Parameterization):
-            pi = catnat.Parameterization(num_classes, pi)
-        made = pi.describe()
+        made = pi.definition
         saved = getattr(self.config, SAVED, {}).get(str(num_classes), made)
         if saved != made:
+            old, new = saved, repr(pi)  # words, as catnat 0.2 wrote them
+            if isinstance(saved, dict):
+                differing = [name for name in made if saved.get(name) != made[name]]
+                old, new = (", ".join(f"{name}={d.get(name)}" for name in differing) for d in (saved, made))
             raise ValueError(
-                f"the model was saved with {saved} over {num_classes} classes, and {type(self).__name__} makes {made}: "
-                "load it by a class whose catnat_parameterization gives what was saved"
+                f"the model was saved with {old} over {num_classes} classes, and {type(self).__name__} makes {new}: "
+                f"load it by a class whose catnat_parameterization gives what was saved (its config.json: {SAVED})"
             )
         self.catnat_made = {**getattr(self, "catnat_made", {}), str(num_classes): made}
         return pi
@@ -106,11 +108,6 @@ class _Head(ct.CatnatLinear):
     def log_probs(self, x: Tensor) -> Tensor:
         scores = self.scores(x)
         return ct.log_catnat(scores.float() if scores.dtype.itemsize < 4 else scores, self.parameterization)
-
-    @property
-    def weight(self) -> Tensor:
-        """Of the scores; some models ask their last layer for its dtype."""
-        return self.linear.weight
 
 
 class CatnatHead(_Catnat):

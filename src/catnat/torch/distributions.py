@@ -15,20 +15,27 @@ from torch.distributions import (
     OneHotCategorical,
     RelaxedOneHotCategorical,
     TransformedDistribution,
+    biject_to,
     constraints,
+    transform_to,
 )
 from torch.distributions.kl import kl_divergence, register_kl
 from torch.distributions.relaxed_categorical import ExpRelaxedCategorical
+from torch.distributions.transforms import (
+    IndependentTransform,
+    SoftmaxTransform,
+    StickBreakingTransform,
+    identity_transform,
+)
 
 from catnat.core.errors import check_width
 from catnat.core.parameterization import Parameterization, ParameterizationLike, listed, parts_of, resolve
 from catnat.torch import functional, sampling
-from catnat.torch._compat import is_plain
 from catnat.torch._eager import p_log_ratio
 from catnat.torch._inputs import check_mask, check_scores, prepare, prepare_mask
+from catnat.torch.estimators import check_temperature
 
 Shape = Sequence[int] | torch.Size
-SMALL = 1 << 18  # numbers that a draw may race with
 
 
 class _Scores(constraints.Constraint):
@@ -48,6 +55,12 @@ class _WideSimplex(constraints.Constraint):
     def check(self, value: Tensor) -> Tensor:
         tolerance = 1e-6 + value.shape[-1] * torch.finfo(value.dtype).eps
         return (value >= 0).all(-1) & ((value.sum(-1) - 1).abs() < tolerance)
+
+
+for registry in (biject_to, transform_to):
+    registry.register(_Scores, lambda _: IndependentTransform(identity_transform, 1))
+biject_to.register(_WideSimplex, lambda _: StickBreakingTransform())
+transform_to.register(_WideSimplex, lambda _: SoftmaxTransform())
 
 
 class _ClassIds(constraints.Constraint):
@@ -83,17 +96,12 @@ def _given(
     return functional.scores_from_probs(probs, pi), pi  # type: ignore[arg-type]
 
 
-def _listed(of: CatnatCategorical) -> str:
-    """What the `repr` of a distribution over K classes lists."""
-    mask_mode = None if of.allowed is None else of.mask_mode
-    return listed(of.parameterization, {"scores": of.scores, "mask": of.allowed}, mask_mode=mask_mode)
-
-
 class CatnatCategorical(Categorical):
     """A categorical distribution over 0..K-1 given by K-1 scores; in place of `torch.distributions.Categorical`.
 
     `log_prob` and `sample` touch only the paths of their classes; `entropy` and KL between two catnats on one tree use
-    the tree's decomposition. `probs` and `logits` (normalised) are computed when asked for.
+    the tree's decomposition. `probs` and `logits` (normalised) are computed whenever asked for: nothing is kept, so a
+    change of the scores in place is a change of the whole distribution.
 
     Args:
         scores: [..., K-1].
@@ -142,11 +150,14 @@ class CatnatCategorical(Categorical):
         self.mask_mode = mask_mode
         self.allowed = mask  # not .mask: Pyro gives that name another meaning
         self._num_events = plan.num_classes
-        self._logits: Tensor | None = None
         Distribution.__init__(self, batch, validate_args=validate_args)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({_listed(self)})"
+        return f"{type(self).__name__}({self._repr_arguments()})"
+
+    def _repr_arguments(self) -> str:
+        mask_mode = None if self.allowed is None else self.mask_mode
+        return listed(self.parameterization, {"scores": self.scores, "mask": self.allowed}, mask_mode=mask_mode)
 
     @property
     def _masking(self) -> dict[str, Any]:
@@ -154,19 +165,13 @@ class CatnatCategorical(Categorical):
 
     @property
     def logits(self) -> Tensor:
-        """[..., K] normalised log-probabilities, computed once."""
-        if is_compiling():  # a compiler reads twice what it computes once
-            return functional.log_catnat(self.scores, self.parameterization, **self._masking)
-        # not torch's lazy_property: what it keeps from inference mode would have no gradient ever after
-        if self._logits is None or (self._logits.is_inference() and not torch.is_inference_mode_enabled()):
-            with torch.set_grad_enabled(not torch.is_inference_mode_enabled()):
-                self._logits = functional.log_catnat(self.scores, self.parameterization, **self._masking)
-        return self._logits
+        """[..., K] normalised log-probabilities."""
+        return functional.log_catnat(self.scores, self.parameterization, **self._masking)
 
     @property
     def probs(self) -> Tensor:
         """[..., K] probabilities."""
-        return self.logits.exp()
+        return functional.catnat(self.scores, self.parameterization, **self._masking)
 
     @property
     def _param(self) -> Tensor:  # type: ignore[override]  # what torch's own methods read
@@ -194,7 +199,6 @@ class CatnatCategorical(Categorical):
         new.scores = self.scores.expand((*batch, -1))
         new.parameterization, new.mask_mode, new._num_events = self.parameterization, self.mask_mode, self._num_events
         new.allowed = None if self.allowed is None else self.allowed.expand((*batch, -1))
-        new._logits = None if self._logits is None else self._logits.expand((*batch, -1))
         Distribution.__init__(new, batch, validate_args=False)
         new._validate_args = self._validate_args
         return new
@@ -213,8 +217,7 @@ class CatnatCategorical(Categorical):
         """log p of class ids."""
         if self._validate_args:
             self._validate_sample(value)
-        value = value.long()
-        return functional.log_prob(self.scores, value, self.parameterization, **self._masking)
+        return functional.log_prob(self.scores, value.long(), self.parameterization, **self._masking)
 
     def entropy(self) -> Tensor:
         """Entropy in nats."""
@@ -223,8 +226,7 @@ class CatnatCategorical(Categorical):
 
 @register_kl(CatnatCategorical, CatnatCategorical)
 def _kl_catnat_catnat(p: CatnatCategorical, q: CatnatCategorical) -> Tensor:
-    same_tree = p.parameterization == q.parameterization and p._num_events == q._num_events
-    if same_tree and p.allowed is None and q.allowed is None:
+    if p.parameterization == q.parameterization and p.allowed is None and q.allowed is None:
         return functional.kl_divergence(p.scores, q.scores, p.parameterization)
     return _kl_by_class(p, q)
 
@@ -281,7 +283,7 @@ class OneHotCatnat(OneHotCategorical):
         Distribution.__init__(self, self._categorical.batch_shape, event, validate_args=validate_args)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({_listed(self._categorical)})"
+        return f"{type(self).__name__}({self._categorical._repr_arguments()})"
 
     @property
     def scores(self) -> Tensor:
@@ -329,12 +331,14 @@ class RelaxedOneHotCatnat(RelaxedOneHotCategorical):
     """Gumbel-softmax samples around catnat probabilities; in place of `RelaxedOneHotCategorical`.
 
     Args:
-        temperature: above 0; towards 0 the samples become one-hot.
+        temperature: above 0; towards 0 the samples become one-hot. A tensor may be learned.
         scores: [..., K-1].
         parameterization: as in `CatnatCategorical`.
+        probs: in place of scores, as in `CatnatCategorical`.
+        logits: in place of scores, as in `CatnatCategorical`.
         validate_args: as in torch.
 
-    There is no mask: a relaxed sample has mass everywhere.
+    There is no mask: a relaxed sample has mass everywhere. As in torch, the scores are read once, at the construction.
 
     Example:
         >>> import torch, catnat.torch as ct
@@ -348,21 +352,21 @@ class RelaxedOneHotCatnat(RelaxedOneHotCategorical):
     def __init__(
         self,
         temperature: Tensor | float,
-        scores: Tensor,
-        parameterization: ParameterizationLike,
+        scores: Tensor | None = None,
+        parameterization: ParameterizationLike | None = None,
         *,
+        probs: Tensor | None = None,
+        logits: Tensor | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        logits = functional.log_catnat(scores, parameterization)
-        value = torch.as_tensor(temperature, dtype=scores.dtype, device=scores.device)
-        if is_plain(value) and not bool((value > 0).all()):
-            raise ValueError(f"temperature must be above 0; got {temperature}")
-        self.scores = scores
-        self.parameterization = parameterization
+        scores, self.parameterization = _given(scores, probs, logits, parameterization)
+        log_p = functional.log_catnat(scores, self.parameterization)
+        self.scores = scores.clone()
+        value = torch.as_tensor(check_temperature(temperature), dtype=scores.dtype, device=scores.device)
         # what it would check is checked above, and its own check of probabilities fails for many classes
         # torch refuses an empty batch, but expands one row to it; the sum over no rows is zero and keeps the gradient
-        row = logits if logits.numel() else logits.reshape(-1, logits.shape[-1]).sum(0)
-        base = ExpRelaxedCategorical(value, logits=row, validate_args=False).expand(logits.shape[:-1])
+        row = log_p if log_p.numel() else log_p.reshape(-1, log_p.shape[-1]).sum(0)
+        base = ExpRelaxedCategorical(value, logits=row, validate_args=False).expand(log_p.shape[:-1])
         TransformedDistribution.__init__(self, base, ExpTransform(), validate_args=validate_args)
 
     def __repr__(self) -> str:

@@ -9,13 +9,14 @@ from torch import Tensor
 from catnat.core.errors import check_num_samples, check_positive, too_few_allowed
 from catnat.core.parameterization import ParameterizationLike
 from catnat.torch import functional, sampling
-from catnat.torch._compat import assert_on_device, is_plain
+from catnat.torch._compat import assert_on_device, in_forward_mode, is_plain
 
 
 class MovingAverage(torch.nn.Module):
     """A baseline that follows the mean of the costs it has seen: b <- decay * b + (1 - decay) * mean(cost).
 
-    The first batch sets it. It is a module so that its value is saved and moved with the model.
+    The first batch sets it. Costs that are not finite, as of an overflow in mixed precision, are left out, and counted
+    in `skipped`. It is a module so that its value is saved and moved with the model.
 
     Args:
         decay: in [0, 1); near 1 it is slow.
@@ -23,6 +24,7 @@ class MovingAverage(torch.nn.Module):
 
     value: Tensor
     seen: Tensor
+    skipped: Tensor
 
     def __init__(self, decay: float = 0.99) -> None:
         super().__init__()
@@ -31,6 +33,7 @@ class MovingAverage(torch.nn.Module):
         self.decay = decay
         self.register_buffer("value", torch.zeros(()))
         self.register_buffer("seen", torch.zeros((), dtype=torch.bool))
+        self.register_buffer("skipped", torch.zeros((), dtype=torch.long), persistent=False)  # of this run
 
     @torch.no_grad()
     def forward(self, cost: Tensor) -> Tensor:
@@ -38,9 +41,13 @@ class MovingAverage(torch.nn.Module):
         before = self.value.clone()
         if not self.training:
             return before.to(cost)
-        mean = cost.detach().mean().to(self.value)
-        self.value.copy_(torch.where(self.seen, self.decay * self.value + (1 - self.decay) * mean, mean))
-        self.seen.fill_(True)
+        finite = cost.isfinite()
+        count = finite.sum()
+        mean = torch.where(finite, cost.detach().to(self.value), 0.0).sum() / count.clamp(min=1)
+        after = torch.where(self.seen, self.decay * self.value + (1 - self.decay) * mean, mean)
+        self.value.copy_(torch.where(count > 0, after, self.value))
+        self.seen.logical_or_(count > 0)
+        self.skipped.add_(cost.numel() - count)
         return before.to(cost)
 
     def extra_repr(self) -> str:
@@ -72,7 +79,7 @@ class LeaveOneOut:
         return (cost.sum(self.dim, keepdim=True) - cost) / (count - 1)
 
 
-Baseline = float | MovingAverage | LeaveOneOut | None
+Baseline = float | Tensor | MovingAverage | LeaveOneOut | None
 
 
 def score_function(cost: Tensor, log_prob: Tensor, baseline: Baseline = None) -> Tensor:
@@ -83,8 +90,9 @@ def score_function(cost: Tensor, log_prob: Tensor, baseline: Baseline = None) ->
 
     Args:
         cost: the cost of every sample; its own gradient, where it has one, is kept.
-        log_prob: log p of every sample, of the same shape.
-        baseline: None, a constant, a `MovingAverage`, or `LeaveOneOut` along the axis of the samples.
+        log_prob: log p of every sample, of the same shape, with a gradient.
+        baseline: None, a constant, a tensor such as a value network's output (no gradient flows into it), a
+            `MovingAverage`, or `LeaveOneOut` along the axis of the samples.
 
     Example:
         >>> import torch, catnat.torch as ct
@@ -97,13 +105,22 @@ def score_function(cost: Tensor, log_prob: Tensor, baseline: Baseline = None) ->
     """
     if cost.shape != log_prob.shape:
         raise ValueError(f"cost and log_prob must have one shape; got {tuple(cost.shape)} and {tuple(log_prob.shape)}")
+    if torch.is_grad_enabled() and is_plain(log_prob) and not log_prob.requires_grad and not in_forward_mode():
+        swapped = ": are cost and log_prob swapped?" if cost.requires_grad else ""
+        raise ValueError(f"log_prob must have a gradient, else nothing behind it is trained; got none{swapped}")
     signal = cost.detach()
     if isinstance(baseline, (MovingAverage, LeaveOneOut)):
         signal = signal - baseline(signal)
+    elif isinstance(baseline, Tensor):
+        try:
+            signal = signal - baseline.detach().expand(cost.shape)
+        except RuntimeError:
+            shapes = f"{tuple(cost.shape)}; got {tuple(baseline.shape)}"
+            raise ValueError(f"baseline must fit into the cost's shape {shapes}") from None
     elif isinstance(baseline, (int, float)) and not isinstance(baseline, bool):
         signal = signal - baseline
     elif baseline is not None:
-        raise TypeError(f"baseline must be None, a number, MovingAverage or LeaveOneOut; got {baseline!r}")
+        raise TypeError(f"baseline must be None, a number, a tensor, MovingAverage or LeaveOneOut; got {baseline!r}")
     # log p - log p is 0 in value and d log p in gradient; an impossible sample must not make it NaN
     own = torch.where(log_prob == -torch.inf, 0.0, log_prob)
     return cost + signal * (own - own.detach())
@@ -134,19 +151,21 @@ def relaxed_sample(
     scores: Tensor,
     parameterization: ParameterizationLike,
     *,
-    temperature: float = 1.0,
+    temperature: float | Tensor = 1.0,
     mask: Tensor | None = None,
     mask_mode: str = "renormalize",
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Samples inside the simplex: softmax((log p + Gumbel noise) / temperature), differentiable in the scores.
 
+    They are differentiable in the temperature, too, where it is a tensor: one number, or [..., 1].
+
     Example:
         >>> import torch, catnat.torch as ct
         >>> ct.relaxed_sample(torch.zeros(2, 3), 4, temperature=0.5).shape
         torch.Size([2, 4])
     """
-    temperature = check_positive("temperature", temperature)
+    temperature = check_temperature(temperature)
     perturbed = _perturbed(scores, parameterization, mask, mask_mode, generator)
     return torch.softmax(perturbed / temperature, -1).to(scores.dtype)
 
@@ -155,7 +174,7 @@ def gumbel_straight_through(
     scores: Tensor,
     parameterization: ParameterizationLike,
     *,
-    temperature: float = 1.0,
+    temperature: float | Tensor = 1.0,
     mask: Tensor | None = None,
     mask_mode: str = "renormalize",
     generator: torch.Generator | None = None,
@@ -169,7 +188,7 @@ def gumbel_straight_through(
         >>> ct.gumbel_straight_through(torch.zeros(2, 3), 4, temperature=0.5).sum(-1)
         tensor([1., 1.])
     """
-    temperature = check_positive("temperature", temperature)
+    temperature = check_temperature(temperature)
     perturbed = _perturbed(scores, parameterization, mask, mask_mode, generator)
     soft = torch.softmax(perturbed / temperature, -1).to(scores.dtype)
     # the largest before the softmax, which may round neighbours together
@@ -221,6 +240,18 @@ def sample_without_replacement(
         last = torch.where(dead, torch.inf, log_p).amin(-1, keepdim=True) - 100
         log_p = torch.where(dead if mask is None else dead & mask, last, log_p)
         return _with_gumbel_noise(log_p, generator).topk(num_samples).indices
+
+
+def check_temperature(temperature: float | Tensor) -> float | Tensor:
+    """A temperature, or raise unless it is finite and above zero."""
+    if not isinstance(temperature, Tensor):
+        return check_positive("temperature", temperature)
+    usable = ((temperature > 0) & temperature.isfinite()).all()
+    if temperature.device.type != "cpu":
+        assert_on_device(usable)
+    elif is_plain(temperature) and not usable:
+        raise ValueError(f"temperature must be finite and above 0; got {temperature.detach()}")
+    return temperature
 
 
 def _perturbed(

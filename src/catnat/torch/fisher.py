@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,7 +53,7 @@ def natural_gradient(
     mask: Tensor | None = None,
     dim: int = -1,
 ) -> Tensor:
-    """The scores themselves; on the way back, the gradient divided by (Fisher diagonal + damping).
+    """The scores themselves; on the way back, the gradient divided by (Fisher diagonal + damping), a constant.
 
     With ``damping=0`` this is the exact natural gradient in the scores (0 where the Fisher information is 0). Nodes
     deep in the tree are rarely reached, so their Fisher information is small and noise in their gradient is blown up:
@@ -69,27 +68,11 @@ def natural_gradient(
     """
     damping = check_nonnegative("damping", damping)
     with torch.no_grad():
-        divisor = fisher_diagonal(scores, parameterization, mask=mask, dim=dim) + damping
-    return _Divide.apply(scores, divisor)
-
-
-class _Divide(torch.autograd.Function):
-    """Identity whose gradient is divided, and 0 where the divisor is."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(scores: Tensor, divisor: Tensor) -> Tensor:
-        return scores.view_as(scores)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[1])
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (divisor,) = ctx.saved_tensors
-        return torch.where(divisor == 0, 0.0, gradient / torch.where(divisor == 0, 1.0, divisor)), None
+        fixed = scores.detach()
+        divisor = fisher_diagonal(fixed, parameterization, mask=mask, dim=dim) + damping
+    # plain operations, open to every transform: scores - fixed is 0 in value and has the scores' derivative
+    usable = (divisor != 0) & fixed.isfinite()
+    return fixed + torch.where(usable, scores - fixed, 0.0) / torch.where(usable, divisor, 1.0)
 
 
 # -- any head ----------------------------------------------------------------------------------------------------

@@ -65,6 +65,8 @@ def _groups(rule: Rule, done: Results) -> Iterator[Group]:
         for wave in waves:
             for cell in cells:
                 yield from _long(rule, done, cell, [h for h in wave if h not in dropped(rule, done, cell)])
+        if estimator == FIRST_ESTIMATOR:
+            yield from _held_up(rule, done, cells)
 
 
 def _coarse(rule: Rule, done: Results, cell: Cell) -> Iterator[Group]:
@@ -113,19 +115,23 @@ def _long(rule: Rule, done: Results, cell: Cell, heads: list[str]) -> Iterator[G
         if coarse is not None and full is not None and full[0] <= rounded(coarse[0] * SHARES[-1]):
             lower += [Run(head, rounded(coarse[0] * SHARES[-1] / 2), coarse[1], seed) for seed in rule.search_seeds]
     yield Group("full", cell, tuple(lower))
-    size = (cell.variables, cell.classes)
-    chosen = {head: best(rule, done, "full", cell, head) for head in heads}
-    first = {head: choice for head, choice in chosen.items() if head in FIRST}
-    yield _at(cell, "final", chosen, range(1, rule.final_seeds + 1))
-    if cell.estimator == FIRST_ESTIMATOR and size == CONTROLLED:
-        yield _at(cell, "control", first, range(1, 5))
-    if cell.estimator == FIRST_ESTIMATOR and size in REPEATED:
-        yield _at(cell, "again", first, range(101, 101 + rule.final_seeds))
+    yield _chosen(rule, done, cell, "final", heads, range(1, rule.final_seeds + 1))
 
 
-def _at(cell: Cell, stage: str, chosen: dict[str, Choice | None], seeds: Iterable[int]) -> Group:
-    seeds = list(seeds)
-    runs = [Run(head, *choice, seed) for head, choice in chosen.items() if choice is not None for seed in seeds]
+def _held_up(rule: Rule, done: Results, cells: list[Cell]) -> Iterator[Group]:
+    """The finals of the first question in full float32, and by other seeds."""
+    for cell in cells:
+        if (cell.variables, cell.classes) == CONTROLLED:
+            yield _chosen(rule, done, cell, "control", FIRST, range(1, 5))
+    for cell in cells:
+        if (cell.variables, cell.classes) in REPEATED:
+            yield _chosen(rule, done, cell, "again", FIRST, range(101, 101 + rule.final_seeds))
+
+
+def _chosen(rule: Rule, done: Results, cell: Cell, stage: str, heads: Iterable[str], seeds: range) -> Group:
+    """Runs at the best settings of the search at full length."""
+    found = {head: best(rule, done, "full", cell, head) for head in heads}
+    runs = [Run(head, *choice, seed) for head, choice in found.items() if choice is not None for seed in seeds]
     return Group(stage, cell, tuple(runs))
 
 

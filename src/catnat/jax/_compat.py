@@ -49,9 +49,14 @@ def shaped(like: Array, shape: Sequence[int]) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, like.dtype)
 
 
+def short(table: np.ndarray) -> np.ndarray:
+    """In int32: JAX misreads the same int64 array where both settings of jax_enable_x64 come by in one process."""
+    return table.astype(np.int32) if table.dtype == np.int64 else table
+
+
 def look_up(table: np.ndarray, index: Array) -> Array:
     """table[index] for a constant table: [..., n] for index [...] and a table [K, n] or, without n, [K]."""
-    kind = jax.typeof(index).sharding
+    kind, table = jax.typeof(index).sharding, short(table)
     if kind.mesh.empty:
         return jnp.asarray(table)[index]
     # where shardings are part of types, JAX wants to be told that the result is spread as the index is

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from catnat.jax._compat import look_up
+from catnat.jax._compat import look_up, short
 from catnat.jax._node import log_branches, logit
 from catnat.jax._plan import Plan
 
@@ -37,9 +37,9 @@ def descend(left: Array, right: Array, plan: Plan) -> tuple[Array, Array]:
     branches = jnp.stack((left, right), -1).reshape(*left.shape[:-1], 2 * plan.num_nodes)
     # [..., 2K] by place; the root and the place 0 above it add nothing
     sums = jnp.pad(branches, [(0, 0)] * (branches.ndim - 1) + [(2, 0)])
-    for above in plan.jumps:
-        sums = sums + sums[..., above]
-    return sums[..., plan.class_places], sums[..., plan.node_places[1:]]
+    for above in plan.tree.jumps:
+        sums = sums + sums[..., short(above)]
+    return sums[..., short(plan.tree.class_places)], sums[..., short(plan.tree.node_places[1:])]
 
 
 def _descend_heap(left: Array, right: Array, plan: Plan) -> tuple[Array, Array]:
@@ -67,9 +67,9 @@ def ascend(classes: Array, plan: Plan) -> tuple[Array, Array]:
         return classes[..., :0], classes[..., :0]
     if plan.is_heap:
         return climb(classes, plan, lambda level, left, right: left + right)
-    sums = jnp.pad(classes, [(0, 0)] * (classes.ndim - 1) + [(0, 1)])[..., plan.class_at]
-    for above in reversed(plan.jumps):
-        sums = sums.at[..., above].add(sums)
+    sums = jnp.pad(classes, [(0, 0)] * (classes.ndim - 1) + [(0, 1)])[..., short(plan.tree.class_at)]
+    for above in reversed(plan.tree.jumps):
+        sums = sums.at[..., short(above)].add(sums)
     return sums[..., 2::2], sums[..., 3::2]
 
 
@@ -90,7 +90,7 @@ def climb(classes: Array, plan: Plan, join: Callable[[int, Array, Array], Array]
 def _below(here: Array, classes: Array, level: int, plan: Plan) -> Array:
     """The places under a level: nodes, whose values are at hand, and classes."""
     if not plan.is_heap:
-        ids, order = plan.rungs[level]
+        ids, order = map(short, plan.tree.rungs[level])
         return jnp.concatenate((here, classes[..., ids]), -1)[..., order]
     shallow = plan.num_classes - 2 * plan.level_sizes[-1]  # classes that hang one level higher than the deepest
     if level == plan.depth - 1:
@@ -129,8 +129,8 @@ def log_turns(scores: Array, path: Paths, plan: Plan) -> Array:
 
 def paths(index: Array, plan: Plan) -> Paths:
     """The paths of classes [...], from below."""
-    if plan.heap_order is not None:
-        ids = index if plan.is_heap else look_up(plan.heap_order, index)
+    if plan.tree.heap_order is not None:
+        ids = index if plan.is_heap else look_up(plan.tree.heap_order, index)
         places = (ids.astype(jnp.int32) + plan.num_classes)[..., None]
         shifts = np.arange(1, plan.depth + 1, dtype=np.int32)
         nodes = places >> shifts
@@ -141,9 +141,9 @@ def paths(index: Array, plan: Plan) -> Paths:
         return Paths(jnp.maximum(jnp.abs(steps), 1) - 1, steps > 0, steps != 0)
 
     def climb_one(place: Array, _: None) -> tuple[Array, Array]:
-        return look_up(plan.node_places, place >> 1), place
+        return look_up(plan.tree.node_places, place >> 1), place
 
-    _, climbed = lax.scan(climb_one, look_up(plan.class_places, index), None, length=plan.depth)
+    _, climbed = lax.scan(climb_one, look_up(plan.tree.class_places, index), None, length=plan.depth)
     places = jnp.moveaxis(climbed, 0, -1)
     return Paths(jnp.maximum(places >> 1, 1) - 1, places & 1 == 1, places > 1)
 
@@ -203,7 +203,7 @@ def walk_down(key: Array, shape: tuple[int, ...], plan: Plan, logit_at: Callable
     place = jnp.ones(shape, jnp.int32) + jnp.zeros_like(like[..., :1], jnp.int32)  # spread as the rows are
     lost = place < 0
     for step in range(plan.depth):
-        node = place if plan.is_heap else look_up(plan.node_at, place)
+        node = place if plan.is_heap else look_up(plan.tree.node_at, place)
         # some paths end early; in the heap only before the last step
         inside = None
         if not plan.even and (step == plan.depth - 1 or not plan.is_heap):
@@ -218,9 +218,9 @@ def walk_down(key: Array, shape: tuple[int, ...], plan: Plan, logit_at: Callable
 
 def node_at(place: Array, plan: Plan) -> Array:
     """Which node is at a place; 0 where a class is."""
-    return jnp.where(place < plan.num_classes, place, 0) if plan.is_heap else look_up(plan.node_at, place)
+    return jnp.where(place < plan.num_classes, place, 0) if plan.is_heap else look_up(plan.tree.node_at, place)
 
 
 def class_at(place: Array, plan: Plan) -> Array:
     """Which class is at a place."""
-    return place - plan.num_classes if plan.is_heap else look_up(plan.class_at, place)
+    return place - plan.num_classes if plan.is_heap else look_up(plan.tree.class_at, place)

@@ -13,6 +13,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from catnat.jax import _eager
+from catnat.jax._compat import short
 from catnat.jax._node import log_add, log_branches, logit
 from catnat.jax._plan import Plan
 
@@ -66,11 +67,11 @@ def log_masses(classes: Array, plan: Plan, branches: tuple[Array, Array] | None 
     # What is below a place stands side by side among the classes from left to right: it is put together from runs of
     # 1, 2, 4 ... classes, so that a deep tree takes no more steps than a shallow one.
     in_order, first, count = plan.runs
-    row, here, found = classes[..., in_order], first[2:], None
+    row, here, found = classes[..., short(in_order)], first[2:], None
     for power in range(plan.num_classes.bit_length()):
         length = 1 << power
         taken = (count[2:] & length) > 0
-        part = jnp.where(taken, row[..., here * taken], -jnp.inf)
+        part = jnp.where(taken, row[..., short(here * taken)], -jnp.inf)
         found = part if found is None else log_add(found, part)
         here = here + length * taken
         ends = jnp.full_like(row[..., :length], -jnp.inf)

@@ -100,7 +100,7 @@ def log_one_plus(t: Array) -> Array:
 
 def _once(v: Array) -> Array:
     """The same numbers, computed once: XLA works out cheap things anew in every loop over the tree, but no quotient."""
-    divisor = jnp.clip(jnp.abs(v), 1, 2)
+    divisor = jnp.clip(jnp.abs(v), 0.5, 1)
     return v * divisor / divisor
 
 

@@ -1,4 +1,4 @@
-"""A `Parameterization` in one precision: its numbers and index tables as NumPy arrays, built once and cached.
+"""A `Parameterization` in one precision: its numbers and its tree, worked out once.
 
 A plan is a constant to every transformation: it is hashable, so `jax.jit` takes it as a static argument, and it holds
 no array of JAX's, so that nothing in it belongs to a device or to a running trace.
@@ -7,7 +7,7 @@ no array of JAX's, so that nothing in it belongs to a device or to a running tra
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -40,77 +40,52 @@ class Ends(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """Constants of one parameterization in one dtype (float32 or float64); what is derived is worked out when used.
-
-    Tables are in int32: JAX misreads the same int64 array where both settings of jax_enable_x64 come by in one process.
-    """
+    """Constants of one parameterization in one dtype (float32 or float64)."""
 
     pi: Parameterization
     dtype: np.dtype
+    num_classes: int = field(init=False, repr=False, compare=False)
+    num_nodes: int = field(init=False, repr=False, compare=False)
+    # the activation: vectors [K-1], or numbers where every node has the same
+    activation: Activation = field(init=False, repr=False, compare=False)
+    uniform: bool = field(init=False, repr=False, compare=False)  # whether all nodes have the same centre
+    centered: bool = field(init=False, repr=False, compare=False)  # whether there is a shift at all
+    center: Values = field(init=False, repr=False, compare=False)
+    angle: float = field(init=False, repr=False, compare=False)  # radians a unit of score, from an end of the range
+    least: float = field(init=False, repr=False, compare=False)  # the angle at the joint or at the floor
+    paper: Natural | None = field(init=False, repr=False, compare=False)  # the activation where it ends
+    ends: Ends = field(init=False, repr=False, compare=False)
+    # the tree
+    tree: Tree = field(init=False, repr=False, compare=False)
+    depth: int = field(init=False, repr=False, compare=False)
+    is_heap: bool = field(init=False, repr=False, compare=False)
+    level_sizes: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    even: bool = field(init=False, repr=False, compare=False)  # whether all paths have the same length
+    has_paths: bool = field(init=False, repr=False, compare=False)  # whether a path costs no more than the scores on it
 
-    @property
-    def num_classes(self) -> int:
-        """K."""
-        return self.pi.num_classes
-
-    @property
-    def num_nodes(self) -> int:
-        """K-1."""
-        return self.pi.num_classes - 1
-
-    # -- the activation: vectors [K-1], or numbers where every node has the same ----------------------------------
-
-    @property
-    def activation(self) -> Activation:
-        """What a node makes of its score."""
-        assert isinstance(self.pi.activation, Activation)
-        return self.pi.activation
-
-    @cached_property
-    def paper(self) -> Natural | None:
-        """The activation where its range ends, at ``tail=0``."""
-        of = self.activation
-        return of if isinstance(of, Natural) and of.tail == 0 else None
-
-    @cached_property
-    def centered(self) -> bool:
-        """Whether there is a shift at all."""
-        return bool(np.any(self._centers != 0))
-
-    @cached_property
-    def uniform(self) -> bool:
-        """Whether all nodes have the same centre."""
-        return self._centers.size <= 1
-
-    @cached_property
-    def _centers(self) -> Floats:
+    def __post_init__(self) -> None:
+        of, tree = self.pi.activation, self.pi.tree
+        assert isinstance(of, Activation) and tree is not None
         centers = self.pi.centers
-        return centers[:1] if centers.size and np.all(centers == centers[0]) else centers
-
-    @cached_property
-    def center(self) -> Values:
-        """The C of every node."""
-        return _number(self._centers.astype(self.dtype))
-
-    @cached_property
-    def angle(self) -> float:
-        """Radians a unit of score, measured from an end."""
-        assert isinstance(self.activation, Natural)
-        return math.pi / (2 * self.activation.amplitude)
-
-    @cached_property
-    def least(self) -> float:
-        """The angle at the joint or at the floor; a floor below the dtype's smallest number counts as none."""
-        assert isinstance(self.activation, Natural)
-        least = self.activation.tail or self.activation.floor or 0.0
-        return math.asin(math.sqrt(least)) if least >= np.finfo(self.dtype).tiny else 0.0
-
-    @cached_property
-    def ends(self) -> Ends:
-        """The ends of the paper's range."""
-        assert self.paper is not None
-        lower, lower_rest, upper, upper_rest = self.paper.edges(self._centers)
-        return Ends(*map(_number, (*self._split(lower, lower_rest), *self._split(upper, upper_rest))))
+        if centers.size and np.all(centers == centers[0]):
+            centers = centers[:1]
+        found = vars(self)  # the dataclass is frozen; this is its one moment of making
+        found |= {"num_classes": tree.num_classes, "num_nodes": tree.num_nodes, "activation": of, "paper": None}
+        found |= {"uniform": centers.size <= 1, "centered": bool(np.any(centers != 0))}
+        found |= {"center": _number(centers.astype(self.dtype))}
+        if isinstance(of, Natural):
+            least = of.tail or of.floor or 0.0  # a floor below the dtype's smallest number counts as none
+            found["angle"] = math.pi / (2 * of.amplitude)
+            found["least"] = math.asin(math.sqrt(least)) if least >= np.finfo(self.dtype).tiny else 0.0
+            if of.tail == 0:
+                lower, lower_rest, upper, upper_rest = of.edges(centers)
+                parts = *self._split(lower, lower_rest), *self._split(upper, upper_rest)
+                found |= {"paper": of, "ends": Ends(*map(_number, parts))}
+        is_heap = tree.heap_order is not None  # or of its shape
+        found |= {"tree": tree, "depth": tree.depth, "is_heap": tree.is_heap}
+        found |= {"level_sizes": tuple(high - low for low, high in tree.levels)}
+        found |= {"even": is_heap and tree.num_classes == 1 << tree.depth}
+        found |= {"has_paths": is_heap or tree.num_classes * tree.depth <= MAX_PATH_TABLE}
 
     def _split(self, values: Floats, rest: Floats) -> tuple[np.ndarray, np.ndarray]:
         """values + rest as a leading part in our dtype and, in radians, what that lacks."""
@@ -127,75 +102,6 @@ class Plan:
             return self.ends
         return Ends(*(look_up(np.asarray(part), nodes) for part in self.ends))
 
-    # -- the tree ------------------------------------------------------------------------------------------------
-
-    @property
-    def tree(self) -> Tree:
-        """Which class hangs where."""
-        assert self.pi.tree is not None
-        return self.pi.tree
-
-    @property
-    def depth(self) -> int:
-        """Length of the longest path."""
-        return self.tree.depth
-
-    @property
-    def is_heap(self) -> bool:
-        """Whether levels are contiguous slices."""
-        return self.tree.is_heap
-
-    @cached_property
-    def level_sizes(self) -> tuple[int, ...]:
-        """How many nodes every level has."""
-        return tuple(high - low for low, high in self.tree.levels)
-
-    @cached_property
-    def even(self) -> bool:
-        """Whether all paths have the same length."""
-        return self.heap_order is not None and self.num_classes == 1 << self.depth
-
-    @cached_property
-    def has_paths(self) -> bool:
-        """Whether a path costs no more than the scores on it."""
-        return self.heap_order is not None or self.num_classes * self.depth <= MAX_PATH_TABLE
-
-    @cached_property
-    def heap_order(self) -> np.ndarray | None:
-        """[K] which class of the heap sits where class k sits; None in a tree of another shape."""
-        order = self.tree.heap_order
-        return None if order is None else order.astype(np.int32)
-
-    @cached_property
-    def class_places(self) -> np.ndarray:
-        """[K] the place of every class."""
-        return self.tree.class_places.astype(np.int32)
-
-    @cached_property
-    def node_places(self) -> np.ndarray:
-        """[K] the place of every node, counted from 1; 0 for none."""
-        return self.tree.node_places.astype(np.int32)
-
-    @cached_property
-    def node_at(self) -> np.ndarray:
-        """[2K] which node is at every place; 0 where a class is."""
-        return self.tree.node_at.astype(np.int32)
-
-    @cached_property
-    def class_at(self) -> np.ndarray:
-        """[2K] which class is at every place; K where none is."""
-        return self.tree.class_at.astype(np.int32)
-
-    @cached_property
-    def jumps(self) -> tuple[np.ndarray, ...]:
-        """Pointer doubling: round r adds to every place what stands 2^r places above it."""
-        return tuple(above.astype(np.int32) for above in self.tree.jumps)
-
-    @cached_property
-    def rungs(self) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-        """For every level, the classes right below it, and the order of its places in (nodes below, those classes)."""
-        return tuple((classes.astype(np.int32), order.astype(np.int32)) for classes, order in self.tree.rungs)
-
     @cached_property
     def runs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """[K] the classes from left to right; [2K] where among them those below every place begin; and how many."""
@@ -204,8 +110,7 @@ class Plan:
         first[:2] = 0
         for above in self.tree.jumps:
             first = first + first[above]
-        order = np.argsort(first[self.tree.class_places])
-        return order.astype(np.int32), first.astype(np.int32), counts.astype(np.int32)
+        return np.argsort(first[self.tree.class_places]), first, counts
 
     @property
     def heap(self) -> Plan:
@@ -215,7 +120,7 @@ class Plan:
     @property
     def nbytes(self) -> int:
         """What a plan and its tree may come to hold, once all their tables are built."""
-        tables = 128 + 24 * self.depth.bit_length() + (4 * self.depth if self.has_paths else 0)
+        tables = 96 + 16 * self.depth.bit_length() + (4 * self.depth if self.has_paths else 0)
         return 1024 + tables * self.num_classes
 
 

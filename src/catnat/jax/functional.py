@@ -271,7 +271,7 @@ def scores_from_probs(probs: Array, parameterization: ParameterizationLike, *, a
     return to_axis(walk_for(plan).scores_of_probs(x).astype(dtype), axis)
 
 
-def scores_from_log_probs(log_probs: Array, parameterization: ParameterizationLike, *, axis: int = -1) -> Array:
+def scores_from_log_probs(log_probs: Array, parameterization: ParameterizationLike) -> Array:
     """Scores [..., K-1] whose log-probabilities are ``log_probs`` [..., K], which need not be normalised.
 
     Unlike `scores_from_probs` of their exponentials it keeps classes whose probability is no number of the dtype.
@@ -281,8 +281,8 @@ def scores_from_log_probs(log_probs: Array, parameterization: ParameterizationLi
         >>> cj.log_catnat(cj.scores_from_log_probs(jnp.array([0.0, -200.0, -300.0]), 3), 3).round(2)
         Array([   0., -200., -300.], dtype=float32)
     """
-    x, plan, dtype = prepare_probs(log_probs, parameterization, axis, "log_probs")
-    return to_axis(walk_for(plan).scores_of_log_probs(x).astype(dtype), axis)
+    x, plan, dtype = prepare_probs(log_probs, parameterization, -1, "log_probs")
+    return walk_for(plan).scores_of_log_probs(x).astype(dtype)
 
 
 def reach(scores: Array, parameterization: ParameterizationLike, *, mask: Array | None = None, axis: int = -1) -> Array:

@@ -35,7 +35,7 @@ def choose(monkeypatch: pytest.MonkeyPatch, kernels: bool) -> None:
     walk = by_kernels if kernels else Walk
     for_compilers = {"cpu": autograd.KernelWalk} if kernels else {}
     monkeypatch.setattr(_dispatch, "_KERNEL_WALK", for_compilers)
-    monkeypatch.setattr(_dispatch, "_fast_walk", lambda plan: _dispatch._walks.keep(plan, walk(plan)))
+    monkeypatch.setattr(_dispatch._WALKS, "make", walk)
     catnat.clear_caches()
 
 

@@ -227,12 +227,12 @@ def test_plans_are_bounded_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> No
     for _ in range(10):
         pi = Parameterization(500, tree=Tree.huffman(generator.random(500)))
         ct.log_catnat(torch.zeros(499), pi)
-    assert 0 < _plan._plans.total <= 1_000_000
-    assert _plan._plans.total == sum(plan.nbytes for plan in _plan._plans.values())
+    assert 0 < _plan.PLANS.total <= 1_000_000
+    assert _plan.PLANS.total == sum(plan.nbytes for plan in _plan.PLANS.values())
     ct.log_catnat(torch.zeros(99_999), 100_000)  # larger than the whole cache: it works, and is not kept
-    assert _plan._plans.total <= 1_000_000
+    assert _plan.PLANS.total <= 1_000_000
     catnat.clear_caches()
-    assert not _plan._plans and _plan._plans.total == 0
+    assert not _plan.PLANS and _plan.PLANS.total == 0
 
 
 def test_a_cleared_cache_gives_its_memory_back() -> None:

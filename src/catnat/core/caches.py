@@ -10,12 +10,17 @@ _CACHES: list[dict[Any, Any]] = []
 
 
 class Kept(dict[Any, Any]):
-    """Values by their keys. Where they outgrow a cache's bytes, those that came first go first."""
+    """Values by their keys, made where they are missing. Where they outgrow a cache's bytes, the oldest go first."""
 
-    def __init__(self, nbytes: Callable[[Any], int]) -> None:
+    def __init__(self, nbytes: Callable[[Any], int], make: Callable[[Any], Any] | None = None) -> None:
         super().__init__()
-        self.nbytes, self.total = nbytes, 0
+        self.nbytes, self.make, self.total = nbytes, make, 0
         _CACHES.append(self)
+
+    def __missing__(self, key: Any) -> Any:
+        if self.make is None:
+            raise KeyError(key)
+        return self.keep(key, self.make(key))
 
     def keep(self, key: Any, value: Any) -> Any:
         """Keep a value; a larger one than the whole cache is only returned."""

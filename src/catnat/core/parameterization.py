@@ -391,7 +391,9 @@ def resolve(parameterization: ParameterizationLike) -> Parameterization:
         return parameterization
     if not isinstance(parameterization, (bool, np.bool_)):
         with suppress(TypeError):  # tensors and arrays of several numbers have an __index__ too
-            return _of_classes(operator.index(parameterization))
+            number = operator.index(parameterization)
+            found: Parameterization = _DEFAULTS[number]
+            return found
     if isinstance(parameterization, str):
         check_choice("activation", parameterization, tuple(ACTIVATIONS))
     meant, size = _meant(parameterization), "num_classes"
@@ -402,14 +404,8 @@ def resolve(parameterization: ParameterizationLike) -> Parameterization:
     raise TypeError(f"parameterization must be the number of classes or a catnat.Parameterization; got {came}")
 
 
-_defaults = Kept(lambda pi: 136 * pi.num_classes)  # with its tree and its centres
-
-
-def _of_classes(num_classes: int) -> Parameterization:
-    try:
-        return _defaults[num_classes]
-    except KeyError:
-        return _defaults.keep(num_classes, Parameterization(num_classes))
+# of so many classes; with its tree and its centres
+_DEFAULTS = Kept(lambda pi: 136 * pi.num_classes, Parameterization)
 
 
 def parts_of(nvec: Iterable[ParameterizationLike]) -> tuple[Parameterization, ...]:

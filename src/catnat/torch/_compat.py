@@ -24,6 +24,7 @@ __all__ = [
     "has_hooks",
     "in_forward_mode",
     "in_function_transform",
+    "is_eager",
     "is_plain",
     "must_be_plain",
     "plain_backward",
@@ -39,6 +40,17 @@ def is_plain(tensor: Tensor) -> bool:
     return (
         type(tensor) in PLAIN_TENSORS
         and not is_compiling()
+        and not _are_functorch_transforms_active()
+        and not _len_torch_dispatch_stack()
+        and not _is_tracing()
+    )
+
+
+def is_eager(tensor: Tensor) -> bool:
+    """Whether this is one in plain eager code, which nothing differentiates forward either."""
+    return (
+        type(tensor) in PLAIN_TENSORS
+        and forward_ad._current_level < 0
         and not _are_functorch_transforms_active()
         and not _len_torch_dispatch_stack()
         and not _is_tracing()

@@ -21,6 +21,7 @@ from catnat.torch._compat import (
     fake_mode_of,
     in_forward_mode,
     in_function_transform,
+    is_eager,
     is_plain,
     ordinary_tensors,
 )
@@ -28,7 +29,6 @@ from catnat.torch._plan import Plan
 from catnat.torch._walk import Walk
 from catnat.torch._wide import MAX_DEPTH, LinearWalk
 
-_walks = Kept(lambda walk: walk.plan.nbytes)  # by plan, those that serve plain tensors
 # the GPU's, by its type of device once it is loaded, and a linear head's: compilers find classes only in globals
 _KERNEL_WALK: dict[str, Any] = {}
 
@@ -39,9 +39,8 @@ def plan_for(parameterization: ParameterizationLike, dtype: torch.dtype, like: T
         from catnat.torch._constant import constant
 
         return constant(_ready, parameterization, dtype, like.device)
-    faking = fake_mode_of(like)
-    if faking is not None:  # tensors without values want constants without values
-        with faking:
+    if type(like) is not Tensor and (faking := fake_mode_of(like)) is not None:
+        with faking:  # tensors without values want constants without values
             return _plan.make_plan(resolve(parameterization), dtype, like.device)
     return _plan.find_plan(parameterization, dtype, like.device)
 
@@ -50,19 +49,19 @@ def walk_for(plan: Plan, x: Tensor, mask: Tensor | None = None) -> Walk:
     """The walk that serves these scores, and this mask of theirs, here and now."""
     if is_compiling():
         kernels = _KERNEL_WALK.get(x.device.type) if plan.bernoulli is not None and mask is None else None
-        plainly = kernels is None or in_function_transform() or in_forward_mode()
-        return Walk(plan) if plainly else kernels(plan)  # type: ignore[misc]
-    if not is_plain(x) or in_forward_mode() or (mask is not None and not (is_plain(mask) and x.device.type == "cpu")):
-        return Walk(plan)
-    found = _walks.get(plan)
-    return _fast_walk(plan) if found is None else found
+        if kernels is not None and not in_function_transform() and not in_forward_mode():
+            found: Walk = kernels(plan)
+            return found
+    elif is_eager(x) and (mask is None or (x.is_cpu and is_eager(mask))):
+        eager: Walk = _WALKS[plan]
+        return eager
+    return Walk(plan)
 
 
 def _ready(parameterization: ParameterizationLike, dtype: torch.dtype, device: torch.device) -> Plan:
     """A plan whose fast walk is loaded: while a compiler traces, nothing can be."""
     plan = _plan.find_plan(parameterization, dtype, device)
-    if plan not in _walks:
-        _fast_walk(plan)
+    _WALKS[plan]
     return plan
 
 
@@ -82,7 +81,10 @@ def _fast_walk(plan: Plan) -> Walk:
 
                 _KERNEL_WALK["cuda"] = KernelWalk
                 walk = KernelWalk(plan)
-    return _walks.keep(plan, walk or Walk(plan))
+    return walk or Walk(plan)
+
+
+_WALKS = Kept(lambda walk: walk.plan.nbytes, _fast_walk)  # by plan, those that serve plain tensors
 
 
 # -- a linear head -----------------------------------------------------------------------------------------------
@@ -137,19 +139,18 @@ def _kernel_tables(pi: Parameterization, like: Tensor) -> Any:
     return _find_tables(pi, like.device)
 
 
-_tables = Kept(lambda tables: 64 * tables.classes)
-
-
 def _find_tables(pi: Parameterization, device: torch.device) -> Any:
     from catnat.torch._gpu import has_kernels
 
-    if not has_kernels(device):
-        return None
-    if (pi, device) not in _tables:
-        from catnat.torch._gpu import wide_launch
+    return _TABLES[pi, device] if has_kernels(device) else None
 
-        _KERNEL_WALK["linear"] = wide_launch.KernelLinearWalk
-        with ordinary_tensors():
-            found = wide_launch.wide_of(pi, device)
-        return None if found is None else _tables.keep((pi, device), found)
-    return _tables[pi, device]
+
+def _make_tables(key: tuple[Parameterization, torch.device]) -> Any:
+    from catnat.torch._gpu import wide_launch
+
+    _KERNEL_WALK["linear"] = wide_launch.KernelLinearWalk
+    with ordinary_tensors():
+        return wide_launch.wide_of(*key)
+
+
+_TABLES = Kept(lambda tables: 0 if tables is None else 64 * tables.classes, _make_tables)

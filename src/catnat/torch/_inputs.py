@@ -29,7 +29,8 @@ def prepare(scores: Tensor, parameterization: ParameterizationLike, dim: int = -
 
     Scores of 16 bits may stay so: the walks compute in float32 all the same.
     """
-    check_scores(scores)
+    if not isinstance(scores, Tensor) or scores.dtype not in FLOATS or not scores.dim():
+        check_scores(scores)
     x = scores if dim == -1 else to_last(scores, dim, "scores")
     width = operator.index(x.shape[-1])  # a number even where a compiler traces with symbolic shapes
     answer = scores.dtype

@@ -171,20 +171,21 @@ def at_nodes(constant: Tensor, nodes: Tensor | None) -> Tensor:
     return constant if nodes is None or constant.shape[0] == 1 else constant[nodes]
 
 
-_plans = Kept(lambda plan: plan.nbytes)
-
-
 def find_plan(parameterization: ParameterizationLike, dtype: torch.dtype, device: torch.device) -> Plan:
     """The plan of a parameterization, or of the default one of so many classes."""
-    key = type(parameterization), parameterization, dtype, device  # with its type: True is no number of classes
     try:
-        return _plans[key]
-    except KeyError:
-        pi = resolve(parameterization)
-    except TypeError:  # not hashable, so not a parameterization
+        plan: Plan = PLANS[type(parameterization), parameterization, dtype, device]
+        return plan
+    except TypeError:  # what is not hashable is no parameterization, and is told so
         resolve(parameterization)
         raise
+
+
+def _make(key: tuple[type, ParameterizationLike, torch.dtype, torch.device]) -> Plan:
     # Nothing but plain tensors may get into the cache: no inference tensors (they cannot be saved for a backward), no
     # fake ones of a tracer, none that belong to a running function transform.
     with ordinary_tensors():
-        return _plans.keep(key, make_plan(pi, dtype, device))
+        return make_plan(resolve(key[1]), *key[2:])
+
+
+PLANS = Kept(lambda plan: plan.nbytes, _make)  # by type too: True is no number of classes

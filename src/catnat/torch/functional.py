@@ -300,4 +300,4 @@ def restore_dtype_and_dim(last: Tensor, dtype: torch.dtype, dim: int) -> Tensor:
     """A result with its classes last, in the dtype and with the axes of what came."""
     if last.dtype != dtype:
         last = last.to(dtype)
-    return last if dim in (-1, last.dim() - 1) else last.movedim(-1, dim)
+    return last if dim == -1 or dim == last.dim() - 1 else last.movedim(-1, dim)

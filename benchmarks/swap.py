@@ -201,7 +201,7 @@ def torch_losses(layers: Layers, heads: Sequence[catnat.Parameterization | None]
         if pi is None:
             each = functional.cross_entropy(scores.flatten(0, 1), y.flatten(), reduction="none").view_as(y)
         else:
-            each = ct.cross_entropy(scores[..., : width(pi)], y, pi, reduction="none")
+            each = ct.cross_entropy(scores[..., : width(pi)], y, pi, reduction="none", dim=-1)
         losses.append(each.mean(-1))
     return torch.stack(losses)
 

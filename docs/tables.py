@@ -470,8 +470,8 @@ def dense_gaps() -> str:
 
 FLOORS = {  # heads of the dense VAE with N = 10, K = 8 at one rate
     "softmax": "softmax",
-    "catnat-sigmoid": "sigmoid",
-    "catnat": "the default, `tail=0.1`",
+    "catnat-sigmoid": "catnat-sigmoid",
+    "catnat": "catnat, `tail=0.1`",
     "catnat-tail0.02": "`tail=0.02`",
     "catnat-clip0": "`clip`, floor 0: the paper's formula",
     "catnat-paper": "`clip`, floor 1e-8",
@@ -655,11 +655,11 @@ def atari() -> str:
     scores, games = final_scores("atari"), ("Breakout", "Seaquest")
     paper = {(r["game"], r["head"]): r for r in rows_of(PAPER / "rl.csv")}
     body = []
-    for head, name in {"softmax": "softmax", "catnat-paper": "natural"}.items():
+    for head in ("softmax", "catnat-paper"):
         body.append([head, *(f"{fmean(scores[g, head]):.1f} ± {stdev(scores[g, head]):.1f}" for g in games)])
-        body.append([f"the paper's {name}", *(f"{paper[g, head]['mean']} ± {paper[g, head]['std']}" for g in games)])
+        body.append([f"{head} in the paper", *(f"{paper[g, head]['mean']} ± {paper[g, head]['std']}" for g in games)])
     tests = [compare(scores[game, "catnat-paper"], scores[game, "softmax"]).p for game in games]
-    return grid(["", *games], [*body, ["natural against softmax, ours", *(f"p = {p:.2g}" for p in tests)]])
+    return grid(["", *games], [*body, ["catnat-paper against softmax, ours", *(f"p = {p:.2g}" for p in tests)]])
 
 
 def breakout() -> str:
@@ -722,7 +722,7 @@ def policy_trees() -> str:
                 values = scores[name + tree]
                 row += [f"{fmean(values):.1f} ± {stdev(values):.1f}", told.get((name + tree, name), "")]
             body.append([*row, told["catnat" + tree, "softmax"]])
-    names = ["game", "tree", "sigmoid", "minus balanced", "default", "minus balanced", "default minus softmax"]
+    names = ["game", "tree", "catnat-sigmoid", "minus balanced", "catnat", "minus balanced", "catnat minus softmax"]
     return grid(names, body)
 
 

@@ -18,8 +18,7 @@ from catnat_lab.tails.study import NOTE, study_name
 from catnat_lab.tails.tasks import PAPER, SIGMOID, SOFTMAX, Outline, outline_of
 from catnat_lab.tails.verdict import DECIDE, ERROR, LOST, Finding, candidates, findings, rate_factor, rate_means, safest
 
-NAMES = {SIGMOID: "sigmoid", DEFAULT: "default", PAPER: "the paper's natural"}
-LOOKS = {SIGMOID: "catnat-sigmoid", DEFAULT: "catnat", PAPER: "catnat-paper"}  # in the figure
+NAMES = {SIGMOID: "catnat-sigmoid", DEFAULT: "catnat", PAPER: "catnat-paper"}
 MEANS = "mean ± standard deviation over the final seeds"
 Found = Mapping[str, tuple[Outline, list[Finding]]]
 
@@ -60,7 +59,7 @@ def _summary(found: Found) -> Iterator[str]:
     own = {name: {each.head: each for each in every} for name, (_, every) in found.items()}
     own = {name: heads for name, heads in own.items() if DEFAULT in heads}
     against = compare_all({name: (heads[DEFAULT].values, heads[SOFTMAX].values) for name, heads in own.items()})
-    rows = [["task", "measure", "softmax", *NAMES.values(), "default minus softmax [95%]", "p", "the default is"]]
+    rows = [["task", "measure", "softmax", *NAMES.values(), "catnat minus softmax [95%]", "p", "catnat is"]]
     for name, heads in own.items():
         task, gap = found[name][0], against[name]
         verdict = "**better**" if (gap.difference < 0) == task.lower_is_better else "**worse**"
@@ -174,7 +173,7 @@ def figure(found: Found) -> Figure:
     """A strip for every finished task: how much better than softmax, with 95% intervals."""
     strips = []
     for task, every in found.values():
-        own = {LOOKS[each.head]: each.against for each in every if each.head in LOOKS}
+        own = {NAMES[each.head]: each.against for each in every if each.head in NAMES}
         label = f"{task.name}\n({task.measure.split(',')[-1].strip()})"
         strips += [Strip(label, own, task.lower_is_better)] if own else []
     return draw_differences(strips)

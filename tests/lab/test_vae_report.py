@@ -100,7 +100,7 @@ def test_runs_astray_are_named_with_what_became_of_them() -> None:
     (told,) = [text for text in remarks_of(results(("10x8",), metrics)) if "behind the best" in text]
     assert "softmax grey 10x8, 1 of 3 (KL at most 20.8): 206.0 with KL 0.0. " in told
     # all seeds of a head may be lost
-    assert "natural binary 10x8, 2 of 3 (KL at most 20.8): 240.0 with KL 20.8, 207.0 with KL 0.5." in told
+    assert "catnat-paper binary 10x8, 2 of 3 (KL at most 20.8): 240.0 with KL 20.8, 207.0 with KL 0.5." in told
     assert "catnat-paper grey" not in told
 
 
@@ -112,15 +112,17 @@ def test_the_worse_side_is_astray_where_higher_is_better() -> None:
     found.settings["table"] = "mlp"
     (told,) = [text for text in remarks_of(found) if "behind the best" in text]
     assert "softmax grey 10x8, 1 of 3 (KL at most 20.8): -150.0 with KL 5.0. " in told
-    assert "natural" not in told
+    assert "catnat" not in told
 
 
-def test_natural_and_sigmoid_are_compared_by_cells() -> None:
+def test_the_papers_activation_and_the_sigmoid_are_compared_by_cells() -> None:
     def metrics(data: str, cell: str, head: str, seed: int) -> Made:
         gap = {"10x8": 1.0, "10x16": 2.0}[cell] + (0.5 if data == "binary" else 0)
         return {"nll": 100.0 + seed + (gap if head == "catnat-paper" else 0), "kl": 9.0}
 
-    (told,) = [text for text in remarks_of(results(("10x8", "10x16"), metrics, SIGMOID)) if "minus sigmoid" in text]
+    (told,) = [
+        text for text in remarks_of(results(("10x8", "10x16"), metrics, SIGMOID)) if "minus catnat-sigmoid" in text
+    ]
     p = stats.ttest_1samp([1.0, 2.0, 1.5, 2.5], 0.0).pvalue
     assert told.endswith(f"means of 4 cells: +1.75 on average, +1.00 to +2.50 (t-test over the cells, p = {p:.2g}).")
 

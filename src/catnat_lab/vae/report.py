@@ -162,25 +162,25 @@ def curves_of(results: Results) -> Iterator[dict[str, object]]:
 
 def remarks_of(results: Results) -> list[str]:
     """Natural beside sigmoid, what went astray, rates, nodes outside their range, and what the paper leaves open."""
-    found = [_natural_by_sigmoid(results), _collapsed(results), _rates(results), _outside(results)]
+    found = [_paper_by_sigmoid(results), _collapsed(results), _rates(results), _outside(results)]
     if results.settings["table"] != "mlp":
         found += [LENGTH, SPARSE if "sparsemax" in results.settings["heads"] else ""]
     return [text for text in found if text]
 
 
-def _natural_by_sigmoid(results: Results) -> str:
+def _paper_by_sigmoid(results: Results) -> str:
     """Cell by cell: seeds of a cell share first weights, and cells are what one would want to generalise to."""
     settings, gaps = results.settings, []
     measure = MEASURES[settings["table"]][0][0]
     for place in product(settings["data"], settings["cells"]):
-        natural, sigmoid = (results.final((*place, f"catnat-{name}"), measure) for name in ("natural", "sigmoid"))
-        if natural and sigmoid and all(map(math.isfinite, natural + sigmoid)):
-            gaps.append(summarize(natural).mean - summarize(sigmoid).mean)
+        paper, sigmoid = (results.final((*place, head), measure) for head in ("catnat-paper", "catnat-sigmoid"))
+        if paper and sigmoid and all(map(math.isfinite, paper + sigmoid)):
+            gaps.append(summarize(paper).mean - summarize(sigmoid).mean)
     if len(gaps) < 3:
         return ""
     p = paired(gaps, [0.0] * len(gaps))
     return (
-        f"Natural minus sigmoid, means of {len(gaps)} cells: {summarize(gaps).mean:+.2f} on average, "
+        f"catnat-paper minus catnat-sigmoid, means of {len(gaps)} cells: {summarize(gaps).mean:+.2f} on average, "
         f"{min(gaps):+.2f} to {max(gaps):+.2f} (t-test over the cells, p = {p:.2g})."
     )
 

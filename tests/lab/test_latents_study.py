@@ -24,7 +24,7 @@ from catnat_lab.latents.heads import HEADS
 from catnat_lab.latents.records import Group, Job, Results
 from catnat_lab.latents.report import answer, lines, report
 from catnat_lab.latents.rule import FIRST, RATES, Rule, best, dropped, next_group
-from catnat_lab.latents.train import Cell, Run
+from catnat_lab.latents.train import Cell, Run, train
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 CELL = Cell(16, 8, "reinmax")
@@ -117,7 +117,7 @@ def test_a_setting_with_a_lost_run_is_out() -> None:
 
 def finals(rule: Rule, ahead: float, *, lost: int = 0, count: int = 6) -> Results:
     """Final runs of softmax and of catnat so many nats ahead, by ReinMax, at the first sizes."""
-    found: dict[Job, dict[str, float]] = {}
+    found: Results = {}
     for size in rule.sizes[:count]:
         for head, level in (("softmax", 100.0), ("catnat", 100.0 - ahead)):
             for seed in range(1, rule.final_seeds + 1):
@@ -183,7 +183,7 @@ def test_a_killed_study_goes_on_and_runs_nothing_twice(
     digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained: list[tuple[Cell, Run, int]] = []
-    real = command.train
+    real = train
 
     def counted(cell: Cell, runs: Sequence[Run], setting: Any, *rest: Any) -> Any:
         if len(trained) > 50 and not killed:

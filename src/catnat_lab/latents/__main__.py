@@ -99,8 +99,8 @@ def _prepared(options: argparse.Namespace, device: torch.device) -> tuple[Rule, 
 
 
 def _setting(options: argparse.Namespace, epochs: int, *, precise: bool) -> Setting:
-    small = {"batch": 20, "hidden": (16, 8), "samples": 1} if options.rehearse else {}
-    return Setting(epochs, precise=precise, plain=options.plain, **small)
+    whole = Setting(epochs, precise=precise, plain=options.plain)
+    return replace(whole, batch=20, hidden=(16, 8), samples=1) if options.rehearse else whole
 
 
 def _parser() -> argparse.ArgumentParser:

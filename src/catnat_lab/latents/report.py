@@ -182,9 +182,9 @@ def _searched(rule: Rule, done: Results) -> str:
                 mark = " dropped" if head in without else ""
                 told.append("" if choice is None else f"{bound:.2f} ({choice[0]:g}, {choice[1]:g}){mark}")
             rows.append((stage, cell.estimator, _size(cell), *told))
-    head = ("stage", "estimator", "size", *rule.heads)
-    told = "Mean bound on the validation images over the search seeds at the best setting (rate, temperature)."
-    return f"## The search\n\n{told} No test is made of these.\n\n" + _table(head, rows) if rows else ""
+    columns = ("stage", "estimator", "size", *rule.heads)
+    about = "Mean bound on the validation images over the search seeds at the best setting (rate, temperature)."
+    return f"## The search\n\n{about} No test is made of these.\n\n" + _table(columns, rows) if rows else ""
 
 
 def _cells(rule: Rule, estimators: Iterable[str]) -> list[Cell]:

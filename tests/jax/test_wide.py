@@ -13,7 +13,7 @@ from jax import lax
 
 import catnat.jax as cj
 from catnat import Natural, Parameterization, Tree
-from catnat.jax import _eager, _plan, _wide
+from catnat.jax import _dispatch, _eager, _plan, _wide
 from catnat.jax._dispatch import path_walk_for, plan_for
 from tests.core.trees import make_tree
 from tests.jax.cases import close
@@ -284,3 +284,55 @@ def test_draws_from_a_deep_tree():
 def test_the_key_comes_first():
     with pytest.raises(TypeError, match="key, the first argument"):
         cj.catnat_linear_sample(jnp.zeros((4, 2)), jax.random.key(0), None, jnp.zeros((3, 2)), 5)
+
+
+# -- a head ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", thinned(["natural-13", "sigmoid-huffman", "center-nested", "two"], 1))
+def test_a_head_of_many_classes_reads_paths_and_answers_as_one_of_few(name, monkeypatch):
+    pi = PARAMETERIZATIONS[name]
+    with jax.enable_x64(True):
+        weight, bias, x, labels = make(pi)
+        labels[2], key = 1, jax.random.key(0)
+        class_weight = np.linspace(0.5, 2, pi.num_classes)
+
+        def answers(head):
+            loss, gradient = jax.value_and_grad(
+                lambda head: head.loss(x, labels, weight=class_weight, ignore_index=1, reduction="sum")
+            )(head)
+            several = head.log_prob(x, np.stack((labels, labels[::-1])))
+            return loss, gradient, head.loss(x, labels), head.log_prob(x, labels), several, head.sample(key, x)
+
+        head = cj.CatnatLinear(weight, bias, pi)
+        few = answers(head)
+        with monkeypatch.context() as many:
+            many.setattr(_dispatch, "PATH_FROM", 2)
+            many.setattr(cj.CatnatLinear, "scores", None)  # nobody asks for all scores
+            close(answers(head), few, 1e-11)
+            with pytest.raises(IndexError, match="index must lie in"):
+                head.log_prob(x, labels + 100)
+            with pytest.raises(ValueError, match=r"index must broadcast with the batch \(11,\) of x"):
+                head.log_prob(x, labels[:3])
+    with pytest.raises(ValueError, match="weight must have shape"):
+        head.loss(x[:, :2], labels)
+
+
+@some_parameterizations[2]
+def test_the_likeliest_classes_are_found_by_all_scores_or_by_a_beam(name):
+    pi = PARAMETERIZATIONS[name]
+    with jax.enable_x64(True):
+        weight, bias, x, _ = make(pi)
+        head, k = cj.CatnatLinear(weight, bias, pi), min(3, pi.num_classes)
+        best = np.sort(head(x), -1)[:, ::-1][:, :k]
+        for beam in (None, pi.num_classes):
+            found = head.topk(x, k, beam=beam)
+            close(found.log_probs, best)
+            close(jnp.take_along_axis(head(x), found.classes, -1), best)
+            assert (head.mode(x, beam=beam) == found.classes[:, 0]).all()
+        narrow = head.topk(x.reshape(1, ROWS, -1), k, beam=k)
+        assert narrow.classes.shape == (1, ROWS, k)
+        close(jnp.take_along_axis(head(x)[None], narrow.classes, -1), narrow.log_probs)
+    for k, beam, message in [(0, None, "k must lie in"), (pi.num_classes + 1, None, "k must lie in"), (1, 0, "beam")]:
+        with pytest.raises(ValueError, match=message):
+            head.topk(x, k, beam=beam)

@@ -44,7 +44,7 @@ WAYS = {  # what passes outside: draws below the baseline, draws above, the entr
     "draws": (True, True, False, False),
     "entropy": (False, False, True, False),
     "apart": (True, True, True, False),  # draws and entropy, each if it leads back inside
-    "revive": (True, True, True, True),  # their sum, if that leads back inside: as in the library
+    "revive": (True, True, True, True),  # their sum, if that leads back inside: as in the lab's head
 }
 
 

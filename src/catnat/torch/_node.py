@@ -50,7 +50,7 @@ def information(x: Tensor, plan: Plan) -> Tensor:
 
 def score_of(left: Tensor, right: Tensor, plan: Plan) -> Tensor:
     """The score at which a : 1-a is ``right : left``, two masses that need not sum to one; 0 where both are 0."""
-    return score_of_log_masses(left.log(), right.log(), plan)
+    return score_of_log_masses(_log(left), _log(right), plan)
 
 
 def score_of_log_masses(left: Tensor, right: Tensor, plan: Plan) -> Tensor:
@@ -59,6 +59,12 @@ def score_of_log_masses(left: Tensor, right: Tensor, plan: Plan) -> Tensor:
     left, right = torch.where(empty, 0.0, left), torch.where(empty, 0.0, right)
     offset = FORMULAS[plan.formula].inverse(plan.activation, right - left, torch)
     return torch.where(empty, 0.0, offset + plan.center)
+
+
+def _log(mass: Tensor) -> Tensor:
+    """-inf at 0, where nothing pulls: a gradient of 1/0 would make those of all masses NaN."""
+    some = mass != 0
+    return torch.where(some, torch.where(some, mass, 1.0).log(), -torch.inf)
 
 
 def is_saturated(x: Tensor, plan: Plan) -> Tensor:

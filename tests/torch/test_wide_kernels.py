@@ -7,8 +7,8 @@ import torch
 from torch import library
 
 from catnat import Parameterization
-from catnat.torch import _eager, _wide
-from catnat.torch._dispatch import wide_plan_for
+from catnat.torch._plan import find_plan
+from catnat.torch._wide import LinearWalk
 from tests.thinned import thinned
 from tests.torch.test_wide import ACTIVATIONS, WIDTH, head_of, trees
 
@@ -28,32 +28,31 @@ def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wide, "CHUNK", 16)
 
 
-def kernel_loss(head, x, target, ignored, sparse=False, reduction="none"):
-    of = wide.wide_of(head.parameterization, CPU)
-    given = x, head.linear.weight, head.linear.bias, target, ignored
-    return wide.path_loss(*given, of, sparse, reduction, x.dtype, lambda *given: plain_loss(*given, head, reduction))
+def walks_of(head):
+    """By the kernels, and the judge's."""
+    plan = find_plan(head.parameterization, torch.float32, CPU)
+    own = head.linear.weight, head.linear.bias
+    return wide.KernelLinearWalk(plan, *own, wide.wide_of(head.parameterization, CPU)), LinearWalk(plan, *own)
 
 
-def plain_loss(target, x, weight, bias, head, reduction):
-    plan = wide_plan_for(head.parameterization, torch.float32, x)
-    found = _wide._plain_losses(x, weight, bias, target, -100, plan, False)
-    return _eager.reduced(found, target != -100, reduction, torch.float32 if reduction == "none" else x.dtype)
+def losses(head, x, target, reduction="none"):
+    """By the kernels, and the judge's."""
+    if reduction == "none":
+        return [walk.losses(x, target, -100) for walk in walks_of(head)]
+    return [walk.loss(x, target, -100, reduction, x.dtype) for walk in walks_of(head)]
 
 
-def compare(head, x, target, sparse=False, tolerance=None, reduction="none"):
+def compare(head, x, target, tolerance=None, reduction="none"):
     x.requires_grad_()
-    expected = plain_loss(target, x, head.linear.weight, head.linear.bias, head, reduction)
-    found = kernel_loss(head, x, target, -100, sparse, reduction)
+    found, expected = losses(head, x, target, reduction)
     tolerance = tolerance or {"rtol": 2e-5, "atol": 2e-5}
     torch.testing.assert_close(found, expected, **tolerance)
     assert found.dtype == expected.dtype
     down = torch.linspace(-1, 2, len(x)) if reduction == "none" else torch.tensor(1.5, dtype=x.dtype)
     inputs = [x, *head.parameters()]
-    for got, judge in zip(
-        torch.autograd.grad(found, inputs, down), torch.autograd.grad(expected, inputs, down), strict=True
-    ):
-        assert got.dtype == judge.dtype and got.is_sparse == (sparse and got.shape != x.shape)
-        torch.testing.assert_close(got.to_dense() if got.is_sparse else got, judge, **tolerance)
+    ours, theirs = (torch.autograd.grad(loss, inputs, down) for loss in (found, expected))
+    assert [g.dtype for g in ours] == [g.dtype for g in theirs]
+    torch.testing.assert_close(ours, theirs, **tolerance)
 
 
 def targets(rows: int, classes: int, kind: str) -> torch.Tensor:
@@ -85,27 +84,27 @@ def test_losses_and_gradients(rows, tree, activation, kind):
 
 
 @pytest.mark.parametrize(("kind", "bias"), [("often", True), pytest.param("one", False, marks=pytest.mark.slow)])
-def test_sparse_gradients(kind, bias):
+def test_several_chunks_with_and_without_a_bias(kind, bias):
     head = head_of(Parameterization(21, tree=trees(21)["huffman"]), bias=bias)
     x = torch.randn(34, WIDTH, generator=torch.Generator().manual_seed(1))
-    compare(head, x, targets(34, 21, kind), sparse=True)
+    compare(head, x, targets(34, 21, kind))
 
 
 @pytest.mark.parametrize("dtype", thinned([torch.float32, torch.bfloat16]))
-@pytest.mark.parametrize(("reduction", "kind", "sparse"), [("mean", "often", False), ("sum", "spread", True)])
-def test_one_loss_for_all_rows(reduction, kind, sparse, dtype):
+@pytest.mark.parametrize(("reduction", "kind"), [("mean", "often"), ("sum", "spread")])
+def test_one_loss_for_all_rows(reduction, kind, dtype):
     head = head_of(Parameterization(21, tree=trees(21)["huffman"])).to(dtype)
     x = torch.randn(30, WIDTH, generator=torch.Generator().manual_seed(1)).to(dtype)
     eps = max(5e-6, torch.finfo(dtype).eps)
     tolerance = {"rtol": 4 * eps, "atol": 16 * eps}  # the sums of all rows are not small
-    compare(head, x, targets(30, 21, kind), sparse, tolerance, reduction)
+    compare(head, x, targets(30, 21, kind), tolerance, reduction)
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean"])
 def test_nothing_but_ignored_rows_has_no_gradient(reduction):
     head = head_of(Parameterization(9))
     x = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(1)).requires_grad_()
-    loss = kernel_loss(head, x, torch.full((3,), -100), -100, reduction=reduction)
+    loss = losses(head, x, torch.full((3,), -100), reduction)[0]
     loss = loss.sum() / 0 if reduction == "none" else loss  # as class weights and compiled code take a mean
     assert loss.isnan()
     for gradient in torch.autograd.grad(loss, [x, *head.parameters()]):
@@ -118,13 +117,8 @@ def test_a_loss_scale_saves_small_gradients_of_float16():
         head.linear.bias.fill_(-9)
     x = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(1)).half().requires_grad_()
     target = torch.zeros(4, dtype=torch.int64)
-    found, judge = (
-        torch.autograd.grad(loss(), x, torch.tensor(32768.0, dtype=torch.float16))[0].float()
-        for loss in (
-            lambda: kernel_loss(head, x, target, -100, reduction="mean"),
-            lambda: plain_loss(target, x, head.linear.weight, head.linear.bias, head, "mean"),
-        )
-    )
+    scale = torch.tensor(32768.0, dtype=torch.float16)
+    found, judge = (torch.autograd.grad(loss, x, scale)[0].float() for loss in losses(head, x, target, "mean"))
     torch.testing.assert_close(found, judge, rtol=2e-3, atol=1e-7)
 
 
@@ -152,14 +146,12 @@ def test_a_row_in_several_blocks(monkeypatch):
 def test_gradients_of_some_inputs_alone(wanted):
     head = head_of(Parameterization(9))
     x, target = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 4, 8, 8])
-    plan = wide_plan_for(head.parameterization, torch.float32, x)
     inputs = [x, head.linear.weight, head.linear.bias]
     for tensor, asked in zip(inputs, wanted, strict=True):
         tensor.requires_grad_(bool(asked))
     chosen = [t for t in inputs if t.requires_grad]
-    found = torch.autograd.grad(kernel_loss(head, x, target, -100).sum(), chosen)
-    expected = _wide._plain_losses(x, head.linear.weight, head.linear.bias, target, -100, plan, False)
-    torch.testing.assert_close(found, torch.autograd.grad(expected.sum(), chosen))
+    found, expected = (torch.autograd.grad(each.sum(), chosen) for each in losses(head, x, target))
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("dtype", thinned([torch.bfloat16, torch.float16]))
@@ -174,12 +166,8 @@ def test_second_derivatives_go_by_plain_code():
     head = head_of(Parameterization(9))
     x = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(1)).requires_grad_()
     target = torch.tensor([0, 4, 8])
-    plan = wide_plan_for(head.parameterization, torch.float32, x)
     twice = []
-    for loss in (
-        kernel_loss(head, x, target, -100, reduction="sum"),
-        _wide._plain_losses(x, head.linear.weight, head.linear.bias, target, -100, plan, False).sum(),
-    ):
+    for loss in losses(head, x, target, "sum"):
         (dx,) = torch.autograd.grad(loss, x, create_graph=True)
         twice.append(torch.autograd.grad(dx.square().sum(), [x, head.linear.weight]))
     torch.testing.assert_close(*twice)
@@ -193,10 +181,17 @@ def test_certain_draws(tree):
     x = torch.randn(6, WIDTH, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         head.linear.weight.mul_(1000)
-    of = wide.wide_of(head.parameterization, CPU)
-    drawn = wide.sample(x, head.linear.weight, head.linear.bias, torch.tensor([7]), of)
+    drawn = walks_of(head)[0].sample(x, torch.Generator().manual_seed(7))
     assert head.log_prob(x, drawn).exp().min() > 0.99
     assert (drawn == head.mode(x)).all() and len(drawn.unique()) > 1
+
+
+def test_scores_that_are_nan_draw_no_class():
+    head = head_of(Parameterization(7))
+    x = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(1))
+    x[2] = torch.nan
+    drawn = walks_of(head)[0].sample(x, torch.Generator().manual_seed(1))
+    assert ((drawn == 7) == (torch.arange(4) == 2)).all()
 
 
 def test_operators_keep_pytorchs_contract():

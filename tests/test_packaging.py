@@ -103,6 +103,7 @@ def test_both_hold_what_they_should(built: tuple[Path, Path]) -> None:
         in_sdist = {name.partition("/")[2] for name in sdist.getnames()}
     package = {"catnat/py.typed", "catnat/plot.py", "catnat_lab/__main__.py"}
     package |= {"catnat/_native/loops.h", "catnat/_native/loops.cpp", "catnat/torch/_cpu/walk.cpp"}
+    package |= {"catnat/jax/_cpu/calls.cpp"}
     assert package <= in_wheel and not any(name.startswith("tests") for name in in_wheel)
     beside = {"pyproject.toml", "README.md", "LICENSE", "Makefile", "tests/test_packaging.py", "docs/images/fisher.png"}
     assert {f"src/{name}" for name in package} | beside <= in_sdist

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <limits>
 #include <stdexcept>
+#include <vector>
 
 namespace {
 
@@ -56,7 +57,7 @@ template <class T> struct Node {
   float fit[LONG] = {};
 
   explicit Node(const Settings<T>& is) : kind(is.kind), gain(is.gain), joint(is.joint), steepest(is.steepest) {
-    std::copy(is.fit.begin(), is.fit.end(), fit);
+    std::copy(is.fit, is.fit + LONG, fit);
   }
   template <int N> T fitted(T y) const {
     const T inside = most_of(least_of(y, joint), -joint), v = inside * inside;
@@ -74,6 +75,14 @@ template <class T> struct Loops {
   const Settings<T>& is;
   const int64_t K = is.K, N = is.N;
 
+  // The log-odds of at most BLOCK nodes.
+  void logits(const Node<T>& node, const T* own, const T* shift, int64_t n, T* z) const {
+    if (node.kind == SIGMOID) for (int64_t j = 0; j < n; ++j) z[j] = own[j] + shift[j];
+    const auto y = [=, gain = node.gain](int64_t j) { return gain * own[j] + shift[j]; };
+    if (node.kind == FITTED) for (int64_t j = 0; j < n; ++j) z[j] = node.template fitted<SHORT>(y(j));
+    if (node.kind == FITTED_LONG) for (int64_t j = 0; j < n; ++j) z[j] = node.template fitted<LONG>(y(j));
+    if (node.kind == NATURAL) for (int64_t j = 0; j < n; ++j) z[j] = node.natural(y(j));
+  }
   // log(1-a) and log(a) of the nodes of whole rows, in short loops for the sake of the vector code; and, where they are
   // asked for, the roots of the odds, e^(-|z| / 2), with the sign of z: all that a gradient needs to know.
   void branches(const T* x, int64_t count, T* left, T* right, T* roots) const {
@@ -81,12 +90,7 @@ template <class T> struct Loops {
     T z[BLOCK], e[BLOCK];
     for (int64_t first = 0; first < count; first += BLOCK, left += BLOCK, right += BLOCK) {
       const int64_t n = std::min(BLOCK, count - first);
-      const T *own = x + first, *shift = is.shifts.data() + first;
-      if (node.kind == SIGMOID) for (int64_t j = 0; j < n; ++j) z[j] = own[j] + shift[j];
-      const auto y = [=, gain = node.gain](int64_t j) { return gain * own[j] + shift[j]; };
-      if (node.kind == FITTED) for (int64_t j = 0; j < n; ++j) z[j] = node.template fitted<SHORT>(y(j));
-      if (node.kind == FITTED_LONG) for (int64_t j = 0; j < n; ++j) z[j] = node.template fitted<LONG>(y(j));
-      if (node.kind == NATURAL) for (int64_t j = 0; j < n; ++j) z[j] = node.natural(y(j));
+      logits(node, x + first, is.shifts + first, n, z);
       for (int64_t j = 0; j < n; ++j) e[j] = exp_minus(std::abs(z[j]) / 2);
 #pragma GCC ivdep
       for (int64_t j = 0; j < n; ++j) {
@@ -94,7 +98,22 @@ template <class T> struct Loops {
         left[j] = least_of(-z[j], T(0)) - common;
         right[j] = least_of(z[j], T(0)) - common;
       }
-      for (int64_t j = 0; roots && j < n; ++j) roots[first + j] = z[j] == z[j] ? std::copysign(e[j], z[j]) : z[j];
+      if (roots) roots_of(z, e, n, roots + first);
+    }
+  }
+  void roots_of(const T* z, const T* e, int64_t n, T* roots) const {
+    for (int64_t j = 0; j < n; ++j) roots[j] = z[j] == z[j] ? std::copysign(e[j], z[j]) : z[j];
+  }
+  // The gradient in the scores of whole rows, where their roots were not kept.
+  void pull_scores(const T* x, int64_t count, const T* below, T* dx) const {
+    const Node<T> node(is);
+    T z[BLOCK], e[BLOCK];
+    for (int64_t first = 0; first < count; first += BLOCK) {
+      const int64_t n = std::min(BLOCK, count - first);
+      logits(node, x + first, is.shifts + first, n, z);
+      for (int64_t j = 0; j < n; ++j) e[j] = exp_minus(std::abs(z[j]) / 2);
+      roots_of(z, e, n, e);
+      pull(e, n, below + 2 * first, dx + first);
     }
   }
   // The gradient in the scores from those in log p, summed below every branch: dz/dx ((1-a) right - a left).
@@ -111,24 +130,24 @@ template <class T> struct Loops {
 
   // Along one row's tree: left[i] and right[i] belong to node i, at[p] to place p.
   template <class F> void each_node(bool upwards, int64_t top, F visit) const {  // all but the first `top` levels
-    for (int64_t step = top, depth = is.levels.size(); step < depth; ++step) {
-      const auto [low, high] = is.levels[upwards ? depth - 1 + top - step : step];
-      if (is.heap) {
+    for (int64_t step = top; step < is.depth; ++step) {
+      const auto [low, high] = is.levels[upwards ? is.depth - 1 + top - step : step];
+      if (!is.node_places) {
 #pragma GCC ivdep
         for (int64_t i = low; i < high; ++i) visit(i, i);
       } else
-        for (int64_t i = low; i < high; ++i) visit(i, is.node_places[i]);
+        for (int64_t i = low; i < high; ++i) visit(i, is.node_places[i - 1]);
     }
   }
   void sum_below(const T* of_classes, T* at) const {  // at every place but the root
-    if (is.in_order) std::copy(of_classes, of_classes + K, at + K);
+    if (!is.class_places) std::copy(of_classes, of_classes + K, at + K);
     else for (int64_t k = 0; k < K; ++k) at[is.class_places[k]] = of_classes[k];
     each_node(true, 1, [=](int64_t i, int64_t p) { at[p] = at[2 * i] + at[2 * i + 1]; });
   }
   void sum_paths(const T* left, const T* right, T* at, T* of_classes) const {
     at[1] = 0;
     each_node(false, 0, [=](int64_t i, int64_t p) { at[2 * i] = at[p] + left[i], at[2 * i + 1] = at[p] + right[i]; });
-    if (is.in_order) std::copy(at + K, at + 2 * K, of_classes);
+    if (!is.class_places) std::copy(at + K, at + 2 * K, of_classes);
     else for (int64_t k = 0; k < K; ++k) of_classes[k] = at[is.class_places[k]];
   }
   void numbers_of(const uint8_t* mask, T* found) const {  // 1 or 0, whatever the byte of a true bool is
@@ -174,7 +193,7 @@ template <class T> struct Loops {
     }
     for (int64_t i = 1; strange && i < K; ++i) {  // live branches without mass share by the number of their classes
       const T all = allowed[2 * i] + allowed[2 * i + 1];
-      if (mass[is.node_places[i]] == -T(INF) && allowed[2 * i] > 0 && allowed[2 * i] < all)
+      if (mass[is.node_places ? is.node_places[i - 1] : i] == -T(INF) && allowed[2 * i] > 0 && allowed[2 * i] < all)
         left[i] = std::log(allowed[2 * i] / all), right[i] = std::log(allowed[2 * i + 1] / all);
     }
   }
@@ -199,7 +218,7 @@ template <class T> struct Loops {
     sum_paths(left, right, at, out);
     for (int64_t k = 0; k < K; ++k) out[k] = allowed[k] ? out[k] : -T(INF);
   }
-  void gradient(int64_t rows, const T* roots, Mask mask, const T* log_p, const T* of_log_p, T* dx) const {
+  void gradient(int64_t rows, const T* from, bool are_roots, Mask mask, const T* log_p, const T* of_log_p, T* dx) const {
     std::vector<T> flat(2 + 2 * N * std::min(rows, is.rows_at_once)), own((mask.bytes ? 6 : 2) * K);
     for (int64_t first = 0; first < rows; first += is.rows_at_once) {
       const int64_t end = std::min(rows, first + is.rows_at_once);
@@ -209,7 +228,9 @@ template <class T> struct Loops {
         const T* found = allowed && mask.renormalizes ? log_p + row * K : nullptr;
         sums_of_row(of_log_p + row * K, allowed, found, own.data(), at);
       }
-      pull(roots + first * N, (end - first) * N, flat.data() + 2, dx + first * N);
+      const T *own_rows = from + first * N, *below = flat.data() + 2;
+      if (are_roots) pull(own_rows, (end - first) * N, below, dx + first * N);
+      else pull_scores(own_rows, (end - first) * N, below, dx + first * N);
     }
   }
   void sums_of_row(const T* given, const uint8_t* allowed, const T* found, T* own, T* at) const {
@@ -239,12 +260,13 @@ template <class T> void value(const Settings<T>& is, int64_t rows, const T* x, M
   Loops<T>{is}.value(rows, x, mask, roots, log_p);
 }
 template <class T>
-void gradient(const Settings<T>& is, int64_t rows, const T* roots, Mask mask, const T* log_p, const T* of_log_p, T* dx) {
-  Loops<T>{is}.gradient(rows, roots, mask, log_p, of_log_p, dx);
+void gradient(const Settings<T>& is, int64_t rows, const T* from, bool are_roots, Mask mask, const T* log_p,
+              const T* of_log_p, T* dx) {
+  Loops<T>{is}.gradient(rows, from, are_roots, mask, log_p, of_log_p, dx);
 }
 
-#define FOR(T)                                                                                  \
-  template void value(const Settings<T>&, int64_t, const T*, Mask, T*, T*);                     \
-  template void gradient(const Settings<T>&, int64_t, const T*, Mask, const T*, const T*, T*);
+#define FOR(T)                                                              \
+  template void value(const Settings<T>&, int64_t, const T*, Mask, T*, T*); \
+  template void gradient(const Settings<T>&, int64_t, const T*, bool, Mask, const T*, const T*, T*);
 FOR(float)
 FOR(double)

@@ -3,30 +3,32 @@
 // A node is its logit z: it goes right with a = sigmoid(z) and left with 1 - a. Node i has its children at places 2i
 // and 2i+1, in every tree. Flat loops over the nodes of some rows become vector code; short ones follow a row's tree.
 //
-// These are plain loops over plain memory, and compiled for speed. What PyTorch wants is in walk.cpp: its headers alone
-// take a compiler a quarter of a minute, and it would spend as long again on making them fast.
+// These are plain loops over plain memory, and compiled for speed. What a framework wants is in a file of its
+// own: PyTorch's headers alone take a compiler a quarter of a minute, and it would spend as long again on making them
+// fast.
 
 #pragma once
 
 #include <cstdint>
-#include <utility>
-#include <vector>
 
 constexpr int64_t BLOCK = 1024;      // nodes that a flat loop takes at once: they stay in the nearest cache
 constexpr int SHORT = 8, LONG = 11;  // coefficients of the natural activation's fit: of the default, and at most
 
 enum Kind { SIGMOID, FITTED, FITTED_LONG, NATURAL };  // the curve by a polynomial, or by the library's functions
 
-template <class T> struct Settings {
+struct Level { int64_t low, high; };  // the first and past the last node
+
+template <class T> struct Settings {  // of one tree; the tables are the caller's
+  int64_t K;
   Kind kind;
   T gain, joint, steepest;  // z follows the natural curve in y = gain x + shift up to the joint, and then a straight line
-  std::vector<float> fit;                           // LONG coefficients
-  std::vector<T> shifts;                            // of the nodes of as many rows as are taken at once
-  std::vector<std::pair<int64_t, int64_t>> levels;  // the first and past the last node of every level
-  std::vector<int64_t> node_places, class_places;
-  bool in_order;                                    // class k is at place K + k
-  const int64_t K = class_places.size(), N = K - 1, rows_at_once = shifts.size() / N;
-  const bool heap = node_places.back() == N;        // node i is at place i
+  const float* fit;         // LONG coefficients
+  const T* shifts;          // of the nodes of as many rows as are taken at once
+  int64_t shift_count;
+  const Level* levels;
+  int64_t depth;
+  const int32_t *node_places, *class_places;  // of nodes 1 to N and of classes; null where i is at i, and k at K + k
+  int64_t N = K - 1, rows_at_once = shift_count / N;
 };
 
 struct Mask {  // of rows; without bytes all classes are allowed
@@ -38,6 +40,8 @@ struct Mask {  // of rows; without bytes all classes are allowed
 // log p [rows, K] of scores x [rows, N]; and, where they are asked for, the roots that a gradient takes.
 template <class T> void value(const Settings<T>&, int64_t rows, const T* x, Mask, T* roots, T* log_p);
 
-// dx [rows, N] from the gradient in log p; log p itself is read where a mask renormalises.
+// dx [rows, N] from the gradient in log p, and from the roots or, where these were not kept, from the scores. Log p
+// itself is read where a mask renormalises.
 template <class T>
-void gradient(const Settings<T>&, int64_t rows, const T* roots, Mask, const T* log_p, const T* of_log_p, T* dx);
+void gradient(const Settings<T>&, int64_t rows, const T* from, bool are_roots, Mask, const T* log_p, const T* of_log_p,
+              T* dx);

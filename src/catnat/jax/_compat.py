@@ -93,11 +93,12 @@ def rowwise(name: str, plain: Rule, width_of: Callable[..., int]) -> Primitive:
     return primitive
 
 
-def on_cuda(primitive: Primitive, kernel: Rule, plain: Rule) -> None:
-    """Compute a primitive by ``kernel`` where it is compiled for an NVIDIA GPU, and for one device at a time.
+def on_platform(platform: str, primitive: Primitive, kernel: Rule, plain: Rule) -> None:
+    """Compute a primitive by ``kernel`` where it is compiled for a platform, and for one device at a time.
 
     A program that XLA is to spread over several devices by itself (`jax.jit` of sharded arrays) stays plain: XLA cannot
     look into a kernel, so it would gather all rows first. In `jax.shard_map` and `jax.pmap` every device has its own.
+    So does one that is exported from a CPU: where it runs, the operator may not be there.
     """
 
     def lower(ctx: Any, *operands: Any, **settings: Any) -> Any:
@@ -105,9 +106,12 @@ def on_cuda(primitive: Primitive, kernel: Rule, plain: Rule) -> None:
         spread = getattr(context, "num_devices", 1) > 1
         if hasattr(context, "manual_axes"):  # inside shard_map: over all axes, or is the rest left to XLA?
             spread = set(context.manual_axes) != set(context.mesh.axis_names)
-        return mlir.lower_fun(plain if spread else kernel, multiple_results=False)(ctx, *operands, **settings)
+        parameters = getattr(ctx.module_context, "lowering_parameters", None)
+        leaves = platform == "cpu" and getattr(parameters, "for_export", False)
+        chosen = plain if spread or leaves else kernel
+        return mlir.lower_fun(chosen, multiple_results=False)(ctx, *operands, **settings)
 
-    mlir.register_lowering(primitive, lower, platform="cuda")
+    mlir.register_lowering(primitive, lower, platform=platform)
 
 
 def differentiate(primitive: Primitive, rule: Rule) -> None:

@@ -1,8 +1,9 @@
 """The one door: which walk runs is asked here and nowhere else.
 
 `Walk` serves every call whose scores are at hand, and `LinearWalk` a head that reads single paths. Both are array code
-that XLA compiles for any device; of log p of every class (`_classes`) there are Pallas's kernels for an NVIDIA GPU too.
-Which of the two it is can be told only where a program is compiled, so JAX asks `for_gpu` then.
+that XLA compiles for any device; log p of every class (`_classes`) has Pallas's kernels for an NVIDIA GPU too, and C++
+loops for a CPU. Which of them it is can be told only where a program is compiled, so JAX asks `for_gpu` or `for_cpu`
+then.
 """
 
 from __future__ import annotations
@@ -80,5 +81,17 @@ def for_gpu(name: str, plain: _compat.Rule) -> _compat.Rule:
     return compute
 
 
-_compat.on_cuda(_classes.walk, for_gpu("walk", _classes.plain_walk), _classes.plain_walk)
-_compat.on_cuda(_classes.pull, for_gpu("pull", _classes.plain_pull), _classes.plain_pull)
+def for_cpu(name: str, plain: _compat.Rule) -> _compat.Rule:
+    """What is compiled for a CPU: the C++ loops where they could be built and serve a plan, and else plain code."""
+
+    def compute(*operands: Array, plan: Plan) -> Array:
+        from catnat.jax import _cpu
+
+        return (getattr(_cpu, name) if _cpu.applies(operands[0], plan) else plain)(*operands, plan=plan)
+
+    return compute
+
+
+for _name, _plain in (("walk", _classes.plain_walk), ("pull", _classes.plain_pull)):
+    _compat.on_platform("cuda", getattr(_classes, _name), for_gpu(_name, _plain), _plain)
+    _compat.on_platform("cpu", getattr(_classes, _name), for_cpu(_name, _plain), _plain)

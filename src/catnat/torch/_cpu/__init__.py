@@ -8,21 +8,17 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from catnat.core import fits
-from catnat.core.parameterization import Natural, Parameterization, Sigmoid
+from catnat._native.constants import constants_of
+from catnat.core.parameterization import Parameterization
 from catnat.torch import _eager, _masks
 from catnat.torch._compat import plain_backward
 from catnat.torch._cpu.build import load
 from catnat.torch._plan import Plan, find_plan
 from catnat.torch._walk import Generator, Walk, known
 
-BLOCK, SHORT, LONG = 1024, 8, 11  # as in loops.h
-SIGMOID, FITTED, FITTED_LONG, NATURAL = range(4)
-MAX_DEPTH = 512  # a sum of more terms, one after the other, loses digits that the plain walk keeps
 REDUCTIONS = ("none", "mean", "sum")  # as PyTorch numbers them
 
 
@@ -83,24 +79,13 @@ class CompiledWalk(Walk):
 
 def walk_of(plan: Plan) -> CompiledWalk | None:
     """The compiled walk of a plan; None where only the plain walk will do."""
-    of, tree, dtype = plan.activation, plan.pi.tree, plan.center.dtype
-    kind, numbers, fit = SIGMOID, (1.0, 0.0, 1.0), np.zeros(LONG)
-    if type(of) is Natural and of.tail > 0:  # the paper's own is left to the plain walk, which knows its ends
-        kind, numbers = NATURAL, (of.gain, of.joint, of.steepest)
-        if dtype == torch.float32:
-            if (found := fits.natural_logit(of.tail)) is None:
-                return None  # the library's functions would be no faster than the plain walk
-            fit[: len(found.coefficients)] = found.coefficients
-            kind = FITTED if len(found.coefficients) <= SHORT else FITTED_LONG
-    elif type(of) is not Sigmoid:
+    found = constants_of(plan.pi, plan.center.dtype == torch.float32)
+    if found is None or (module := load()) is None:
         return None
-    if tree is None or tree.num_classes == 1 or tree.depth > MAX_DEPTH or (module := load()) is None:
-        return None
-    make = module.Float32 if dtype == torch.float32 else module.Float64
-    shifts = np.tile(-numbers[0] * plan.pi.centers, max(1, BLOCK // plan.num_nodes))
-    places = tree.node_places.tolist(), tree.class_places.tolist()
+    make = module.Float32 if plan.center.dtype == torch.float32 else module.Float64
+    tables = (table.reshape(-1).tolist() for table in found.tables)
     gradient = partial(_plain_gradient, plan.pi)
-    return CompiledWalk(plan, make(kind, numbers, fit, shifts, tree.levels, *places, tree.is_heap, gradient))
+    return CompiledWalk(plan, make(plan.num_classes, found.kind, found.numbers, *tables, gradient))
 
 
 def _plain_gradient(pi: Parameterization, x: Tensor, mask: Tensor | None, renormalizes: bool, given: Tensor) -> Tensor:

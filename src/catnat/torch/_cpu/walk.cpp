@@ -10,6 +10,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <vector>
+
 using at::Tensor;
 using Optional = std::optional<Tensor>;
 
@@ -44,7 +46,7 @@ template <class T> Tensor gradient(const Settings<T>& is, const Tensor& roots, c
   const T* found = log_p.defined() ? log_p.const_data_ptr<T>() : nullptr;
   T* to = dx.mutable_data_ptr<T>();
   each_part(is, roots, [&](int64_t first, int64_t rows) {
-    gradient(is, rows, from + first * is.N, rows_of(mask, first, is.K, renormalizes),
+    gradient(is, rows, from + first * is.N, true, rows_of(mask, first, is.K, renormalizes),
              found ? found + first * is.K : nullptr, given + first * is.K, to + first * is.N);
   });
   return dx;
@@ -53,13 +55,21 @@ template <class T> Tensor gradient(const Settings<T>& is, const Tensor& roots, c
 // -- PyTorch's gradients, and Python ---------------------------------------------------------------------------------
 
 template <class T> struct Walk : torch::CustomClassHolder {
+  std::vector<float> fit;
+  std::vector<T> shifts;
+  std::vector<int64_t> levels;
+  std::vector<int32_t> node_places, class_places;
   Settings<T> settings;
   py::object plain;  // the gradient in plain, differentiable tensor code
-  Walk(int kind, std::vector<T> numbers, const std::vector<float>& fit, std::vector<T> shifts,
-       decltype(Settings<T>::levels) levels, std::vector<int64_t> node_places, std::vector<int64_t> class_places,
-       bool in_order, py::object plain)
-      : settings{Kind(kind), numbers[0], numbers[1], numbers[2], fit, shifts, levels, node_places, class_places, in_order},
+  Walk(int64_t K, int kind, std::vector<T> numbers, std::vector<float> fit, std::vector<T> shifts,
+       std::vector<int64_t> levels, std::vector<int32_t> node_places, std::vector<int32_t> class_places, py::object plain)
+      : fit(std::move(fit)), shifts(std::move(shifts)), levels(std::move(levels)), node_places(std::move(node_places)),
+        class_places(std::move(class_places)),
+        settings{K, Kind(kind), numbers[0], numbers[1], numbers[2], this->fit.data(), this->shifts.data(),
+                 int64_t(this->shifts.size()), reinterpret_cast<const Level*>(this->levels.data()),
+                 int64_t(this->levels.size() / 2), or_null(this->node_places), or_null(this->class_places)},
         plain(std::move(plain)) {}
+  static const int32_t* or_null(const std::vector<int32_t>& table) { return table.empty() ? nullptr : table.data(); }
   ~Walk() override { py::gil_scoped_acquire gil; plain = py::object(); }  // a graph may hold it and die in any thread
 };
 template <class T> using WalkPointer = c10::intrusive_ptr<Walk<T>>;
@@ -104,11 +114,11 @@ template <class T> Tensor cross_entropy(WalkPointer<T> walk, const Tensor& x, co
   return at::nll_loss(found.flatten(0, -2), target.flatten(), weight, reduction, ignored);
 }
 template <class T> void bind(py::module& module, const char* name) {
-  using Levels = decltype(Settings<T>::levels);
-  using Places = std::vector<int64_t>;
+  using Places = std::vector<int32_t>;
   const py::call_guard<py::gil_scoped_release> free;  // other threads may run meanwhile
   py::class_<Walk<T>, WalkPointer<T>>(module, name)
-      .def(py::init<int, std::vector<T>, std::vector<float>, std::vector<T>, Levels, Places, Places, bool, py::object>())
+      .def(py::init<int64_t, int, std::vector<T>, std::vector<float>, std::vector<T>, std::vector<int64_t>, Places,
+                    Places, py::object>())
       .def("log_p", &log_p<T>, free)
       .def("cross_entropy", &cross_entropy<T>, free);
 }

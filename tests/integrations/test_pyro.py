@@ -19,7 +19,12 @@ import pyro.distributions as dist  # noqa: E402
 from pyro import poutine  # noqa: E402
 from pyro.infer import SVI, Trace_ELBO, TraceEnum_ELBO, config_enumerate, infer_discrete  # noqa: E402
 
-from catnat.integrations.pyro import CatnatCategorical, OneHotCatnat, OneHotCatnatStraightThrough  # noqa: E402
+from catnat.integrations.pyro import (  # noqa: E402
+    CatnatCategorical,
+    OneHotCatnat,
+    OneHotCatnatStraightThrough,
+    RelaxedOneHotCatnat,
+)
 
 EACH = pytest.mark.parametrize("pi", PARAMETERIZATIONS.values(), ids=PARAMETERIZATIONS)
 MASKED = pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
@@ -167,3 +172,34 @@ def test_a_forbidden_class_is_never_drawn():
     allowed = tensor(oracle.ALLOWED)
     drawn = CatnatCategorical(tensor(oracle.draw_scores()), K, mask=allowed).expand([100_000])()
     assert allowed[drawn].all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "event"),
+    [(CatnatCategorical, ()), (OneHotCatnat, (K,)), (OneHotCatnatStraightThrough, (K,)), (RelaxedOneHotCatnat, (K,))],
+)
+@pytest.mark.parametrize("batch", [(), (2, 3)], ids=str)
+def test_shapes_are_known_before_there_are_values(kind, event, batch):
+    more = {"temperature": ()} if kind is RelaxedOneHotCatnat else {}
+    for given in (
+        {"scores": (*batch, K - 1)},
+        {"probs": (*batch, K)},
+        {"logits": (*batch, K)},
+        *([] if more else [{"scores": (K - 1,), "mask": (*batch, K)}]),
+    ):
+        assert kind.infer_shapes(**more, **given) == (batch, event)
+        dtypes = {"mask": torch.bool}
+        made = {name: torch.ones(shape, dtype=dtypes.get(name)) for name, shape in (more | given).items()}
+        if "scores" in given:
+            made["parameterization"] = K
+        assert (kind(**made).batch_shape, kind(**made).event_shape) == (batch, event)
+    with pytest.raises(ValueError, match="agree on the number of classes"):
+        kind.infer_shapes(scores=(K,), probs=(K,))
+
+
+def test_relaxed_samples_in_a_plate():
+    scores = tensor(oracle.draw_scores()).requires_grad_()
+    with pyro.plate("rows", 3):
+        drawn = pyro.sample("z", RelaxedOneHotCatnat(torch.tensor(0.5), scores, K))
+    assert drawn.shape == (3, K)
+    assert torch.autograd.grad(drawn[:, 0].sum(), scores)[0].abs().sum() > 0

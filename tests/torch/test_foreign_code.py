@@ -150,3 +150,141 @@ def test_eight_bits_and_lists_get_a_clear_error():
         ct.log_catnat(SCORES.to(torch.float8_e4m3fn), 6)
     with pytest.raises(TypeError, match=r"weight must be a torch\.Tensor, one number per class; got list"):
         ct.cross_entropy(SCORES, torch.zeros(4, dtype=torch.long), 6, weight=[1.0] * 6)
+
+
+# -- what is given in place of scores ----------------------------------------------------------------------------
+
+KINDS = {
+    "integer": ct.CatnatCategorical,
+    "one-hot": ct.OneHotCatnat,
+    "relaxed": partial(ct.RelaxedOneHotCatnat, 0.5),
+}
+EACH_KIND = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+
+
+@EACH_KIND
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"probs": [[1.0, 1.0], [0.0, 0.0]]}, r"probs must leave some class possible; every one is 0 in row \[1\]"),
+        ({"logits": [-torch.inf, -torch.inf]}, r"logits must leave some class possible; every one is -inf in row \[\]"),
+        ({"probs": [1.0, torch.inf]}, "probs must be finite and not negative; got inf"),
+        ({"probs": [1.0, -0.5]}, r"probs must be finite and not negative; got -0\.5"),
+        ({"logits": [0.0, torch.inf]}, "logits must be finite or -inf; got inf"),
+        ({"logits": [0.0, torch.nan]}, "logits must be finite or -inf; got nan"),
+    ],
+    ids=str,
+)
+def test_what_is_no_distribution_is_refused(kind, given, told):
+    for validate in (True, False):
+        with pytest.raises(ValueError, match=told):
+            kind(**{name: torch.tensor(value) for name, value in given.items()}, validate_args=validate)
+
+
+@EACH_KIND
+def test_whole_numbers_may_be_probs_and_logits(kind):
+    quarter = torch.tensor([0.25, 0.75])
+    torch.testing.assert_close(kind(probs=torch.tensor([1, 3])).probs, quarter)
+    torch.testing.assert_close(kind(logits=torch.tensor([2, 2])).probs, torch.tensor([0.5, 0.5]))
+
+
+@pytest.mark.parametrize("activation", ["natural", "sigmoid", "paper"])
+def test_probabilities_that_underflowed_have_finite_gradients(activation):
+    pi = catnat.Parameterization(4, activation)
+    probs = torch.tensor([[0.0, 1, 0, 0], [1e-44, 0.5, 0.5, 0], [0.1, 0.2, 0.3, 0.4]], requires_grad=True)
+    again = ct.catnat(ct.scores_from_probs(probs, pi), pi)
+    torch.testing.assert_close(again, probs)
+    (gradient,) = torch.autograd.grad((again * torch.arange(4.0)).sum(), probs)
+    assert gradient.isfinite().all()
+    # where nothing is certain it is that of p / sum p
+    (expected,) = torch.autograd.grad((probs / probs.sum(-1, keepdim=True) * torch.arange(4.0)).sum(), probs)
+    torch.testing.assert_close(gradient[2], expected[2])
+    logits = torch.tensor([0.0, -torch.inf, 1.0, -200.0], requires_grad=True)
+    back = ct.catnat(ct.scores_from_log_probs(logits, pi), pi)
+    assert torch.autograd.grad((back * torch.arange(4.0)).sum(), logits)[0].isfinite().all()
+
+
+# -- a change in place -------------------------------------------------------------------------------------------
+
+ANSWERS = {
+    "log_prob": lambda d: d.log_prob(d.enumerate_support()),
+    "probs": lambda d: d.probs,
+    "logits": lambda d: d.logits,
+    "entropy": lambda d: d.entropy(),
+    "mode": lambda d: d.mode,
+    "mean": lambda d: d.mean.nan_to_num(),
+    "expand": lambda d: d.expand((2, 4)).probs,
+    "scores": lambda d: d.scores,
+}
+
+
+@pytest.mark.parametrize("kind", [ct.CatnatCategorical, ct.OneHotCatnat])
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_change_in_place_changes_everything(kind, masked):
+    scores, masking = SCORES.clone(), {"mask": torch.arange(6) != 2} if masked else {}
+    ours = kind(scores, 6, **masking)
+    for answer in ANSWERS.values():  # whatever was asked before
+        answer(ours)
+    scores.neg_()
+    fresh = kind(-SCORES, 6, **masking)
+    for name, answer in ANSWERS.items():
+        torch.testing.assert_close(answer(ours), answer(fresh), msg=name)
+    torch.testing.assert_close(kl_divergence(ours, fresh), torch.zeros(4), atol=1e-6, rtol=0)
+
+
+def test_several_parts_change_together():
+    scores = torch.randn(3, 6)
+    several, fresh = ct.MultiCatnat(scores, [3, 5]), ct.MultiCatnat(-scores.clone(), [3, 5])
+    values = several.enumerate_support()
+    several.log_prob(values), several.entropy(), several.mode  # whatever was asked before
+    scores.neg_()
+    torch.testing.assert_close(several.log_prob(values), fresh.log_prob(values))
+    torch.testing.assert_close(several.entropy(), fresh.entropy())
+    torch.testing.assert_close(several.mode, fresh.mode)
+
+
+def test_a_relaxed_distribution_reads_its_scores_once_as_torchs_does():
+    scores = SCORES.clone()
+    relaxed, fresh = ct.RelaxedOneHotCatnat(0.5, scores, 6), ct.RelaxedOneHotCatnat(0.5, SCORES.clone(), 6)
+    scores.neg_()
+    value = fresh.rsample()
+    for of in (lambda d: d.log_prob(value), lambda d: d.probs, lambda d: d.logits, lambda d: d.scores):
+        torch.testing.assert_close(of(relaxed), of(fresh))
+
+
+# -- what torch.distributions knows of its own -------------------------------------------------------------------
+
+
+def test_the_scores_constraint_has_its_transform():
+    for kind in (ct.CatnatCategorical, ct.OneHotCatnat, ct.RelaxedOneHotCatnat, ct.MultiCatnat):
+        for registry in (D.transform_to, D.biject_to):
+            transform = registry(kind.arg_constraints["scores"])
+            assert transform(SCORES).equal(SCORES)
+            assert transform.log_abs_det_jacobian(SCORES, SCORES).equal(torch.zeros(4))
+    support = ct.RelaxedOneHotCatnat(0.5, SCORES, 6).support
+    for registry, wide in ((D.transform_to, SCORES), (D.biject_to, SCORES[:, :4])):
+        assert support.check(registry(support)(wide)).all()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", [ct.CatnatCategorical, ct.OneHotCatnat, ct.OneHotCatnatStraightThrough])
+def test_a_traced_sample_is_an_eager_one(kind):
+    def draw(scores):
+        return kind(scores, 6, validate_args=False).sample((20,))
+
+    traced = torch.jit.trace(draw, (SCORES,), check_trace=False)
+    found = []
+    for function in (draw, traced):
+        torch.manual_seed(7)
+        found.append(function(2 * SCORES))
+    assert torch.equal(*found)
+
+
+def test_a_relaxed_temperature_may_be_learned():
+    temperature = torch.tensor(0.7, requires_grad=True)
+    relaxed = ct.RelaxedOneHotCatnat(temperature, SCORES, 6)
+    theirs = D.RelaxedOneHotCategorical(temperature, logits=ct.log_catnat(SCORES, 6))
+    value = theirs.sample()
+    slopes = [torch.autograd.grad(d.log_prob(value).sum(), temperature)[0] for d in (relaxed, theirs)]
+    torch.testing.assert_close(*slopes)
+    assert slopes[0].abs() > 0

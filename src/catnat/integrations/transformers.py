@@ -131,7 +131,7 @@ class CatnatHead(_Catnat):
         """Replace the last layer: transformers calls this when all modules stand, before it draws their weights."""
         name, old = self._head()
         parent = self.get_submodule(name.rpartition(".")[0])
-        head = _Head(old.in_features, old.out_features, self._make(old.out_features), bias=old.bias is not None)
+        head = _Head(old.in_features, self._make(old.out_features), bias=old.bias is not None)
         setattr(parent, name.rpartition(".")[2], head)
         super().post_init()
 

@@ -107,16 +107,29 @@ def prepare_probs(
     probs: Tensor, parameterization: ParameterizationLike, dim: int, *, argument: str = "probs"
 ) -> Tensor:
     """Probabilities, or logits, with their classes' axis last, checked."""
-    if not isinstance(probs, Tensor) or not probs.is_floating_point():
-        raise TypeError(f"{argument} must be a floating-point torch.Tensor; got {getattr(probs, 'dtype', type(probs))}")
-    last = to_last(probs, dim, argument)
+    if not isinstance(probs, Tensor) or probs.is_complex():
+        raise TypeError(f"{argument} must be a torch.Tensor of numbers; got {getattr(probs, 'dtype', type(probs))}")
+    last = to_last(probs if probs.is_floating_point() else probs.to(torch.get_default_dtype()), dim, argument)
     if last.shape[-1] == 0:
         raise ValueError(f"{argument} must hold at least one class along dim {dim}; got shape {tuple(probs.shape)}")
     if isinstance(parameterization, Parameterization):
         check_classes(argument, parameterization.num_classes, last.shape[-1], probs.shape)
-    if argument == "probs" and is_plain(last) and last.device.type == "cpu" and (last < 0).any():
-        raise ValueError(f"probs must not be negative; got {last.min().item():g}")
+    if is_plain(last) and last.device.type == "cpu":
+        _check_mass(last.detach(), argument)
     return last
+
+
+def _check_mass(last: Tensor, argument: str) -> None:
+    """Raise unless every row of probabilities, or of their logarithms, says what its distribution is."""
+    least, nothing = (0.0, 0.0) if argument == "probs" else (-torch.inf, -torch.inf)
+    bad = ~((last >= least) & (last < torch.inf))  # NaN, too
+    if bad.any():
+        allowed = "finite and not negative" if argument == "probs" else "finite or -inf"
+        raise ValueError(f"{argument} must be {allowed}; got {last[bad][0].item():g}")
+    massless = (last == nothing).all(-1)
+    if massless.any():
+        row = massless.nonzero()[0].tolist()
+        raise ValueError(f"{argument} must leave some class possible; every one is {nothing:g} in row {row}")
 
 
 def check_index(index: Tensor, plan: Plan, argument: str = "index", ignored: int | None = None) -> None:

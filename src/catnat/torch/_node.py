@@ -62,9 +62,9 @@ def score_of_log_masses(left: Tensor, right: Tensor, plan: Plan) -> Tensor:
 
 
 def _log(mass: Tensor) -> Tensor:
-    """-inf at 0, where nothing pulls: a gradient of 1/0 would make those of all masses NaN."""
-    some = mass != 0
-    return torch.where(some, torch.where(some, mass, 1.0).log(), -torch.inf)
+    """The logarithm, at which nothing pulls where a mass underflows: a gradient of 1/0 would make those of all NaN."""
+    lost = mass < torch.finfo(mass.dtype).tiny
+    return torch.where(lost, mass.detach().log(), torch.where(lost, 1.0, mass).log())
 
 
 def is_saturated(x: Tensor, plan: Plan) -> Tensor:

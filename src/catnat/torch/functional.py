@@ -233,7 +233,8 @@ def scores_from_probs(probs: Tensor, parameterization: ParameterizationLike, *, 
     """Scores whose catnat is ``probs``: the inverse map.
 
     The probabilities need not sum to one. A node that is never reached gets the score 0. With the sigmoid a certain
-    turn has an infinite score, as with every tail above 0; with ``tail=0`` every score is finite.
+    turn has an infinite score, as with every tail above 0; with ``tail=0`` every score is finite. No gradient goes
+    through a certain turn.
 
     Example:
         >>> import torch, catnat.torch as ct

@@ -48,9 +48,8 @@ def plan_for(parameterization: ParameterizationLike, dtype: np.dtype) -> Plan:
         return _plans[key]
     except KeyError:
         return _plans.keep(key, Plan(resolve(parameterization), dtype))
-    except TypeError:  # not hashable, so not a parameterization
-        resolve(parameterization)
-        raise
+    except TypeError:  # not hashable: an array that holds the number of classes, or an error
+        return plan_for(resolve(parameterization), dtype)
 
 
 def walk_for(plan: Plan) -> Walk:

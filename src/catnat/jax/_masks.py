@@ -9,11 +9,10 @@ large logarithms are subtracted where all allowed classes are improbable.
 from __future__ import annotations
 
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jax.typing import DTypeLike
 
 from catnat.jax import _eager
-from catnat.jax._compat import short
 from catnat.jax._node import log_add, log_branches, logit
 from catnat.jax._plan import Plan
 
@@ -66,15 +65,14 @@ def log_masses(classes: Array, plan: Plan, branches: tuple[Array, Array] | None 
         return _eager.climb(classes, plan, join)
     # What is below a place stands side by side among the classes from left to right: it is put together from runs of
     # 1, 2, 4 ... classes, so that a deep tree takes no more steps than a shallow one.
-    in_order, first, count = plan.runs
-    row, here, found = classes[..., short(in_order)], first[2:], None
-    for power in range(plan.num_classes.bit_length()):
-        length = 1 << power
-        taken = (count[2:] & length) > 0
-        part = jnp.where(taken, row[..., short(here * taken)], -jnp.inf)
-        found = part if found is None else log_add(found, part)
-        here = here + length * taken
-        ends = jnp.full_like(row[..., :length], -jnp.inf)
-        row = log_add(row, jnp.concatenate((row[..., length:], ends), -1))
-    assert found is not None
-    return found[..., 0::2], found[..., 1::2]
+    in_order, parts, shifts = plan.runs
+
+    def step(found: tuple[Array, ...], at: tuple[Array, Array]) -> tuple[tuple[Array, Array], None]:
+        row, *sums = found  # of each run, and below each place so far
+        row = jnp.concatenate((row, jnp.full_like(row[..., :1], -jnp.inf)), -1)
+        part = row[..., at[0]]
+        return (log_add(row[..., :-1], row[..., at[1]]), log_add(sums[0], part) if sums else part), None
+
+    first, _ = step((classes[..., in_order],), (parts[0], shifts[0]))
+    (_, sums), _ = lax.scan(step, first, (parts[1:], shifts[1:]))
+    return sums[..., 0::2], sums[..., 1::2]

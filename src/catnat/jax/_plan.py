@@ -16,7 +16,7 @@ from jax import Array
 
 from catnat.core.parameterization import Activation, Natural, Parameterization, resolve
 from catnat.core.tree import Floats, Tree
-from catnat.jax._compat import look_up
+from catnat.jax._compat import look_up, short
 
 # Past this many entries a table of all paths is not written into a program. Such a tree has the heap's shape, so that
 # its paths are arithmetic; or its paths are climbed step by step, which pays where the scores are not at hand.
@@ -104,13 +104,21 @@ class Plan:
 
     @cached_property
     def runs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """[K] the classes from left to right; [2K] where among them those below every place begin; and how many."""
-        counts, places = self.tree.leaf_counts, np.arange(2 * self.num_classes)
-        first = np.where(places % 2 == 1, counts[places - 1], 0)  # what a right branch has on its left
-        first[:2] = 0
+        """How the classes below every place are put together from runs of 1, 2, 4 ... classes from left to right.
+
+        [K] the classes in that order; for every length the run that each of the places from 2 on takes, [2K-2] by where
+        it begins; and [K] where the run begins that stands behind each. K is an empty one.
+        """
+        size, counts, places = self.num_classes, self.tree.leaf_counts, np.arange(2 * self.num_classes)
+        begin = np.where(places % 2 == 1, counts[places - 1], 0)  # what a right branch has on its left
+        begin[:2] = 0
         for above in self.tree.jumps:
-            first = first + first[above]
-        return np.argsort(first[self.tree.class_places]), first, counts
+            begin = begin + begin[above]
+        in_order, lengths = np.argsort(begin[self.tree.class_places]), 1 << np.arange(size.bit_length())[:, None]
+        # the shorter runs that a place takes come first
+        parts = np.where(counts[2:] & lengths, begin[2:] + (counts[2:] & (lengths - 1)), size)
+        shifts = np.minimum(np.arange(size) + lengths, size)
+        return short(in_order), short(parts), short(shifts)
 
     @property
     def heap(self) -> Plan:

@@ -15,9 +15,11 @@ from dataclasses import InitVar, dataclass, field, fields
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from inspect import isabstract
+from itertools import count
 from numbers import Real
 from reprlib import repr as brief  # of a million numbers the first few
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -180,6 +182,8 @@ ACTIVATIONS: dict[str, Activation] = {
     "paper": Natural(tail=0.0, floor=0.0),
 }
 _NAMES = ", ".join(map(repr, ACTIVATIONS))
+_NUMBERS = count()
+_ALIVE: WeakValueDictionary[int, Parameterization] = WeakValueDictionary()
 
 
 @dataclass(frozen=True)
@@ -205,6 +209,7 @@ class Parameterization:
     tree: Tree | None = None
     center: str | float | tuple[float, ...] = "uniform"
     _hash: int = field(init=False, repr=False, compare=False)
+    number: int = field(init=False, repr=False, compare=False)  # of this object, for `numbered`
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__  # the dataclass is frozen; this is its one moment of making
@@ -230,6 +235,8 @@ class Parameterization:
         set_field(self, "center", self._checked_center())
         # it is looked up at every call, so hash it once
         set_field(self, "_hash", hash((self.num_classes, self.activation, self.tree, self.center)))
+        set_field(self, "number", next(_NUMBERS))
+        _ALIVE[self.number] = self
 
     def __hash__(self) -> int:
         return self._hash
@@ -383,6 +390,11 @@ def two_sum(a: Floats, b: Floats) -> tuple[Floats, Floats]:
 
 
 ParameterizationLike = Parameterization | int
+
+
+def numbered(number: int) -> Parameterization:
+    """The parameterization of this number: PyTorch's compiler before 2.13 takes numbers as constants, but no objects."""
+    return _ALIVE[number]
 
 
 def resolve(parameterization: ParameterizationLike) -> Parameterization:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from catnat.core.caches import Kept
-from catnat.core.parameterization import Parameterization, ParameterizationLike, resolve
+from catnat.core.parameterization import Parameterization, ParameterizationLike, numbered, resolve
 from catnat.torch import _plan
 from catnat.torch._compat import (
     autocasts,
@@ -38,6 +38,8 @@ def plan_for(parameterization: ParameterizationLike, dtype: torch.dtype, like: T
     if is_compiling():
         from catnat.torch._constant import constant
 
+        if isinstance(parameterization, Parameterization):
+            return constant(_ready_numbered, parameterization.number, dtype, like.device)
         return constant(_ready, parameterization, dtype, like.device)
     if type(like) is not Tensor and (faking := fake_mode_of(like)) is not None:
         with faking:  # tensors without values want constants without values
@@ -63,6 +65,10 @@ def _ready(parameterization: ParameterizationLike, dtype: torch.dtype, device: t
     plan = _plan.find_plan(parameterization, dtype, device)
     _WALKS[plan]
     return plan
+
+
+def _ready_numbered(number: int, dtype: torch.dtype, device: torch.device) -> Plan:
+    return _ready(numbered(number), dtype, device)
 
 
 def _fast_walk(plan: Plan) -> Walk:
@@ -135,8 +141,12 @@ def _kernel_tables(pi: Parameterization, like: Tensor) -> Any:
     if is_compiling():
         from catnat.torch._constant import constant
 
-        return constant(_find_tables, pi, like.device)
+        return constant(_find_numbered, pi.number, like.device)
     return _find_tables(pi, like.device)
+
+
+def _find_numbered(number: int, device: torch.device) -> Any:
+    return _find_tables(numbered(number), device)
 
 
 def _find_tables(pi: Parameterization, device: torch.device) -> Any:

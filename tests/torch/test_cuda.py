@@ -15,7 +15,7 @@ PARAMETERIZATIONS = [
     Parameterization(18, "sigmoid"),
     Parameterization(18, "natural"),
     Parameterization(64, Natural(tail=0.001)),
-    Parameterization(33, "paper", Tree.chain(33)),
+    Parameterization(33, Natural(tail=0.0), Tree.chain(33)),
     Parameterization(100, "natural", Tree.huffman([1 / (k + 1) for k in range(100)])),
     Parameterization(1000, "sigmoid", Tree.chain(1000)),
 ]

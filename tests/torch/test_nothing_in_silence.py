@@ -196,7 +196,8 @@ def test_uniform_scores_give_one_over_k_to_the_last_bit(activation: str, dtype: 
     for size in (1, 2, 4, 8, 64, 1024):
         pi = Parameterization(size, activation)
         x = torch.zeros(3, size - 1, dtype=dtype)
-        for p in (ct.catnat(x, pi), ct.CatnatCategorical(x, pi).probs, torch.func.vmap(lambda r: ct.catnat(r, pi))(x)):
+        mapped = torch.func.vmap(ct.catnat, (0, None))(x, pi)
+        for p in (ct.catnat(x, pi), ct.CatnatCategorical(x, pi).probs, mapped):
             assert ((p * size - 1).abs() <= (0 if exact else 1e-14)).all(), (size, p)
         mask = torch.arange(size) % 2 == 0
         p = ct.catnat(x, pi, mask=mask)

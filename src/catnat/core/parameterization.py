@@ -393,7 +393,7 @@ ParameterizationLike = Parameterization | int
 
 
 def numbered(number: int) -> Parameterization:
-    """The parameterization of this number: PyTorch's compiler before 2.13 takes numbers as constants, but no objects."""
+    """The parameterization of this number: PyTorch's compiler before 2.13 takes numbers as constants, no objects."""
     return _ALIVE[number]
 
 

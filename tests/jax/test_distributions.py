@@ -22,10 +22,9 @@ LEAST_P = 1e-6
 PARAMETERIZATIONS = {
     "natural": catnat.Parameterization(K, "natural"),
     "sigmoid": catnat.Parameterization(K, "sigmoid", make_tree("nested", K)),
-    "reflect": catnat.Parameterization(
-        K, catnat.Natural(amplitude=5.0, tail=0.0, saturation="reflect"), make_tree("chain", K), center=0.3
-    ),
+    "ends": catnat.Parameterization(K, catnat.Natural(amplitude=5.0, tail=0.0), make_tree("chain", K), center=0.3),
 }
+SIGMOID = catnat.Parameterization(K, "sigmoid")
 EACH = pytest.mark.parametrize("pi", PARAMETERIZATIONS.values(), ids=PARAMETERIZATIONS)
 ALLOWED = np.array([True, False, True, True, False, True])
 MASKINGS = [{}, {"mask": ALLOWED}, {"mask": ALLOWED, "mask_mode": "prune"}]
@@ -59,7 +58,7 @@ def fit(draws, probs):
 
 @pytest.mark.parametrize(
     "name, masking",
-    thinned([*(("natural", m) for m in MASKINGS), ("sigmoid", MASKINGS[1]), ("reflect", MASKINGS[2])]),
+    thinned([*(("natural", m) for m in MASKINGS), ("sigmoid", MASKINGS[1]), ("ends", MASKINGS[2])]),
 )
 def test_it_is_pytorchs(name, masking):
     pi = PARAMETERIZATIONS[name]
@@ -89,11 +88,11 @@ def test_it_is_pytorchs(name, masking):
 def test_one_hot_is_pytorchs(masking):
     value = np.eye(K)[possible(4, 2, masking=masking)]
     assert_same(
-        lambda s: cj.OneHotCatnat(s, **masking).log_prob(jnp.asarray(value)),
-        lambda s: ct.OneHotCatnat(s, **in_torch(masking)).log_prob(torch.from_numpy(value)),
+        lambda s: cj.OneHotCatnat(s, K, **masking).log_prob(jnp.asarray(value)),
+        lambda s: ct.OneHotCatnat(s, K, **in_torch(masking)).log_prob(torch.from_numpy(value)),
         draw(2, K - 1),
     )
-    ours, plain = (kind(draw(2, K - 1), **masking) for kind in (cj.OneHotCatnat, cj.CatnatCategorical))
+    ours, plain = (kind(draw(2, K - 1), K, **masking) for kind in (cj.OneHotCatnat, cj.CatnatCategorical))
     assert_array_equal(ours.mode, np.eye(K)[plain.mode])
     assert_array_equal(ours.entropy(), plain.entropy())
     assert (ours.batch_shape, ours.event_shape, ours.num_classes) == ((2,), (K,), K)
@@ -103,29 +102,29 @@ def test_one_hot_is_pytorchs(masking):
 @MASKED[1]
 def test_shapes_of_samples_and_of_their_log_probs(sample_shape, batch, masking):
     scores = jnp.zeros((*batch, K - 1))
-    ours = cj.CatnatCategorical(scores, **masking)
+    ours = cj.CatnatCategorical(scores, K, **masking)
     drawn, log_prob = ours.sample_and_log_prob(KEY, sample_shape)
     assert drawn.dtype == jnp.int32 and drawn.shape == log_prob.shape == (*sample_shape, *batch)
     assert_array_equal(drawn, ours.sample(KEY, sample_shape))
     assert_array_equal(log_prob, ours.log_prob(drawn))
-    assert_array_equal(cj.OneHotCatnat(scores, **masking).sample(KEY, sample_shape), np.eye(K)[drawn])
-    relaxed = cj.RelaxedOneHotCatnat(0.5, scores)
+    assert_array_equal(cj.OneHotCatnat(scores, K, **masking).sample(KEY, sample_shape), np.eye(K)[drawn])
+    relaxed = cj.RelaxedOneHotCatnat(0.5, scores, K)
     assert relaxed.sample(KEY, sample_shape).shape == (*sample_shape, *batch, *relaxed.event_shape)
 
 
 @MASKED[2]
 def test_draws_follow_log_prob(masking):
     scores = jnp.asarray(draw(K - 1), jnp.float32)
-    ours = cj.CatnatCategorical(scores, **masking)
+    ours = cj.CatnatCategorical(scores, K, **masking)
     stated = np.exp(ours.log_prob(jnp.arange(K)), dtype=np.float64)
     assert fit(ours.sample(KEY, (50_000,)), stated) > LEAST_P
-    assert fit(cj.OneHotCatnat(scores, **masking).sample(KEY, (50_000,)).argmax(-1), stated) > LEAST_P
+    assert fit(cj.OneHotCatnat(scores, K, **masking).sample(KEY, (50_000,)).argmax(-1), stated) > LEAST_P
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (2, 0), (0,)], ids=str)
 @pytest.mark.parametrize("masked", [False, True])
 def test_empty_batches_and_single_classes_are_no_special_case(shape, masked):
-    ours = cj.CatnatCategorical(jnp.zeros(shape), mask=np.ones(shape[-1] + 1, bool) if masked else None)
+    ours = cj.CatnatCategorical(jnp.zeros(shape), shape[-1] + 1, mask=np.ones(shape[-1] + 1, bool) if masked else None)
     drawn, log_prob = ours.sample_and_log_prob(KEY, (2,))
     assert drawn.shape == log_prob.shape == (2, *shape[:-1])
     assert_array_equal(ours.kl_divergence(ours), jnp.zeros(shape[:-1]))
@@ -136,12 +135,12 @@ def test_empty_batches_and_single_classes_are_no_special_case(shape, masked):
 def test_every_method_of_every_kind_takes_an_empty_batch(masking):
     scores = jnp.zeros((0, K - 1))
     for ours in (
-        cj.CatnatCategorical(scores, **masking),
-        cj.OneHotCatnat(scores, **masking),
-        cj.OneHotCatnatStraightThrough(scores, **masking),
+        cj.CatnatCategorical(scores, K, **masking),
+        cj.OneHotCatnat(scores, K, **masking),
+        cj.OneHotCatnatStraightThrough(scores, K, **masking),
         cj.CatnatCategorical(probs=jnp.zeros((0, K)), **masking),
         cj.CatnatCategorical(logits=jnp.zeros((0, K)), **masking),
-        cj.RelaxedOneHotCatnat(0.5, scores),
+        cj.RelaxedOneHotCatnat(0.5, scores, K),
         cj.MultiCatnat(scores, [3, 4]),
     ):
         drawn, log_prob = ours.sample_and_log_prob(KEY, (2,))
@@ -157,9 +156,9 @@ def test_every_method_of_every_kind_takes_an_empty_batch(masking):
 def test_expand_repeats_the_distribution(masking):
     scores = jnp.asarray(draw(3, K - 1), jnp.float32)
     for ours in (
-        cj.CatnatCategorical(scores, "sigmoid", **masking),
-        cj.OneHotCatnatStraightThrough(scores, "sigmoid", **masking),
-        cj.RelaxedOneHotCatnat(0.7, scores, "sigmoid"),
+        cj.CatnatCategorical(scores, SIGMOID, **masking),
+        cj.OneHotCatnatStraightThrough(scores, SIGMOID, **masking),
+        cj.RelaxedOneHotCatnat(0.7, scores, SIGMOID),
     ):
         wide = ours.expand((2, 3))
         assert type(wide) is type(ours) and wide.batch_shape == (2, 3) and wide.event_shape == ours.event_shape
@@ -170,7 +169,7 @@ def test_expand_repeats_the_distribution(masking):
 
 def test_a_mask_may_have_a_larger_batch_than_the_scores():
     mask = ~np.eye(K, dtype=bool)[:2]
-    ours = cj.CatnatCategorical(jnp.zeros(K - 1), mask=mask)
+    ours = cj.CatnatCategorical(jnp.zeros(K - 1), K, mask=mask)
     assert ours.batch_shape == (2,) and ours.scores.shape == (2, K - 1) and ours.sample(KEY, (3,)).shape == (3, 2)
     assert_array_equal(ours.probs > 0, mask)
 
@@ -178,21 +177,58 @@ def test_a_mask_may_have_a_larger_batch_than_the_scores():
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
 def test_answers_have_the_dtype_of_the_scores(dtype):
     scores = jnp.asarray(draw(5, K - 1)).astype(dtype)
-    ours, exact = cj.CatnatCategorical(scores), ct.CatnatCategorical(torch.tensor(np.asarray(scores, np.float64)))
-    other = cj.CatnatCategorical(scores[::-1], "sigmoid")
+    ours, exact = cj.CatnatCategorical(scores, K), ct.CatnatCategorical(torch.tensor(np.asarray(scores, np.float64)), K)
+    other = cj.CatnatCategorical(scores[::-1], SIGMOID)
     for mine, theirs in [
         (ours.log_prob(jnp.arange(5)), exact.log_prob(torch.arange(5))),
         (ours.entropy(), exact.entropy()),
         (
             ours.kl_divergence(other),
-            D.kl_divergence(exact, ct.CatnatCategorical(exact.scores.flip(0), "sigmoid")),
+            D.kl_divergence(exact, ct.CatnatCategorical(exact.scores.flip(0), SIGMOID)),
         ),
     ]:
         assert mine.dtype == dtype
         assert_allclose(mine.astype(jnp.float32), theirs, rtol=2 * float(jnp.finfo(dtype).eps), atol=1e-6)
-    relaxed = cj.RelaxedOneHotCatnat(0.5, scores)
+    relaxed = cj.RelaxedOneHotCatnat(0.5, scores, K)
     drawn, log_prob = relaxed.sample_and_log_prob(KEY)
-    assert drawn.dtype == log_prob.dtype == cj.OneHotCatnatStraightThrough(scores).rsample(KEY).dtype == dtype
+    assert drawn.dtype == log_prob.dtype == cj.OneHotCatnatStraightThrough(scores, K).rsample(KEY).dtype == dtype
+
+
+# -- one of a batch, and one class ---------------------------------------------------------------------------------
+
+
+@MASKED[2]
+def test_an_index_is_one_of_the_batch(masking):
+    scores = jnp.asarray(draw(2, 3, K - 1), jnp.float32)
+    for ours in (
+        cj.CatnatCategorical(scores, SIGMOID, **masking),
+        cj.OneHotCatnatStraightThrough(scores, K, **masking),
+        cj.RelaxedOneHotCatnat(jnp.arange(1.0, 7).reshape(2, 3), scores, K),
+    ):
+        value = ours.sample(KEY)
+        log_prob = ours.log_prob(value)
+        for index in (1, -1, (0, 2), slice(1), (..., 1), (None, 0), np.array([1, 0, 1]), (slice(None), [0, 2])):
+            part = ours[index]
+            assert type(part) is type(ours) and part.batch_shape == log_prob[index].shape
+            events = (*index, ...) if isinstance(index, tuple) and ... not in index else index
+            rows = np.arange(6).reshape(2, 3)[events]
+            assert_array_equal(part.log_prob(value.reshape(6, *ours.event_shape)[rows]), log_prob[index])
+        traced = jax.jit(lambda d, i: d[i, 1].scores)(ours, 1)
+        assert_array_equal(traced, scores[1, 1])
+        assert len(list(ours)) == 2
+        for wrong in (2, (0, 3), (0, 0, 0)):
+            with pytest.raises(IndexError):
+                ours[wrong]
+
+
+def test_a_class_may_be_a_plain_number():
+    ours = cj.CatnatCategorical(jnp.asarray(draw(3, K - 1), jnp.float32), K)
+    for k in (0, K - 1):
+        assert_array_equal(ours.log_prob(k), ours.log_prob(jnp.array(k)))
+    with pytest.raises(IndexError, match="got 6"):
+        ours.log_prob(K)
+    with pytest.raises(TypeError, match="integer array of class ids; got bool"):
+        ours.log_prob(True)
 
 
 # -- given by probabilities --------------------------------------------------------------------------------------
@@ -210,7 +246,7 @@ def test_probabilities_or_logits_may_come_in_place_of_scores(kind, pi):
     again = kind(logits=by_probs.logits, parameterization=pi)
     assert_allclose(again.logits, by_probs.logits, rtol=1e-4, atol=1e-5)
     half = kind(logits=jnp.zeros(K, jnp.bfloat16))
-    assert half.scores.dtype == jnp.bfloat16
+    assert half.scores.dtype == jnp.bfloat16 and half.num_classes == K
 
 
 def test_exactly_one_of_scores_logits_and_probs():
@@ -226,6 +262,62 @@ def test_exactly_one_of_scores_logits_and_probs():
         cj.CatnatCategorical(logits=[0.0, 1.0])
 
 
+FAR = np.array([[0.0, -200.0, -300.0, -1.0, -3e4, 5.0], [700.0, 0.0, -np.inf, 701.0, -np.inf, 0.0]], np.float32)
+
+
+@pytest.mark.parametrize("name", thinned(["natural", "sigmoid"]))
+def test_logits_come_back_up_to_a_constant_however_far_apart(name):
+    pi = PARAMETERIZATIONS[name]
+    ours = cj.CatnatCategorical(logits=FAR, parameterization=pi)
+    assert_allclose(ours.logits, jax.nn.log_softmax(FAR), rtol=1e-5, atol=1e-4)
+    weights = jnp.asarray(draw(2, K), jnp.float32)
+    near = jnp.asarray(draw(2, K, seed=1), jnp.float32)
+    found = jax.grad(lambda v: (cj.CatnatCategorical(logits=v, parameterization=pi).logits * weights).sum())(near)
+    assert_allclose(found, jax.grad(lambda v: (jax.nn.log_softmax(v) * weights).sum())(near), rtol=1e-4, atol=1e-5)
+
+
+MASSLESS = {
+    "probs": [[0.0, 0.0, 0.0], [1.0, np.inf, 0.0], [np.nan, 1.0, 1.0], [2.0, -1.0, 1.0]],
+    "logits": [[-np.inf, -np.inf, -np.inf], [0.0, np.inf, 0.0], [np.nan, 0.0, 0.0]],
+}
+
+
+@pytest.mark.parametrize("name, row", [(name, row) for name, rows in MASSLESS.items() for row in rows], ids=str)
+def test_what_is_no_distribution_is_refused_or_made_nan_where_it_cannot_be_seen(name, row):
+    rows = jnp.array([[1.0, 2.0, 0.5], row])
+    for kind in (cj.CatnatCategorical, cj.OneHotCatnat, lambda **given: cj.RelaxedOneHotCatnat(1.0, **given)):
+        with pytest.raises(ValueError, match=f"{name} must .*row \\(1,\\)"):
+            kind(**{name: rows})
+    scores = jax.jit(lambda v: cj.CatnatCategorical(**{name: v}).scores)(rows)
+    assert jnp.isfinite(scores[0]).all() and jnp.isnan(scores[1]).all()
+
+
+@pytest.mark.parametrize("size", [2, 4, 32])
+def test_uniform_scores_have_one_over_k_exactly(size):
+    uniform = np.full((1, size), 1 / size, np.float32)
+    assert_array_equal(cj.CatnatCategorical(jnp.zeros((1, size - 1)), size).probs, uniform)
+    for ours in (cj.CatnatCategorical(probs=uniform), cj.CatnatCategorical(logits=jnp.zeros((1, size)))):
+        assert_array_equal(ours.probs, uniform)
+
+
+def test_probabilities_may_be_counts():
+    counts = np.array([[3, 0, 1], [1, 1, 2]])
+    for given in (counts, jnp.asarray(counts), counts.astype(np.uint8)):
+        assert_allclose(cj.CatnatCategorical(probs=given).probs, counts / counts.sum(-1, keepdims=True), atol=1e-6)
+    assert_allclose(cj.CatnatCategorical(logits=np.array([0, 1])).probs, jax.nn.softmax(jnp.arange(2.0)), rtol=1e-6)
+
+
+def test_the_relaxed_takes_probabilities_too():
+    p = np.random.default_rng(0).dirichlet(np.ones(K), 3).astype(np.float32)
+    for given in ({"probs": p}, {"logits": np.log(p)}):
+        ours = cj.RelaxedOneHotCatnat(0.5, **given)
+        assert_allclose(ours.probs, p, rtol=1e-4, atol=1e-6)
+        again = cj.RelaxedOneHotCatnat(0.5, ours.scores, K)
+        assert_array_equal(again.log_prob(POINTS[:3]), ours.log_prob(POINTS[:3]))
+    with pytest.raises(ValueError, match="exactly one of scores, probs and logits"):
+        cj.RelaxedOneHotCatnat(0.5)
+
+
 def test_a_masked_class_may_have_the_logit_minus_infinity():
     logits = jnp.array([0.0, -jnp.inf, 1.0, -jnp.inf])
     assert_allclose(cj.CatnatCategorical(logits=logits).probs, jax.nn.softmax(logits), atol=1e-6)
@@ -238,7 +330,7 @@ def test_a_masked_class_may_have_the_logit_minus_infinity():
     "left, right, masking",
     [
         ("natural", "sigmoid", MASKINGS[0]),
-        ("sigmoid", "reflect", MASKINGS[2]),
+        ("sigmoid", "ends", MASKINGS[2]),
         pytest.param("natural", "natural", MASKINGS[0], marks=pytest.mark.slow),
         pytest.param("natural", "natural", MASKINGS[1], marks=pytest.mark.slow),
     ],
@@ -261,25 +353,26 @@ def test_kl_is_pytorchs(left, right, masking):
 
 def test_kl_is_infinite_where_q_forbids_what_p_may_do_and_finite_the_other_way():
     scores = jnp.asarray(draw(K - 1), jnp.float32)
-    free, bound = cj.CatnatCategorical(scores), cj.CatnatCategorical(scores, mask=ALLOWED)
+    free, bound = cj.CatnatCategorical(scores, K), cj.CatnatCategorical(scores, K, mask=ALLOWED)
     assert free.kl_divergence(bound) == jnp.inf
     # q is p given the mask, so KL(q, p) = -log P(mask)
     assert_allclose(bound.kl_divergence(free), -jnp.log(free.probs[ALLOWED].sum()), rtol=1e-5)
 
 
 def test_kl_broadcasts_over_batches():
-    one, many = cj.CatnatCategorical(draw(K - 1)), cj.CatnatCategorical(draw(2, 3, K - 1, seed=1))
+    one, many = cj.CatnatCategorical(draw(K - 1), K), cj.CatnatCategorical(draw(2, 3, K - 1, seed=1), K)
     assert_allclose(one.kl_divergence(many), one.expand((2, 3)).kl_divergence(many), rtol=1e-6)
     assert_allclose(many.kl_divergence(one), many.kl_divergence(one.expand((2, 3))), rtol=1e-6)
 
 
 def test_kl_refuses_what_has_no_kl():
-    six = cj.CatnatCategorical(jnp.zeros(5))
-    for four in (cj.CatnatCategorical(jnp.zeros(3)), cj.CatnatCategorical(jnp.zeros(3), "sigmoid")):
+    six = cj.CatnatCategorical(jnp.zeros(5), 6)
+    for pi in (4, catnat.Parameterization(4, "sigmoid")):
+        four = cj.CatnatCategorical(jnp.zeros(3), pi)
         with pytest.raises(ValueError, match="6 and 4"):
             six.kl_divergence(four)
     with pytest.raises(TypeError, match="RelaxedOneHotCatnat"):
-        six.kl_divergence(cj.RelaxedOneHotCatnat(1.0, jnp.zeros(5)))
+        six.kl_divergence(cj.RelaxedOneHotCatnat(1.0, jnp.zeros(5), 6))
 
 
 def test_values_and_gradients_stay_finite_where_a_probability_is_zero():
@@ -299,19 +392,19 @@ def test_wrong_arguments_are_named(kind):
     with pytest.raises(ValueError, match="scores"):
         kind(jnp.zeros(3), catnat.Parameterization(6))
     with pytest.raises(TypeError, match="scores"):
-        kind([0.0, 0.0])
+        kind([0.0, 0.0], 3)
     with pytest.raises(ValueError, match="mask_mode"):
-        kind(jnp.zeros(3), mask_mode="cut")
+        kind(jnp.zeros(3), 4, mask_mode="cut")
     with pytest.raises(ValueError, match="mask"):
-        kind(jnp.zeros(3), mask=np.ones(3, bool))
+        kind(jnp.zeros(3), 4, mask=np.ones(3, bool))
     with pytest.raises(ValueError, match="at least one class"):
-        kind(jnp.zeros(3), mask=np.zeros(4, bool))
+        kind(jnp.zeros(3), 4, mask=np.zeros(4, bool))
 
 
 def test_values_of_the_wrong_kind_are_refused():
     with pytest.raises(IndexError, match="index"):
-        cj.CatnatCategorical(jnp.zeros(3)).log_prob(jnp.array(4))
-    for ours in (cj.OneHotCatnat(jnp.zeros(3)), cj.RelaxedOneHotCatnat(1.0, jnp.zeros(3))):
+        cj.CatnatCategorical(jnp.zeros(3), 4).log_prob(jnp.array(4))
+    for ours in (cj.OneHotCatnat(jnp.zeros(3), 4), cj.RelaxedOneHotCatnat(1.0, jnp.zeros(3), 4)):
         with pytest.raises(ValueError, match="value"):
             ours.log_prob(jnp.ones(3))
 
@@ -319,7 +412,7 @@ def test_values_of_the_wrong_kind_are_refused():
 @pytest.mark.parametrize("temperature", [0.0, -1.0, np.nan, np.inf, np.array([1.0, 0.0]), jnp.float32(-1.0)])
 def test_a_temperature_must_be_above_zero(temperature):
     with pytest.raises(ValueError, match="temperature"):
-        cj.RelaxedOneHotCatnat(temperature, jnp.zeros((2, 3)))
+        cj.RelaxedOneHotCatnat(temperature, jnp.zeros((2, 3)), 4)
 
 
 # -- straight through --------------------------------------------------------------------------------------------
@@ -330,12 +423,12 @@ def test_straight_through_is_one_hot_with_the_gradient_of_the_probabilities(mask
     scores, weights = jnp.asarray(draw(3, K - 1), jnp.float32), jnp.asarray(draw(2, 3, K, seed=2), jnp.float32)
 
     def cost(s):
-        drawn = cj.OneHotCatnatStraightThrough(s, **masking).rsample(KEY, (2,))
+        drawn = cj.OneHotCatnatStraightThrough(s, K, **masking).rsample(KEY, (2,))
         return (drawn * weights).sum(), drawn
 
     (_, drawn), gradient = jax.value_and_grad(cost, has_aux=True)(scores)
     assert_array_equal(drawn, np.eye(K)[drawn.argmax(-1)])
-    expected = jax.grad(lambda s: (cj.catnat(s, **masking) * weights).sum())(scores)
+    expected = jax.grad(lambda s: (cj.catnat(s, K, **masking) * weights).sum())(scores)
     assert_allclose(gradient, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -362,8 +455,8 @@ def test_the_relaxed_density_is_torchs(pi):
 def test_relaxed_samples_follow_torchs():
     scores = draw(K - 1)
     torch.manual_seed(0)
-    theirs = ct.RelaxedOneHotCatnat(0.7, torch.from_numpy(scores)).sample((20_000,))
-    mine = cj.RelaxedOneHotCatnat(0.7, jnp.asarray(scores, jnp.float32)).rsample(KEY, (20_000,))
+    theirs = ct.RelaxedOneHotCatnat(0.7, torch.from_numpy(scores), K).sample((20_000,))
+    mine = cj.RelaxedOneHotCatnat(0.7, jnp.asarray(scores, jnp.float32), K).rsample(KEY, (20_000,))
     assert_allclose(mine.sum(-1), 1, rtol=1e-5)
     for k in range(K):
         assert stats.ks_2samp(np.asarray(mine[:, k]), theirs[:, k].numpy()).pvalue > LEAST_P
@@ -371,16 +464,16 @@ def test_relaxed_samples_follow_torchs():
 
 def test_every_row_may_have_its_own_temperature():
     scores = jnp.asarray(draw(2, K - 1), jnp.float32)
-    both = cj.RelaxedOneHotCatnat(jnp.array([0.3, 2.0]), scores)
+    both = cj.RelaxedOneHotCatnat(jnp.array([0.3, 2.0]), scores, K)
     points = POINTS[:2]
     for row, temperature in enumerate([0.3, 2.0]):
-        alone = cj.RelaxedOneHotCatnat(temperature, scores[row])
+        alone = cj.RelaxedOneHotCatnat(temperature, scores[row], K)
         assert_allclose(both.log_prob(points)[row], alone.log_prob(points[row]), rtol=1e-5)
     for wrong in (jnp.ones((4, 1)), jnp.ones((2, 1)), jnp.ones(3)):  # never a batch that nobody asked for
         with pytest.raises(ValueError, match=r"temperature must be one number or one a row, shape \(2,\); got shape"):
-            cj.RelaxedOneHotCatnat(wrong, scores)
+            cj.RelaxedOneHotCatnat(wrong, scores, K)
         with pytest.raises(ValueError, match="temperature must be one number or one a row"):
-            cj.gumbel_straight_through(KEY, scores, temperature=wrong)
+            cj.gumbel_straight_through(KEY, scores, K, temperature=wrong)
     cold, hot = both.rsample(KEY, (1000,)).max(-1).mean(0)
     assert cold > hot + 0.1
 
@@ -389,20 +482,21 @@ def test_rsample_has_a_gradient_in_scores_and_temperature_and_sample_has_none():
     scores = jnp.asarray(draw(K - 1), jnp.float32)
     for method, moves in [("rsample", True), ("sample", False)]:
         gradients = jax.jit(
-            jax.grad(lambda t, s, m=method: getattr(cj.RelaxedOneHotCatnat(t, s), m)(KEY)[0], argnums=(0, 1))
+            jax.grad(lambda t, s, m=method: getattr(cj.RelaxedOneHotCatnat(t, s, K), m)(KEY)[0], argnums=(0, 1))
         )(0.5, scores)
         assert all(bool((g != 0).any()) == moves for g in gradients)
 
 
 def test_a_sample_that_has_rounded_to_zero_keeps_a_finite_density():
-    ours = cj.RelaxedOneHotCatnat(0.01, jnp.asarray(draw(K - 1), jnp.float32))
+    ours = cj.RelaxedOneHotCatnat(0.01, jnp.asarray(draw(K - 1), jnp.float32), K)
     drawn = ours.sample(KEY, (100,))
     assert (drawn == 0).any() and jnp.isfinite(ours.log_prob(drawn)).all()
 
 
 def test_the_relaxed_takes_its_own_samples_of_ten_thousand_classes():
     scores = 2 * jax.random.normal(KEY, (20, 9999))
-    for pi in ("natural", "sigmoid"):
+    for activation in ("natural", "sigmoid"):
+        pi = catnat.Parameterization(10_000, activation)
         ours = cj.RelaxedOneHotCatnat(0.5, scores, pi)
         drawn, log_prob = ours.sample_and_log_prob(KEY)
         assert jnp.isfinite(log_prob).all() and jnp.isfinite(ours.log_prob(ours.probs)).all()

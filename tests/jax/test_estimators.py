@@ -103,9 +103,54 @@ def test_leave_one_out_takes_any_axis_and_is_static():
 def test_the_score_function_refuses_what_it_cannot_use():
     with pytest.raises(ValueError, match="one shape"):
         cj.score_function(jnp.zeros(3), jnp.zeros((3, 1)))
-    for baseline in ("mean", True, jnp.zeros(3)):
+    for baseline in ("mean", True, [0.0]):
         with pytest.raises(TypeError, match="baseline"):
             cj.score_function(jnp.zeros(3), jnp.zeros(3), baseline)
+
+
+def test_an_array_of_baselines_is_taken_without_its_gradient():
+    cost, log_prob, critic = (jnp.asarray(draw(6, 3, seed=s), jnp.float32) for s in range(3))
+    for baseline in (critic, critic[0], critic[:, :1], np.asarray(critic), np.float32(2), jnp.float32(2)):
+        of_log_prob, of_baseline = jax.grad(lambda p, b: cj.score_function(cost, p, b).sum(), (0, 1))(
+            log_prob, jnp.asarray(baseline)
+        )
+        assert_allclose(of_log_prob, cost - baseline, rtol=1e-6)
+        assert not of_baseline.any()
+    for wrong in (critic[:, 0], critic[None]):  # never a batch that nobody asked for
+        with pytest.raises(ValueError, match=r"baseline must broadcast to the costs' shape \(6, 3\); got \("):
+            cj.score_function(cost, log_prob, wrong)
+
+
+WAYS = {"plain": lambda f: jax.grad(f), "jit": lambda f: jax.jit(jax.grad(f)), "of jit": lambda f: jax.grad(jax.jit(f))}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_a_log_prob_without_a_gradient_is_refused_and_so_are_swapped_arguments(way):
+    policy = lambda s: cj.CatnatCategorical(s, PI)  # noqa: E731
+    cost = jnp.asarray(COSTS)[1]
+    for wrong in (
+        lambda s: cj.score_function(policy(s).log_prob(1), cost),
+        lambda s: cj.score_function(cost * s.sum(), jax.lax.stop_gradient(policy(s).log_prob(1))),
+        lambda s: cj.score_function(cost * s.sum(), policy(jnp.asarray(SCORES)).log_prob(1)),
+    ):
+        with pytest.raises(ValueError, match="log_prob must have a gradient where cost has one"):
+            way(wrong)(jnp.asarray(SCORES))
+        assert jnp.isfinite(wrong(jnp.asarray(SCORES)))  # nothing to see
+    right = way(lambda s: cj.score_function(cost, policy(s).log_prob(1)))(jnp.asarray(SCORES))
+    assert_allclose(right, cost * jax.grad(lambda s: policy(s).log_prob(1))(jnp.asarray(SCORES)), rtol=1e-5)
+    with pytest.raises(TypeError, match="log_prob must be floating point; got int32"):
+        cj.score_function(cost, jnp.array(1))
+
+
+def test_second_derivatives_are_those_of_the_formula():
+    def formula(cost, log_prob):
+        return cost + jax.lax.stop_gradient(cost) * (log_prob - jax.lax.stop_gradient(log_prob))
+
+    def loss(s, of):
+        return of((s**3).sum(), cj.log_prob(s, jnp.array(2), PI))
+
+    found, wanted = (jax.hessian(loss)(jnp.asarray(SCORES), of) for of in (cj.score_function, formula))
+    assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 
 # -- the moving average ------------------------------------------------------------------------------------------
@@ -125,14 +170,25 @@ def test_the_moving_average_is_carried_by_scan_as_pytorchs_module_carries_itself
 def test_the_moving_average_passes_no_gradient_and_keeps_its_dtype():
     def value_after(cost):
         average = cj.MovingAverage().update(cost)
-        return cj.score_function(cost, jnp.zeros(2), average).sum() + average.value
+        return cj.score_function(cost, cost - 2, average).sum() + average.value
 
     cost = jnp.array([1.0, 2.0])
-    assert_allclose(jax.grad(value_after)(cost), [1, 1])
+    assert_allclose(jax.grad(value_after)(cost), [0.5, 1.5])  # 1 + cost - the mean
     half = cj.MovingAverage().update(cost.astype(jnp.bfloat16))
     assert half.value.dtype == jnp.float32 and half(cost.astype(jnp.float16)).dtype == jnp.float16
     with pytest.raises(AttributeError):
         half.value = 0
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_costs_that_are_not_finite_are_skipped_and_counted(jit):
+    update = jax.jit(lambda average, cost: average.update(cost)) if jit else cj.MovingAverage.update
+    first = update(cj.MovingAverage(0.5), jnp.array([jnp.nan, jnp.inf]))
+    assert (first.value, bool(first.seen), int(first.skipped)) == (0, False, 2)
+    after = update(update(first, jnp.array([2.0, 4.0])), jnp.array([1.0, -jnp.inf, jnp.nan]))
+    assert (after.value, bool(after.seen), int(after.skipped)) == (2, True, 4)
+    same = update(after, jnp.full(3, jnp.inf, jnp.float16))  # as mixed precision overflows
+    assert (same.value, int(same.skipped)) == (2, 7)
 
 
 @pytest.mark.parametrize("decay", [-0.1, 1.0, 2.0])
@@ -180,9 +236,9 @@ def test_relaxed_samples_and_their_gradient_are_gumbel_softmax(masking, temperat
 
 @MASKED[1]
 def test_gumbel_straight_through_and_straight_through_are_exact_samples(masking):
-    scores, probs = jnp.broadcast_to(SCORES, (50_000, K - 1)), np.asarray(cj.catnat(SCORES, **masking), np.float64)
+    scores, probs = jnp.broadcast_to(SCORES, (50_000, K - 1)), np.asarray(cj.catnat(SCORES, K, **masking), np.float64)
     for estimator, settings in [(cj.straight_through, {}), (cj.gumbel_straight_through, {"temperature": 4.0})]:
-        counts = np.asarray(estimator(KEY, scores, **settings, **masking).sum(0).round())
+        counts = np.asarray(estimator(KEY, scores, K, **settings, **masking).sum(0).round())
         assert not counts[probs == 0].any()
         expected = 50_000 * probs[probs > 0] / probs.sum()
         assert stats.chisquare(counts[probs > 0], expected, sum_check=False).pvalue > LEAST_P
@@ -194,26 +250,26 @@ def test_a_temperature_may_be_annealed_under_jit_and_has_a_gradient(estimator):
     for masking in (MASKINGS[0], MASKINGS[1]):
 
         def soft(t, masking=masking):
-            return (estimator(KEY, scores, temperature=t, **masking) * jnp.arange(K)).sum()
+            return (estimator(KEY, scores, K, temperature=t, **masking) * jnp.arange(K)).sum()
 
         slope = jax.jit(jax.grad(soft))(0.8)
         assert jnp.isfinite(slope) and slope != 0
-    rows = estimator(KEY, scores, temperature=jnp.array([0.1, 1.0, 10.0]))
+    rows = estimator(KEY, scores, K, temperature=jnp.array([0.1, 1.0, 10.0]))
     for row, t in enumerate([0.1, 1.0, 10.0]):
-        assert_allclose(rows[row], estimator(KEY, scores, temperature=t)[row], rtol=1e-5)
+        assert_allclose(rows[row], estimator(KEY, scores, K, temperature=t)[row], rtol=1e-5)
 
 
 @pytest.mark.parametrize("estimator", [cj.relaxed_sample, cj.gumbel_straight_through])
 @pytest.mark.parametrize("temperature", [0, -1.0, float("inf"), float("nan"), np.zeros(()), jnp.zeros(())])
 def test_a_temperature_must_be_a_finite_number_above_zero(estimator, temperature):
     with pytest.raises(ValueError, match="temperature"):
-        estimator(KEY, jnp.zeros(3), temperature=temperature)
+        estimator(KEY, jnp.zeros(3), 4, temperature=temperature)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
 @pytest.mark.parametrize("estimator", [cj.straight_through, cj.relaxed_sample, cj.gumbel_straight_through])
 def test_half_precision_stays_half_precision(estimator, dtype):
-    drawn, gradient = vjp(lambda s: estimator(KEY, s), SCORES.astype(dtype))
+    drawn, gradient = vjp(lambda s: estimator(KEY, s, K), SCORES.astype(dtype))
     assert drawn.dtype == gradient.dtype == dtype and jnp.isfinite(gradient).all()
 
 
@@ -244,7 +300,7 @@ def test_the_order_is_that_of_sequential_sampling(masking, length):
 def test_drawing_all_is_a_permutation_of_what_is_allowed(masking, dtype):
     allowed = np.flatnonzero(masking.get("mask", np.ones(K, bool)))
     scores = jnp.asarray(draw(300, 2, K - 1, spread=2), dtype)
-    drawn = cj.sample_without_replacement(KEY, scores, len(allowed), **masking)
+    drawn = cj.sample_without_replacement(KEY, scores, len(allowed), K, **masking)
     assert_array_equal(np.sort(drawn), np.broadcast_to(allowed, (300, 2, len(allowed))))
 
 
@@ -262,22 +318,22 @@ def test_classes_without_mass_come_last_and_forbidden_ones_never(mask_mode):
 
 def test_it_goes_through_jit_vmap_and_empty_batches():
     scores, keys = jnp.asarray(draw(4, K - 1), jnp.float32), jax.random.split(KEY, 4)
-    mapped = jax.jit(jax.vmap(lambda k, s: cj.sample_without_replacement(k, s, 3, mask=ALLOWED)))(keys, scores)
-    rows = [cj.sample_without_replacement(k, s, 3, mask=ALLOWED) for k, s in zip(keys, scores, strict=True)]
+    mapped = jax.jit(jax.vmap(lambda k, s: cj.sample_without_replacement(k, s, 3, K, mask=ALLOWED)))(keys, scores)
+    rows = [cj.sample_without_replacement(k, s, 3, K, mask=ALLOWED) for k, s in zip(keys, scores, strict=True)]
     assert_array_equal(mapped, rows)
-    assert cj.sample_without_replacement(KEY, jnp.zeros((0, 4)), 2, mask=np.ones((0, 5), bool)).shape == (0, 2)
-    assert_array_equal(cj.sample_without_replacement(KEY, jnp.zeros((3, 0)), 1), np.zeros((3, 1)))
+    assert cj.sample_without_replacement(KEY, jnp.zeros((0, 4)), 2, K, mask=np.ones((0, 5), bool)).shape == (0, 2)
+    assert_array_equal(cj.sample_without_replacement(KEY, jnp.zeros((3, 0)), 1, 1), np.zeros((3, 1)))
 
 
 @pytest.mark.parametrize("num_samples", [0, -1, 6])
 def test_more_than_there_are_is_an_error(num_samples):
     with pytest.raises(ValueError, match=rf"num_samples must lie in \[1, 5\].*got {num_samples}"):
-        cj.sample_without_replacement(KEY, SCORES, num_samples)
+        cj.sample_without_replacement(KEY, SCORES, num_samples, K)
 
 
 def test_more_than_a_row_allows_is_an_error_and_so_is_no_whole_number():
     mask = np.array([[True] * 5, [True, True, False, False, False]])
     with pytest.raises(ValueError, match="num_samples must not exceed the classes that a row allows, 2; got 3"):
-        cj.sample_without_replacement(KEY, SCORES, 3, mask=mask)
+        cj.sample_without_replacement(KEY, SCORES, 3, K, mask=mask)
     with pytest.raises(TypeError, match="num_samples"):
-        cj.sample_without_replacement(KEY, SCORES, 2.0)
+        cj.sample_without_replacement(KEY, SCORES, 2.0, K)

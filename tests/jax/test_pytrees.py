@@ -9,18 +9,18 @@ from numpy.testing import assert_allclose, assert_array_equal
 import catnat
 import catnat.jax as cj
 from tests.jax.beside_torch import draw
-from tests.jax.test_distributions import ALLOWED, KEY, MASKED, PARAMETERIZATIONS, POINTS, K
+from tests.jax.test_distributions import ALLOWED, KEY, MASKED, PARAMETERIZATIONS, POINTS, SIGMOID, K
 from tests.thinned import thinned
 
 
 def make_all(scores, mask=None):
     masking = {"mask": mask, "mask_mode": "prune"}
     return [
-        cj.CatnatCategorical(scores, "sigmoid", **masking),
-        cj.OneHotCatnat(scores, **masking),
+        cj.CatnatCategorical(scores, SIGMOID, **masking),
+        cj.OneHotCatnat(scores, K, **masking),
         cj.OneHotCatnatStraightThrough(scores, PARAMETERIZATIONS["natural"], **masking),
-        cj.RelaxedOneHotCatnat(0.7, scores, catnat.Sigmoid()),
-        cj.MultiCatnat(scores, [3, 4], ["natural", "sigmoid"]),
+        cj.RelaxedOneHotCatnat(0.7, scores, SIGMOID),
+        cj.MultiCatnat(scores, [3, catnat.Parameterization(4, "sigmoid")]),
     ]
 
 
@@ -65,10 +65,9 @@ def test_they_go_through_jit_vmap_and_scan_as_arguments_and_results(kind):
 
 @MASKED[1]
 def test_sampling_maps_over_keys_and_rows(masking):
-    whole, keys = cj.CatnatCategorical(jnp.asarray(draw(4, K - 1), jnp.float32), **masking), jax.random.split(KEY, 4)
+    whole, keys = cj.CatnatCategorical(jnp.asarray(draw(4, K - 1), jnp.float32), K, **masking), jax.random.split(KEY, 4)
     mapped = jax.jit(jax.vmap(lambda d, key: d.sample(key, (3,))))(whole, keys)
-    rows = [jax.tree.map(lambda leaf, i=i: leaf[i], whole) for i in range(4)]
-    assert_array_equal(mapped, [row.sample(key, (3,)) for row, key in zip(rows, keys, strict=True)])
+    assert_array_equal(mapped, [row.sample(key, (3,)) for row, key in zip(whole, keys, strict=True)])
 
 
 @KINDS
@@ -99,9 +98,9 @@ def test_settings_are_static():
     structures = {
         jax.tree.structure(d)
         for d in (
-            cj.CatnatCategorical(jnp.zeros(3)),
-            cj.CatnatCategorical(jnp.zeros(3), "sigmoid"),
-            cj.CatnatCategorical(jnp.zeros(3), mask_mode="prune"),
+            cj.CatnatCategorical(jnp.zeros(3), 4),
+            cj.CatnatCategorical(jnp.zeros(3), catnat.Parameterization(4, "sigmoid")),
+            cj.CatnatCategorical(jnp.zeros(3), 4, mask_mode="prune"),
             cj.MultiCatnat(jnp.zeros(3), [4]),
             cj.MultiCatnat(jnp.zeros(3), [3, 2]),
         )
@@ -110,7 +109,7 @@ def test_settings_are_static():
 
 
 def test_a_repr_tells_shapes_and_settings():
-    assert repr(cj.CatnatCategorical(jnp.zeros((2, 3)))) == (
-        "CatnatCategorical(scores=[2, 3], activation=Natural(tail=0.1), tree=balanced)"
+    assert repr(cj.CatnatCategorical(jnp.zeros((2, 3)), 4)) == (
+        "CatnatCategorical(scores=[2, 3], num_classes=4, activation=Natural(tail=0.1), tree=balanced)"
     )
     assert "nvec=(3, 2)" in repr(cj.MultiCatnat(jnp.zeros(3), [3, 2]))

@@ -1,7 +1,9 @@
-"""catnat in distrax: a categorical distribution given by K-1 scores."""
+"""catnat in distrax: categorical distributions given by K-1 scores."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 try:
@@ -11,25 +13,26 @@ except ModuleNotFoundError as missing:
         "catnat.integrations.distrax needs distrax 0.1.5 or newer; in catnat's folder: pip install '.[distrax]'"
     ) from missing
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 import catnat
 import catnat.jax as cj
 
-__all__ = ["CatnatCategorical"]
+__all__ = ["CatnatCategorical", "OneHotCatnat"]
 
 
 class CatnatCategorical(distrax.Categorical):
     """A categorical distribution over 0..K-1 given by K-1 scores; in place of `distrax.Categorical`.
 
     Its leaves as a pytree are the scores and the mask, so `jax.grad` with respect to it is the gradient in the scores.
+    Where there is no distribution (NaN scores, probabilities without mass) draws are -1, as in distrax.
 
     Args:
         scores: [..., K-1].
-        parameterization: a `catnat.Parameterization`, or the name (or value) of an activation on the balanced tree.
+        parameterization: how many classes, or a `catnat.Parameterization` of them.
+        probs: [..., K] in place of scores, as in `catnat.jax.CatnatCategorical`.
+        logits: [..., K] in place of scores, likewise.
         mask: [..., K] boolean, True where a class is allowed.
         mask_mode: ``"renormalize"`` or ``"prune"``, as in `catnat.jax.log_catnat`.
         dtype: of the samples.
@@ -37,16 +40,18 @@ class CatnatCategorical(distrax.Categorical):
     Example:
         >>> import jax.numpy as jnp
         >>> from catnat.integrations.distrax import CatnatCategorical
-        >>> action, log_prob = CatnatCategorical(jnp.zeros((5, 17))).sample_and_log_prob(seed=0)
+        >>> action, log_prob = CatnatCategorical(jnp.zeros((5, 17)), 18).sample_and_log_prob(seed=0)
         >>> action.shape, log_prob.shape
         ((5,), (5,))
     """
 
     def __init__(
         self,
-        scores: Array,
-        parameterization: catnat.Parameterization | catnat.Activation | str = "natural",
+        scores: Array | None = None,
+        parameterization: catnat.Parameterization | int | None = None,
         *,
+        probs: Any = None,
+        logits: Any = None,
         mask: Array | None = None,
         mask_mode: str = "renormalize",
         dtype: Any = int,
@@ -55,7 +60,15 @@ class CatnatCategorical(distrax.Categorical):
             raise ValueError(f"dtype must be one of integers or of floating-point numbers; got {dtype}")
         # Categorical's own would keep the logits beside the scores, and gradients would go to them
         distrax.Distribution.__init__(self)
-        self.catnat = cj.CatnatCategorical(scores, parameterization, mask=mask, mask_mode=mask_mode)
+        given = {name: jnp.asarray(v) for name, v in (("probs", probs), ("logits", logits)) if v is not None}
+        if scores is None and len(given) == 1:
+            ((name, values),) = given.items()
+            mass = values if name == "probs" else jnp.exp(values - values.max(-1, keepdims=True))
+            total = jnp.where(mass >= 0, mass, jnp.nan).sum(-1, keepdims=True)
+            usable = (total > 0) & (total < jnp.inf)
+            made = cj.CatnatCategorical(None, parameterization, **{name: jnp.where(usable, values, 1)})
+            scores, parameterization, given = jnp.where(usable, made.scores, jnp.nan), made.parameterization, {}
+        self.catnat = cj.CatnatCategorical(scores, parameterization, mask=mask, mask_mode=mask_mode, **given)
         self.kind = dtype
 
     @property
@@ -78,9 +91,19 @@ class CatnatCategorical(distrax.Categorical):
         """K."""
         return self.catnat.num_classes
 
+    def _choose(self, of: Callable[[cj.CatnatCategorical], Array]) -> Array:
+        """The class ids that ``of`` picks, and -1 where scores are NaN."""
+        lost = jnp.isnan(self.scores).any(-1, keepdims=True)
+        usable = copy(self.catnat)
+        usable.scores = jnp.where(lost, 0, self.scores)
+        return jnp.where(lost[..., 0], -1, of(usable))
+
     def _sample_n(self, key: Array, n: int) -> Array:
-        drawn = self.catnat.sample(key, (n,))
-        return jnp.where(jnp.isnan(self.scores).any(-1), -1, drawn).astype(self.kind)  # -1 as in distrax
+        return self._choose(lambda usable: usable.sample(key, (n,))).astype(self.kind)
+
+    def mode(self) -> Array:
+        """The likeliest class."""
+        return self._choose(lambda usable: usable.mode).astype(self.kind)
 
     def log_prob(self, value: Any) -> Array:
         """log p of class ids; -inf of what is none, as in distrax."""
@@ -91,11 +114,25 @@ class CatnatCategorical(distrax.Categorical):
         """Entropy in nats."""
         return self.catnat.entropy()
 
-    def mode(self) -> Array:
-        """The likeliest class."""
-        return self.catnat.mode.astype(self.kind)
-
     def __getitem__(self, index: Any) -> CatnatCategorical:
         """The distributions at an index of the batch."""
-        rows = np.arange(int(np.prod(self.batch_shape))).reshape(self.batch_shape)[index]  # the batch's axes alone
-        return jax.tree.map(lambda leaf: leaf.reshape(-1, leaf.shape[-1])[rows], self)
+        found = copy(self)
+        found.catnat = self.catnat[index]
+        return found
+
+
+class OneHotCatnat(CatnatCategorical, distrax.OneHotCategorical):
+    """`CatnatCategorical` with one-hot samples; in place of `distrax.OneHotCategorical`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from catnat.integrations.distrax import OneHotCatnat
+        >>> OneHotCatnat(jnp.zeros((5, 3)), 4).sample(seed=0).shape
+        (5, 4)
+    """
+
+    log_prob = distrax.OneHotCategorical.log_prob
+
+    def _choose(self, of: Callable[[cj.CatnatCategorical], Array]) -> Array:
+        index = super()._choose(of)[..., None]
+        return jnp.where(index < 0, -1, index == jnp.arange(self.num_categories))

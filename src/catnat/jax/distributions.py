@@ -6,20 +6,25 @@ distribution maps over its batch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
+from jax.core import Tracer
 from jax.tree_util import GetAttrKey, register_pytree_with_keys_class
 
 from catnat.core.errors import check_classes, check_width
 from catnat.core.parameterization import Parameterization, ParameterizationLike, listed, parts_of, resolve
 from catnat.jax import functional, sampling
+from catnat.jax._dispatch import walk_for
 from catnat.jax._eager import p_log_ratio
 from catnat.jax._inputs import (
+    as_array,
     at_least_single,
     check_floating,
     check_integers,
@@ -28,6 +33,7 @@ from catnat.jax._inputs import (
     check_shape,
     prepare,
     prepare_mask,
+    prepare_probs,
 )
 from catnat.jax._noise import check_temperature, gumbel, relaxed_density, soften
 
@@ -40,24 +46,40 @@ class Distribution:
     _leaves: tuple[str, ...] = ("scores", "allowed")
     _settings: tuple[str, ...] = ("parameterization", "mask_mode")
     scores: Array
+    allowed: Array | None = None  # the name that it has in PyTorch too
+    mask_mode = "renormalize"
+    sample: Any  # what every kind has of its own: draws from a key, and log p of values
+    log_prob: Any
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
         """Shape of the independent distributions side by side."""
         return tuple(self.scores.shape[:-1])
 
+    @property
+    def mask(self) -> Array | None:
+        """[..., K] the classes that are allowed, or None: the same as ``allowed``."""
+        return self.allowed
+
+    def _keep(self, scores: Array, mask: Array | None, mask_mode: str) -> None:
+        """Keep scores and mask, both with the whole batch."""
+        if mask is not None:
+            batch = jnp.broadcast_shapes(scores.shape[:-1], mask.shape[:-1])
+            scores, mask = (jnp.broadcast_to(leaf, (*batch, leaf.shape[-1])) for leaf in (scores, mask))
+        self.scores, self.allowed, self.mask_mode = scores, mask, mask_mode
+
     def expand(self, batch_shape: Shape) -> Self:
         """The same distribution over a larger batch."""
         axes = len(self.batch_shape)
         return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*batch_shape, *leaf.shape[axes:])), self)
 
-    def sample(self, key: Array, sample_shape: Shape = ()) -> Array:
-        """Draw values."""
-        raise NotImplementedError
-
-    def log_prob(self, value: Array) -> Array:
-        """log p of values."""
-        raise NotImplementedError
+    def __getitem__(self, index: Any) -> Self:
+        """The distributions at an index of the batch."""
+        batch = self.batch_shape
+        rows: Any = np.arange(math.prod(batch)).reshape(batch)
+        if any(isinstance(part, Tracer) for part in jax.tree.leaves(index)):
+            rows = jnp.asarray(rows)  # NumPy refuses what is out of range, but takes no tracers
+        return jax.tree.map(lambda leaf: leaf.reshape(rows.size, *leaf.shape[len(batch) :])[rows[index]], self)
 
     def sample_and_log_prob(self, key: Array, sample_shape: Shape = ()) -> tuple[Array, Array]:
         """Draws and their log p."""
@@ -88,9 +110,7 @@ class Distribution:
 class OverClasses(Distribution):
     """What has probabilities of K classes."""
 
-    parameterization: ParameterizationLike
-    allowed: Array | None = None
-    mask_mode = "renormalize"
+    parameterization: Parameterization
 
     @property
     def num_classes(self) -> int:
@@ -120,64 +140,28 @@ class OverClasses(Distribution):
         """The logits in float32 at least."""
         return functional.log_catnat(at_least_single(self.scores), self.parameterization, **self._masking)
 
-
-class Finite(OverClasses):
-    """What distributions over K classes have, whether a class is written as its id or as a one-hot vector."""
-
-    def __init__(
-        self,
-        scores: Array | None = None,
-        parameterization: ParameterizationLike | None = None,
-        *,
-        logits: Array | None = None,
-        probs: Array | None = None,
-        mask: Array | None = None,
-        mask_mode: str = "renormalize",
-    ) -> None:
-        scores, parameterization = _given(scores, logits, probs, parameterization)
-        x, plan, _ = prepare(scores, parameterization)
-        mask = prepare_mask(mask, mask_mode, x, plan)
-        if mask is not None:
-            batch = jnp.broadcast_shapes(scores.shape[:-1], mask.shape[:-1])
-            scores = jnp.broadcast_to(scores, (*batch, plan.num_nodes))
-            mask = jnp.broadcast_to(mask, (*batch, plan.num_classes))
-        self.scores, self.parameterization, self.mask_mode = scores, parameterization, mask_mode
-        self.allowed = mask  # the name that it has in PyTorch too
-
-    @property
-    def mask(self) -> Array | None:
-        """[..., K] the classes that are allowed, or None: the same as ``allowed``."""
-        return self.allowed
-
-    def entropy(self) -> Array:
-        """Entropy in nats."""
-        return functional.entropy(self.scores, self.parameterization, **self._masking)
-
-    def kl_divergence(self, other: Finite) -> Array:
-        """KL(self || other) in nats; trees, activations and masks may differ."""
-        if not isinstance(other, Finite):
-            raise TypeError(f"KL needs two distributions over classes; got {type(other).__name__}")
-        if self.num_classes != other.num_classes:
-            raise ValueError(f"KL needs equally many classes; got {self.num_classes} and {other.num_classes}")
-        if self.parameterization == other.parameterization and self.allowed is None and other.allowed is None:
-            return functional.kl_divergence(self.scores, other.scores, self.parameterization)
-        found = p_log_ratio(self._single_logits(), other._single_logits()).sum(-1)
-        return found.astype(jnp.promote_types(self.scores.dtype, other.scores.dtype))
+    def _wide(self, value: Any) -> Array:
+        """``value`` as an array of JAX's, or raise unless it has K numbers a row."""
+        value = as_array(value, "value")
+        check_classes("value", self.num_classes, value.shape[-1] if value.ndim else 0, value.shape)
+        return value
 
 
 @register_pytree_with_keys_class
-class CatnatCategorical(Finite):
+class CatnatCategorical(OverClasses):
     """A categorical distribution over 0..K-1 given by K-1 scores; in place of `distrax.Categorical`.
 
     `log_prob` and `sample` touch only the paths of their classes; `entropy` and KL between two catnats on one tree use
-    the tree's decomposition. `probs` and `logits` (normalised) are computed when asked for.
+    the tree's decomposition. `probs` and `logits` (normalised) are computed when asked for. ``policy[0]`` is the first
+    of a batch.
 
     Args:
         scores: [..., K-1].
         parameterization: how many classes, or a `catnat.Parameterization` of them.
-        logits: [..., K] in place of scores: log-probabilities up to a constant. They are turned into scores by softmax
-            and `catnat.jax.scores_from_probs`.
-        probs: [..., K] in place of scores: probabilities up to a factor, turned into scores likewise.
+        probs: [..., K] probabilities in place of scores, up to a factor; as many classes as there are, unless
+            ``parameterization`` is given.
+        logits: [..., K] log-probabilities in place of scores, up to a constant. Rows of either without any mass, or
+            with NaN or infinite mass, are refused or, where values cannot be looked at (under `jax.jit`), made NaN.
         mask: [..., K] boolean, True where a class is allowed. (`jax.grad` with respect to a distribution that has one
             needs ``allow_int=True``.)
         mask_mode: ``"renormalize"`` or ``"prune"``, as in `catnat.jax.log_catnat`.
@@ -189,6 +173,20 @@ class CatnatCategorical(Finite):
         >>> policy.log_prob(action).shape, policy.entropy().shape
         ((5,), (5,))
     """
+
+    def __init__(
+        self,
+        scores: Array | None = None,
+        parameterization: ParameterizationLike | None = None,
+        *,
+        probs: Array | None = None,
+        logits: Array | None = None,
+        mask: Array | None = None,
+        mask_mode: str = "renormalize",
+    ) -> None:
+        scores, self.parameterization = _given(scores, probs, logits, parameterization)
+        x, plan, _ = prepare(scores, self.parameterization)
+        self._keep(scores, prepare_mask(mask, mask_mode, x, plan), mask_mode)
 
     @property
     def event_shape(self) -> tuple[int, ...]:
@@ -204,13 +202,29 @@ class CatnatCategorical(Finite):
         """Draw class ids by tree descent."""
         return sampling.sample(key, self.scores, self.parameterization, sample_shape=sample_shape, **self._masking)
 
-    def log_prob(self, value: Array) -> Array:
+    def log_prob(self, value: Array | int) -> Array:
         """log p of class ids."""
-        return functional.log_prob(self.scores, value, self.parameterization, **self._masking)
+        index = jnp.asarray(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        return functional.log_prob(self.scores, index, self.parameterization, **self._masking)
+
+    def entropy(self) -> Array:
+        """Entropy in nats."""
+        return functional.entropy(self.scores, self.parameterization, **self._masking)
+
+    def kl_divergence(self, other: CatnatCategorical) -> Array:
+        """KL(self || other) in nats; trees, activations and masks may differ."""
+        if not isinstance(other, CatnatCategorical):
+            raise TypeError(f"KL needs two distributions over classes; got {type(other).__name__}")
+        if self.num_classes != other.num_classes:
+            raise ValueError(f"KL needs equally many classes; got {self.num_classes} and {other.num_classes}")
+        if self.parameterization == other.parameterization and self.allowed is None and other.allowed is None:
+            return functional.kl_divergence(self.scores, other.scores, self.parameterization)
+        found = p_log_ratio(self._single_logits(), other._single_logits()).sum(-1)
+        return found.astype(jnp.promote_types(self.scores.dtype, other.scores.dtype))
 
 
 @register_pytree_with_keys_class
-class OneHotCatnat(Finite):
+class OneHotCatnat(CatnatCategorical):
     """`CatnatCategorical` with one-hot samples; in place of `distrax.OneHotCategorical`.
 
     Example:
@@ -219,21 +233,23 @@ class OneHotCatnat(Finite):
         (5, 4)
     """
 
+    event_shape = OverClasses.event_shape
+
     @property
     def mode(self) -> Array:
         """The likeliest class, one-hot."""
-        likeliest = sampling.mode(self.scores, self.parameterization, **self._masking)
-        return jax.nn.one_hot(likeliest, self.num_classes, dtype=self.scores.dtype)
+        return self._one_hot(super().mode)
 
     def sample(self, key: Array, sample_shape: Shape = ()) -> Array:
         """Draw one-hot vectors by tree descent."""
-        drawn = sampling.sample(key, self.scores, self.parameterization, sample_shape=sample_shape, **self._masking)
-        return jax.nn.one_hot(drawn, self.num_classes, dtype=self.scores.dtype)
+        return self._one_hot(super().sample(key, sample_shape))
 
-    def log_prob(self, value: Array) -> Array:
+    def log_prob(self, value: Array) -> Array:  # type: ignore[override]  # no class id
         """log p of one-hot vectors."""
-        check_classes("value", self.num_classes, value.shape[-1] if value.ndim else 0, value.shape)
-        return functional.log_prob(self.scores, value.argmax(-1), self.parameterization, **self._masking)
+        return super().log_prob(self._wide(value).argmax(-1))
+
+    def _one_hot(self, index: Array) -> Array:
+        return jax.nn.one_hot(index, self.num_classes, dtype=self.scores.dtype)
 
 
 @register_pytree_with_keys_class
@@ -260,6 +276,8 @@ class RelaxedOneHotCatnat(OverClasses):
         temperature: above 0, a number or one a row, of the scores' batch shape; towards 0 the samples become one-hot.
         scores: [..., K-1].
         parameterization: as in `CatnatCategorical`.
+        probs: as in `CatnatCategorical`.
+        logits: as in `CatnatCategorical`.
 
     There is no mask: a relaxed sample has mass everywhere.
 
@@ -272,18 +290,24 @@ class RelaxedOneHotCatnat(OverClasses):
     _leaves = ("temperature", "scores")
     _settings = ("parameterization",)
 
-    def __init__(self, temperature: Array | float, scores: Array, parameterization: ParameterizationLike) -> None:
-        x, _, _ = prepare(scores, parameterization)
+    def __init__(
+        self,
+        temperature: Array | float,
+        scores: Array | None = None,
+        parameterization: ParameterizationLike | None = None,
+        *,
+        probs: Array | None = None,
+        logits: Array | None = None,
+    ) -> None:
+        self.scores, self.parameterization = _given(scores, probs, logits, parameterization)
+        x, _, _ = prepare(self.scores, self.parameterization)
         batch = x.shape[:-1]
         self.temperature = jnp.broadcast_to(jnp.asarray(check_temperature(temperature, batch), x.dtype), batch)
-        self.scores, self.parameterization = jnp.asarray(scores), parameterization
 
     def rsample(self, key: Array, sample_shape: Shape = ()) -> Array:
         """Draw points of the simplex, differentiable in the scores and in the temperature."""
-        key = check_key(key)
-        log_p = self._single_logits()
-        perturbed = log_p + gumbel(key, (*check_shape("sample_shape", sample_shape), *log_p.shape), log_p.dtype)
-        return soften(perturbed, self.temperature).astype(self.scores.dtype)
+        _, soft = perturb(key, self._single_logits(), self.temperature, sample_shape)
+        return soft.astype(self.scores.dtype)
 
     def sample(self, key: Array, sample_shape: Shape = ()) -> Array:
         """Draw points of the simplex, without a gradient."""
@@ -291,9 +315,8 @@ class RelaxedOneHotCatnat(OverClasses):
 
     def log_prob(self, value: Array) -> Array:
         """Log-density of points of the simplex."""
-        check_classes("value", self.num_classes, value.shape[-1] if value.ndim else 0, value.shape)
         log_p = self._single_logits()
-        return relaxed_density(value.astype(log_p.dtype), log_p, self.temperature).astype(self.scores.dtype)
+        return relaxed_density(self._wide(value).astype(log_p.dtype), log_p, self.temperature).astype(self.scores.dtype)
 
 
 @register_pytree_with_keys_class
@@ -302,7 +325,7 @@ class MultiCatnat(Distribution):
 
     Args:
         scores: [..., sum of (n - 1)], the parts' scores one after the other.
-        nvec: number of classes of every part, or a `catnat.Parameterization` of them.
+        nvec: for every part how many classes, or a `catnat.Parameterization` of them.
         mask: [..., sum of n] allowed classes, the parts' one after the other.
         mask_mode: as in `CatnatCategorical`.
 
@@ -334,10 +357,7 @@ class MultiCatnat(Distribution):
         self.scores, self.allowed, self.mask_mode = scores, mask, mask_mode
         for part in self.parts:  # what is wrong with a part's own scores or mask, it says itself
             CatnatCategorical(part.scores, part.parameterization, mask=part.allowed, mask_mode=mask_mode)
-        if mask is not None:
-            batch = jnp.broadcast_shapes(scores.shape[:-1], mask.shape[:-1])
-            self.scores = jnp.broadcast_to(scores, (*batch, scores.shape[-1]))
-            self.allowed = jnp.broadcast_to(mask, (*batch, mask.shape[-1]))
+        self._keep(scores, mask, mask_mode)
 
     @property
     def event_shape(self) -> tuple[int, ...]:
@@ -371,11 +391,11 @@ class MultiCatnat(Distribution):
         value = check_integers(value, "value")
         if value.shape[-1:] != self.event_shape:
             raise ValueError(f"value must hold one class id a part: {len(self.nvec)}; got shape {value.shape}")
-        return jnp.stack([part.log_prob(value[..., i]) for i, part in enumerate(self.parts)], -1).sum(-1)
+        return sum(part.log_prob(value[..., i]) for i, part in enumerate(self.parts))  # type: ignore[return-value]
 
     def entropy(self) -> Array:
         """Entropy in nats, summed over the parts."""
-        return jnp.stack([part.entropy() for part in self.parts], -1).sum(-1)
+        return sum(part.entropy() for part in self.parts)  # type: ignore[return-value]
 
     def kl_divergence(self, other: MultiCatnat) -> Array:
         """KL(self || other) in nats, summed over the parts; trees, activations and masks may differ."""
@@ -383,22 +403,35 @@ class MultiCatnat(Distribution):
             raise TypeError(f"KL needs another MultiCatnat; got {type(other).__name__}")
         if self.nvec != other.nvec:
             raise ValueError(f"KL needs the same nvec on both sides; got {self.nvec} and {other.nvec}")
-        return jnp.stack([p.kl_divergence(q) for p, q in zip(self.parts, other.parts, strict=True)], -1).sum(-1)
+        return sum(p.kl_divergence(q) for p, q in zip(self.parts, other.parts, strict=True))  # type: ignore[return-value]
+
+
+def perturb(key: Array, log_p: Array, temperature: Array | float, sample_shape: Shape = ()) -> tuple[Array, Array]:
+    """log p plus Gumbel noise, and the softmax of that at a temperature."""
+    shape = (*check_shape("sample_shape", sample_shape), *log_p.shape)
+    perturbed = log_p + gumbel(check_key(key), shape, log_p.dtype)
+    return perturbed, soften(perturbed, temperature)
 
 
 def _given(
-    scores: Array | None, logits: Array | None, probs: Array | None, parameterization: ParameterizationLike | None
+    scores: Array | None, probs: Array | None, logits: Array | None, parameterization: ParameterizationLike | None
 ) -> tuple[Array, Parameterization]:
     """The scores that came, or those whose distribution has the given probabilities or logits; and their meaning."""
-    given = [name for name, v in (("scores", scores), ("probs", probs), ("logits", logits)) if v is not None]
+    given = {name: v for name, v in (("scores", scores), ("probs", probs), ("logits", logits)) if v is not None}
     if len(given) != 1:
         raise ValueError(f"exactly one of scores, probs and logits must be given; got {' and '.join(given) or 'none'}")
     if scores is not None:
-        return check_floating(scores, "scores"), resolve(parameterization)  # type: ignore[arg-type]
-    classes = check_floating(probs if logits is None else logits, given[0])  # type: ignore[arg-type]
+        return check_floating(scores, "scores"), resolve(parameterization)  # type: ignore[arg-type]  # refuses None
+    ((name, classes),) = given.items()
+    classes = as_array(classes, name)
+    if jnp.issubdtype(classes.dtype, jnp.integer):
+        classes = classes.astype(float)
+    classes = check_floating(classes, name)
     # as many classes as there are probabilities: nothing to be mistaken for something else
     pi = resolve(classes.shape[-1] if parameterization is None else parameterization)
-    if logits is not None:
-        found = jax.nn.softmax(at_least_single(classes), axis=-1)
-        return functional.scores_from_probs(found, pi).astype(classes.dtype), pi
-    return functional.scores_from_probs(classes, pi), pi
+    x, plan, dtype = prepare_probs(classes, pi, -1, name)
+    walk = walk_for(plan)
+    found = walk.scores_of_probs(x) if logits is None else walk.scores_of_log_probs(x)
+    logs = lax.stop_gradient(jnp.log(x) if logits is None else x)
+    # what cannot be refused under a transformation must not go on as a distribution either
+    return jnp.where(jnp.isfinite(logs.max(-1, keepdims=True)), found, jnp.nan).astype(dtype), pi

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.custom_derivatives import SymbolicZero
 from jax.tree_util import register_dataclass, register_static
 
 from catnat.core.errors import check_num_samples, too_few_allowed
@@ -16,8 +17,8 @@ from catnat.core.parameterization import ParameterizationLike
 from catnat.jax import functional
 from catnat.jax._compat import is_readable
 from catnat.jax._inputs import as_array, at_least_single, check_floating, check_key
-from catnat.jax._noise import check_temperature, gumbel, soften
-from catnat.jax.distributions import OneHotCatnatStraightThrough
+from catnat.jax._noise import check_temperature, gumbel
+from catnat.jax.distributions import OneHotCatnatStraightThrough, perturb
 
 
 @register_dataclass
@@ -25,23 +26,26 @@ from catnat.jax.distributions import OneHotCatnatStraightThrough
 class MovingAverage:
     """A baseline that follows the mean of the costs it has seen: b <- decay * b + (1 - decay) * mean(cost).
 
-    The first batch sets it. It is a value: `update` returns the next one, for the training state to carry.
+    The first batch sets it. Costs that are not finite are left out. It is a value: `update` returns the next one, for
+    the training state to carry.
 
     Args:
         decay: in [0, 1); near 1 it is slow.
         value: the average so far.
         seen: whether there has been a cost.
+        skipped: how many costs were not finite.
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
-        >>> average = cj.MovingAverage(decay=0.5).update(jnp.array([4.0, 6.0])).update(jnp.array([1.0]))
-        >>> average(jnp.zeros(2))
-        Array(3., dtype=float32)
+        >>> average = cj.MovingAverage(decay=0.5).update(jnp.array([4.0, 6.0])).update(jnp.array([1.0, jnp.inf]))
+        >>> average(jnp.zeros(2)), average.skipped
+        (Array(3., dtype=float32), Array(1, dtype=int32))
     """
 
     decay: float = field(default=0.99, metadata={"static": True})
     value: Array = field(default_factory=lambda: jnp.zeros(()))
     seen: Array = field(default_factory=lambda: jnp.zeros((), bool))
+    skipped: Array = field(default_factory=lambda: jnp.zeros((), jnp.int32))
 
     def __post_init__(self) -> None:
         if not 0 <= self.decay < 1:
@@ -53,9 +57,13 @@ class MovingAverage:
 
     def update(self, cost: Array) -> MovingAverage:
         """The average with this batch taken in."""
-        mean = lax.stop_gradient(jnp.asarray(cost)).mean().astype(self.value.dtype)
-        value = jnp.where(self.seen, self.decay * self.value + (1 - self.decay) * mean, mean)
-        return MovingAverage(self.decay, value, jnp.ones_like(self.seen))
+        cost = lax.stop_gradient(jnp.asarray(cost)).astype(self.value.dtype)
+        finite = jnp.isfinite(cost)
+        count = finite.sum(dtype=jnp.int32)
+        mean = jnp.where(finite, cost, 0).sum() / jnp.maximum(count, 1)
+        moved = jnp.where(self.seen, self.decay * self.value + (1 - self.decay) * mean, mean)
+        value = jnp.where(count > 0, moved, self.value)
+        return MovingAverage(self.decay, value, self.seen | (count > 0), self.skipped + cost.size - count)
 
 
 @register_static
@@ -96,8 +104,10 @@ def score_function(cost: Array, log_prob: Array, baseline: Baseline = None) -> A
 
     Args:
         cost: the cost of every sample; its own gradient, where it has one, is kept.
-        log_prob: log p of every sample, of the same shape.
-        baseline: None, a constant, a `MovingAverage` (which the caller updates), or `LeaveOneOut` along the axis of the
+        log_prob: log p of every sample, of the same shape. Where the cost has a gradient and this has none, it is an
+            error: they may have changed places, or the distribution would never be trained.
+        baseline: None, a constant, an array that broadcasts to the costs (such as a value network's output: its
+            gradient is not taken), a `MovingAverage` (which the caller updates), or `LeaveOneOut` along the axis of the
             samples.
 
     Example:
@@ -109,23 +119,42 @@ def score_function(cost: Array, log_prob: Array, baseline: Baseline = None) -> A
         >>> jax.grad(loss)(jnp.zeros(3), jax.random.key(0)).shape
         (3,)
     """
-    cost, log_prob = as_array(cost, "cost"), as_array(log_prob, "log_prob")
+    cost, log_prob = as_array(cost, "cost"), check_floating(as_array(log_prob, "log_prob")[None], "log_prob")[0]
     if cost.shape != log_prob.shape:
         raise ValueError(f"cost and log_prob must have one shape; got {cost.shape} and {log_prob.shape}")
     signal = lax.stop_gradient(cost)
     if isinstance(baseline, (MovingAverage, LeaveOneOut)):
         signal = signal - lax.stop_gradient(baseline(signal))
-    elif (
-        isinstance(baseline, (int, float, jax.Array, np.number))
-        and not isinstance(baseline, bool)
-        and jnp.ndim(baseline) == 0
-    ):
-        signal = signal - lax.stop_gradient(baseline)  # under jit a number is an array without axes
+    elif isinstance(baseline, (int, float, jax.Array, np.ndarray, np.number)) and not isinstance(baseline, bool):
+        try:  # never a batch that nobody asked for
+            fits = np.broadcast_shapes(np.shape(baseline), cost.shape) == cost.shape
+        except ValueError:
+            fits = False
+        if not fits:
+            raise ValueError(f"baseline must broadcast to the costs' shape {cost.shape}; got {np.shape(baseline)}")
+        signal = signal - lax.stop_gradient(baseline)
     elif baseline is not None:
-        raise TypeError(f"baseline must be None, a number, MovingAverage or LeaveOneOut; got {baseline!r}")
-    # log p - log p is 0 in value and d log p in gradient; an impossible sample must not make it NaN
-    own = jnp.where(log_prob == -jnp.inf, 0, log_prob)
-    return cost + signal * (own - lax.stop_gradient(own))
+        raise TypeError(f"baseline must be None, a number, an array, MovingAverage or LeaveOneOut; got {baseline!r}")
+    return _surrogate(cost.astype(jnp.promote_types(cost.dtype, log_prob.dtype)), log_prob, signal)
+
+
+@jax.custom_jvp
+def _surrogate(cost: Array, log_prob: Array, signal: Array) -> Array:
+    return cost
+
+
+@partial(_surrogate.defjvp, symbolic_zeros=True)
+def _surrogate_jvp(primals: tuple[Array, ...], tangents: tuple[Array | SymbolicZero, ...]) -> tuple[Array, Array]:
+    cost, log_prob, signal = primals
+    d_cost, d_log_prob, _ = tangents
+    if isinstance(d_log_prob, SymbolicZero):
+        raise ValueError(
+            "log_prob must have a gradient where cost has one; got one of cost alone. Are the two in the wrong order? "
+            "Where the distribution is not to be trained, the cost is all that is needed"
+        )
+    # an impossible sample must not make it NaN
+    moved = jnp.where(log_prob == -jnp.inf, 0, signal * d_log_prob).astype(cost.dtype)
+    return _surrogate(cost, log_prob, signal), moved if isinstance(d_cost, SymbolicZero) else d_cost + moved
 
 
 def straight_through(
@@ -252,8 +281,7 @@ def _softened(
     mask_mode: str,
 ) -> tuple[Array, Array]:
     """log p plus Gumbel noise in float32 at least, and the softmax of that."""
-    key, scores = check_key(key), check_floating(scores, "scores")
+    scores = check_floating(scores, "scores")
     log_p = functional.log_catnat(at_least_single(scores), parameterization, mask=mask, mask_mode=mask_mode)
-    perturbed = log_p + gumbel(key, log_p.shape, log_p.dtype)
-    temperature = check_temperature(temperature, perturbed.shape[:-1])
-    return perturbed, soften(perturbed, temperature).astype(scores.dtype)
+    perturbed, soft = perturb(key, log_p, check_temperature(temperature, log_p.shape[:-1]))
+    return perturbed, soft.astype(scores.dtype)

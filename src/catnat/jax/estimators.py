@@ -126,12 +126,9 @@ def score_function(cost: Array, log_prob: Array, baseline: Baseline = None) -> A
     if isinstance(baseline, (MovingAverage, LeaveOneOut)):
         signal = signal - lax.stop_gradient(baseline(signal))
     elif isinstance(baseline, (int, float, jax.Array, np.ndarray, np.number)) and not isinstance(baseline, bool):
-        try:  # never a batch that nobody asked for
-            fits = np.broadcast_shapes(np.shape(baseline), cost.shape) == cost.shape
-        except ValueError:
-            fits = False
-        if not fits:
-            raise ValueError(f"baseline must broadcast to the costs' shape {cost.shape}; got {np.shape(baseline)}")
+        shape = np.shape(baseline)  # which must not make a batch that nobody asked for
+        if len(shape) > cost.ndim or any(n not in (1, m) for n, m in zip(shape[::-1], cost.shape[::-1], strict=False)):
+            raise ValueError(f"baseline must broadcast to the costs' shape {cost.shape}; got {shape}")
         signal = signal - lax.stop_gradient(baseline)
     elif baseline is not None:
         raise TypeError(f"baseline must be None, a number, an array, MovingAverage or LeaveOneOut; got {baseline!r}")

@@ -270,6 +270,9 @@ def test_logits_come_back_up_to_a_constant_however_far_apart(name):
     pi = PARAMETERIZATIONS[name]
     ours = cj.CatnatCategorical(logits=FAR, parameterization=pi)
     assert_allclose(ours.logits, jax.nn.log_softmax(FAR), rtol=1e-5, atol=1e-4)
+    assert_allclose(
+        cj.CatnatCategorical(logits=np.full(K, -1e9, np.float32), parameterization=pi).probs, 1 / K, rtol=1e-5
+    )
     weights = jnp.asarray(draw(2, K), jnp.float32)
     near = jnp.asarray(draw(2, K, seed=1), jnp.float32)
     found = jax.grad(lambda v: (cj.CatnatCategorical(logits=v, parameterization=pi).logits * weights).sum())(near)

@@ -30,6 +30,7 @@ OWN = {
     ("CatnatLinear.loss", "where"): "likewise",
     ("MovingAverage", "value"): "the state itself, where torch has buffers",
     ("MovingAverage", "seen"): "likewise",
+    ("MovingAverage", "skipped"): "likewise",
     ("CatnatLinear.sample", "sample_shape"): "a key is split less easily than a generator goes on",
     ("CatnatLinear.sample", "masking"): "masks go through to the function of the same name",
     ("CatnatLinear.log_probs", "masking"): "likewise",

@@ -181,4 +181,6 @@ class Walk:
     @compiled
     def scores_of_log_probs(self, log_probs: Array) -> Array:
         """The same of masses that are given as logarithms."""
-        return score_of(*_masks.log_masses(log_probs, self.plan), self.plan)
+        top = lax.stop_gradient(log_probs.max(-1, keepdims=True))  # taken off first: beside 1e9, log 2 would be lost
+        masses = _masks.log_masses(log_probs - jnp.where(jnp.isfinite(top), top, 0), self.plan)
+        return score_of(*masses, self.plan)

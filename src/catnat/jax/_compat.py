@@ -27,14 +27,15 @@ def is_readable(array: Array) -> bool:
     )
 
 
-programs: list[Any] = []  # all that is compiled at module level
+drops: list[Callable[[], None]] = []  # each drops something that is kept by plans, as the programs below are
 
 
 def compiled(function: Callable[..., Any]) -> Any:
     """The function under `jax.jit`, with all that comes by keyword alone as constants."""
     constants = [p.name for p in signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    programs.append(jax.jit(function, static_argnames=constants))
-    return programs[-1]
+    program: Any = jax.jit(function, static_argnames=constants)
+    drops.append(program.clear_cache)
+    return program
 
 
 def shaped(like: Array, shape: Sequence[int]) -> jax.ShapeDtypeStruct:

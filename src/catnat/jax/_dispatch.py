@@ -34,8 +34,8 @@ class _Plans(caches.Kept):
 
     def clear(self) -> None:
         super().clear()
-        for program in _compat.programs:
-            program.clear_cache()
+        for drop in _compat.drops:
+            drop()
 
 
 _plans = _Plans(lambda plan: plan.nbytes)

@@ -8,6 +8,8 @@ large logarithms are subtracted where all allowed classes are improbable.
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import DTypeLike
@@ -67,7 +69,7 @@ def log_masses(classes: Array, plan: Plan, branches: tuple[Array, Array] | None 
     # 1, 2, 4 ... classes, so that a deep tree takes no more steps than a shallow one.
     in_order, parts, shifts = plan.runs
 
-    def step(found: tuple[Array, ...], at: tuple[Array, Array]) -> tuple[tuple[Array, Array], None]:
+    def step(found: tuple[Array, ...], at: Any) -> tuple[tuple[Array, Array], None]:
         row, *sums = found  # of each run, and below each place so far
         row = jnp.concatenate((row, jnp.full_like(row[..., :1], -jnp.inf)), -1)
         part = row[..., at[0]]

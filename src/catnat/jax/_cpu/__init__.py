@@ -16,7 +16,7 @@ from jax import Array
 from catnat._native import build
 from catnat._native.constants import Constants, constants_of
 from catnat.core.parameterization import Parameterization
-from catnat.jax._compat import shaped
+from catnat.jax._compat import drops, shaped
 from catnat.jax._plan import Plan
 
 
@@ -49,6 +49,9 @@ def _call(name: str, x: Array, given: tuple[Array, ...], width: int, plan: Plan)
 @lru_cache(maxsize=64)
 def _constants(pi: Parameterization, dtype: str) -> Constants | None:
     return constants_of(pi, dtype == "float32") if dtype in ("float32", "float64") else None
+
+
+drops.append(_constants.cache_clear)
 
 
 def _operator() -> build.Operator:

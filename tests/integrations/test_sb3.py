@@ -146,6 +146,15 @@ def test_values_and_gradients_in_float64(pi) -> None:
         np.testing.assert_allclose(gradient, want, rtol=1e-10, atol=1e-12)
 
 
+def test_masks_without_scores_are_refused_as_sb3_contrib_refuses_them() -> None:
+    for kind, classes_, error in (
+        (maskable.MaskableCatnatDistribution, 3, AttributeError),
+        (maskable.MaskableMultiCatnatDistribution, [3, 2], AssertionError),
+    ):
+        with pytest.raises(error):
+            kind(classes_).apply_masking(None)
+
+
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
 def test_a_masked_action_is_never_taken(space: gym.Space) -> None:
     policy = small(contrib.MaskablePPO, maskable.MaskableCatnatPolicy, Game(space, masked=True)).policy

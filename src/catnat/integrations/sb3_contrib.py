@@ -75,6 +75,7 @@ class MaskableMultiCatnatDistribution(OnMaskedScores, MaskableMultiCategoricalDi
 
     def apply_masking(self, masks: MaybeMasks) -> None:
         """Allow the classes where ``masks`` is true, the parts' one after the other; None allows all."""
+        assert hasattr(self, "scores"), "Must set distribution parameters"  # the error and the words are sb3-contrib's
         self.distributions = self.parts_where(masks)
 
 

@@ -149,10 +149,16 @@ def test_bad_class_weight(weight: torch.Tensor) -> None:
         (torch.ones(4, K - 1), ValueError, r"probs must hold one value a class: 6 .*; got 5 .*\(4, 5\)"),
         (torch.ones(4, 0), ValueError, r"probs must hold at least one class along dim -1; got shape \(4, 0\)"),
         (torch.tensor(1.0), ValueError, r"probs must have at least one dimension; got a scalar"),
-        (torch.ones(4, K, dtype=torch.int64), TypeError, r"probs must be a floating-point .*; got torch\.int64"),
-        ([1.0] * K, TypeError, r"probs must be a floating-point torch\.Tensor; got <class 'list'>"),
+        (
+            torch.ones(4, K, dtype=torch.complex64),
+            TypeError,
+            r"probs must be a torch.Tensor of .*; got torch\.complex64",
+        ),
+        ([1.0] * K, TypeError, r"probs must be a torch\.Tensor of numbers; got <class 'list'>"),
+        (torch.full((K,), torch.inf), ValueError, r"probs must be finite and not negative; got inf"),
+        (torch.eye(K)[1:] * 0, ValueError, r"probs must leave some class possible; every one is 0 in row \[0\]"),
     ],
-    ids=["narrow", "none", "scalar", "integer", "list"],
+    ids=["narrow", "none", "scalar", "complex", "list", "infinite", "massless"],
 )
 def test_bad_probs(probs: object, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
@@ -160,5 +166,5 @@ def test_bad_probs(probs: object, error: type[Exception], message: str) -> None:
 
 
 def test_negative_probabilities_have_no_scores() -> None:
-    with pytest.raises(ValueError, match=r"probs must not be negative; got -0\.2"):
+    with pytest.raises(ValueError, match=r"probs must be finite and not negative; got -0\.2"):
         ct.scores_from_probs(torch.tensor([0.5, -0.2, 0.7]), 3)

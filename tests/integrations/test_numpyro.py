@@ -94,6 +94,8 @@ def test_shapes(batch, mask):
     drawn = wide.sample(KEY)
     assert drawn.shape == wide.log_prob(drawn).shape == (7, *batch)
     assert_allclose(wide.log_prob(drawn), ours.log_prob(drawn))
+    assert CatnatCategorical.infer_shapes((*batch, K - 1)) == (batch, ())
+    assert CatnatCategorical.infer_shapes(probs=(*batch, K)) == CatnatCategorical.infer_shapes(logits=(*batch, K))
     assert ours.enumerate_support().shape == (K, *batch)
     assert ours.enumerate_support(expand=False).shape == (K, *[1] * len(batch))
     assert ours.support(ours.enumerate_support()).all() and not ours.support(K)

@@ -60,13 +60,16 @@ class CatnatCategorical(distrax.Categorical):
             raise ValueError(f"dtype must be one of integers or of floating-point numbers; got {dtype}")
         # Categorical's own would keep the logits beside the scores, and gradients would go to them
         distrax.Distribution.__init__(self)
-        given = {name: jnp.asarray(v) for name, v in (("probs", probs), ("logits", logits)) if v is not None}
+        given: dict[str, Any] = {
+            name: jnp.asarray(v) for name, v in (("probs", probs), ("logits", logits)) if v is not None
+        }
         if scores is None and len(given) == 1:
             ((name, values),) = given.items()
             mass = values if name == "probs" else jnp.exp(values - values.max(-1, keepdims=True))
             total = jnp.where(mass >= 0, mass, jnp.nan).sum(-1, keepdims=True)
             usable = (total > 0) & (total < jnp.inf)
-            made = cj.CatnatCategorical(None, parameterization, **{name: jnp.where(usable, values, 1)})
+            given[name] = jnp.where(usable, values, 1)
+            made = cj.CatnatCategorical(None, parameterization, **given)
             scores, parameterization, given = jnp.where(usable, made.scores, jnp.nan), made.parameterization, {}
         self.catnat = cj.CatnatCategorical(scores, parameterization, mask=mask, mask_mode=mask_mode, **given)
         self.kind = dtype

@@ -31,13 +31,14 @@ class _Number(type(dist.constraints.real)):  # type: ignore[misc]  # its class h
         return x == x  # false for NaN
 
 
-class _OneHot(dist.constraints.multinomial):  # type: ignore[misc]
+class _OneHot(dist.constraints.multinomial):
     """A vector of zeros and one 1."""
 
     def __call__(self, x: Array) -> Array:
         return super().__call__(x) & ((x == 0) | (x == 1)).all(-1)
 
 
+_NUMBERS = dist.constraints.independent(_Number(), 1)
 dist.biject_to.register(_Number, lambda _: dist.transforms.IdentityTransform())
 
 
@@ -60,7 +61,11 @@ class CatnatCategorical(dist.CategoricalLogits):
         (5,)
     """
 
-    arg_constraints = {"scores": dist.constraints.independent(_Number(), 1)}  # noqa: RUF012 (NumPyro's own form)
+    arg_constraints = {  # noqa: RUF012 (NumPyro's own form)
+        "scores": _NUMBERS,
+        "logits": _NUMBERS,
+        "probs": dist.constraints.simplex,
+    }
     pytree_data_fields = ("scores", "allowed")
     pytree_aux_fields = ("parameterization", "mask_mode")
     _kind = cj.CatnatCategorical

@@ -204,7 +204,7 @@ class CatnatCategorical(OverClasses):
 
     def log_prob(self, value: Array | int) -> Array:
         """log p of class ids."""
-        index = jnp.asarray(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        index: Any = jnp.asarray(value) if isinstance(value, int) and not isinstance(value, bool) else value
         return functional.log_prob(self.scores, index, self.parameterization, **self._masking)
 
     def entropy(self) -> Array:

@@ -68,7 +68,7 @@ def natural_gradient(
     """
     damping = check_nonnegative("damping", damping)
     with torch.no_grad():
-        fixed = scores.detach()
+        fixed = scores.detach() if isinstance(scores, Tensor) else scores  # which the next line refuses
         divisor = fisher_diagonal(fixed, parameterization, mask=mask, dim=dim) + damping
     # plain operations, open to every transform: scores - fixed is 0 in value and has the scores' derivative
     usable = (divisor != 0) & fixed.isfinite()

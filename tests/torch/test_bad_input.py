@@ -71,9 +71,9 @@ def test_the_number_of_classes_has_no_default(name: str) -> None:
     known = inspect.signature(public).parameters
     if "parameterization" in known and "probs" not in known:
         assert known["parameterization"].default is inspect.Parameter.empty
-    elif "parameterization" in known:
+    elif "parameterization" in known and "scores" in known:
         with pytest.raises(TypeError, match="parameterization"):
-            public(X)
+            public(**({"temperature": 1.0} if "temperature" in known else {}), scores=X)
 
 
 @takes_scores

@@ -48,7 +48,7 @@ def test_decay_out_of_range(wrong: float) -> None:
 
 def test_leave_one_out_needs_two_samples() -> None:
     with pytest.raises(ValueError, match=r"at least 2 samples along dim 0; got 1 \(cost has shape \(1, 4\)\)"):
-        ct.score_function(torch.zeros(1, 4), torch.zeros(1, 4), ct.LeaveOneOut())
+        ct.score_function(torch.zeros(1, 4), torch.zeros(1, 4, requires_grad=True), ct.LeaveOneOut())
     with pytest.raises(ValueError, match=r"at least 2 samples along dim 1; got 1 \(cost has shape \(5, 1\)\)"):
         ct.LeaveOneOut(dim=1)(torch.zeros(5, 1))
     with pytest.raises(ValueError, match=r"at least 2 samples along dim 0; got 0 \(cost has shape \(\)\)"):
@@ -60,10 +60,10 @@ def test_cost_and_log_prob_must_match() -> None:
         ct.score_function(torch.zeros(4), torch.zeros(3, 4))
 
 
-@pytest.mark.parametrize("wrong", ["mean", True, torch.zeros(4)])
+@pytest.mark.parametrize("wrong", ["mean", True])
 def test_unknown_baseline(wrong: object) -> None:
-    with pytest.raises(TypeError, match=r"baseline must be None, a number, MovingAverage or LeaveOneOut; got"):
-        ct.score_function(torch.zeros(4), torch.zeros(4), wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"baseline must be None, a number, .*MovingAverage or .*LeaveOneOut; got"):
+        ct.score_function(torch.zeros(4), torch.zeros(4, requires_grad=True), wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

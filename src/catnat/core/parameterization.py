@@ -183,7 +183,7 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 _NAMES = ", ".join(map(repr, ACTIVATIONS))
 _NUMBERS = count()
-_ALIVE: WeakValueDictionary[int, Parameterization] = WeakValueDictionary()
+_ALIVE: WeakValueDictionary[str, Parameterization] = WeakValueDictionary()
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ class Parameterization:
     tree: Tree | None = None
     center: str | float | tuple[float, ...] = "uniform"
     _hash: int = field(init=False, repr=False, compare=False)
-    number: int = field(init=False, repr=False, compare=False)  # of this object, for `numbered`
+    number: str = field(init=False, repr=False, compare=False)  # of this object, for `numbered`
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__  # the dataclass is frozen; this is its one moment of making
@@ -235,7 +235,7 @@ class Parameterization:
         set_field(self, "center", self._checked_center())
         # it is looked up at every call, so hash it once
         set_field(self, "_hash", hash((self.num_classes, self.activation, self.tree, self.center)))
-        set_field(self, "number", next(_NUMBERS))
+        set_field(self, "number", str(next(_NUMBERS)))
         _ALIVE[self.number] = self
 
     def __hash__(self) -> int:
@@ -392,8 +392,8 @@ def two_sum(a: Floats, b: Floats) -> tuple[Floats, Floats]:
 ParameterizationLike = Parameterization | int
 
 
-def numbered(number: int) -> Parameterization:
-    """The parameterization of this number: PyTorch's compiler before 2.13 takes numbers as constants, no objects."""
+def numbered(number: str) -> Parameterization:
+    """The parameterization of this number: PyTorch's compiler before 2.13 takes words as constants, but no objects."""
     return _ALIVE[number]
 
 

@@ -67,7 +67,7 @@ def _ready(parameterization: ParameterizationLike, dtype: torch.dtype, device: t
     return plan
 
 
-def _ready_numbered(number: int, dtype: torch.dtype, device: torch.device) -> Plan:
+def _ready_numbered(number: str, dtype: torch.dtype, device: torch.device) -> Plan:
     return _ready(numbered(number), dtype, device)
 
 
@@ -145,8 +145,9 @@ def _kernel_tables(pi: Parameterization, like: Tensor) -> Any:
     return _find_tables(pi, like.device)
 
 
-def _find_numbered(number: int, device: torch.device) -> Any:
-    return _find_tables(numbered(number), device)
+def _find_numbered(number: str, device: torch.device) -> Any:
+    tables = _find_tables(numbered(number), device)
+    return None if tables is None else tuple(tables)  # as for `Plan.nodes`
 
 
 def _find_tables(pi: Parameterization, device: torch.device) -> Any:

@@ -57,6 +57,7 @@ class Plan:
     range: float  # how far from its centre a score can be and be natural
     paper: Paper | None
     bernoulli: Bernoulli | None  # the same as the GPU's kernels take it; None where these have no form of it
+    nodes: tuple[Any, ...]  # its fields; PyTorch's compiler before 2.13 takes no named tuple apart
     # the tree; one of the heap's shape is walked as the heap, only its classes stand in another order
     depth: int
     levels: tuple[tuple[int, int], ...]
@@ -117,6 +118,7 @@ def make_plan(pi: Parameterization, dtype: torch.dtype, device: torch.device) ->
                 # a floor below the dtype's smallest number counts as none
                 margin=natural.margin if (natural.floor or 0.0) >= torch.finfo(dtype).tiny else 0.0,
             )  # fmt: skip
+    bernoulli = bernoulli_of(pi, device) if dtype == torch.float32 else None
     is_heap = tree.heap_order is not None
     reordered = tree.heap_order if is_heap and not tree.is_heap else None
     steps = None
@@ -132,7 +134,8 @@ def make_plan(pi: Parameterization, dtype: torch.dtype, device: torch.device) ->
         center=numbers(centers),
         range=reach,
         paper=paper,
-        bernoulli=bernoulli_of(pi, device) if dtype == torch.float32 else None,
+        bernoulli=bernoulli,
+        nodes=tuple(bernoulli or ()),
         depth=tree.depth,
         levels=tree.levels,
         is_heap=is_heap,

@@ -103,7 +103,7 @@ def seed_for(x: Tensor, generator: torch.Generator | None) -> Tensor:
 def _call(name: str, x: Tensor, plan: Plan, *arguments: Any) -> Tensors:
     assert plan.bernoulli is not None
     if is_compiling():  # it takes the plan as a constant, whose functions it cannot call
-        found = getattr(torch.ops.catnat, name)(x, *plan.bernoulli, *arguments)
+        found = getattr(torch.ops.catnat, name)(x, *plan.nodes, *arguments)
     elif torch.is_grad_enabled() and x.requires_grad:
         found = _Differentiable.apply(x, name, plan, *arguments)
     else:

@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -33,7 +34,8 @@ from catnat.core import fits
 LOG = logging.getLogger("catnat")
 HERE = Path(__file__).parent
 FLAGS = ["-std=c++20", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-fvisibility=hidden"]
-LOOPS_FLAGS = ["-O3", "-funroll-loops"]  # the other part runs once per tensor
+WIDEST = ["-mprefer-vector-width=512"] if platform.machine() in ("x86_64", "AMD64") else []  # if it has them at all
+LOOPS_FLAGS = ["-O3", *WIDEST]  # the other part runs once per tensor
 _one_at_a_time = Lock()  # a process has many threads, and one of them compiles
 
 

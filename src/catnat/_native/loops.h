@@ -37,11 +37,9 @@ struct Mask {  // of rows; without bytes all classes are allowed
   bool renormalizes;
 };
 
-// log p [rows, K] of scores x [rows, N]; and, where they are asked for, the roots that a gradient takes.
-template <class T> void value(const Settings<T>&, int64_t rows, const T* x, Mask, T* roots, T* log_p);
+// log p [rows, K] of scores x [rows, N].
+template <class T> void value(const Settings<T>&, int64_t rows, const T* x, Mask, T* log_p);
 
-// dx [rows, N] from the gradient in log p, and from the roots or, where these were not kept, from the scores. Log p
-// itself is read where a mask renormalises.
+// dx [rows, N] from the gradient in log p; log p itself is read where a mask renormalises.
 template <class T>
-void gradient(const Settings<T>&, int64_t rows, const T* from, bool are_roots, Mask, const T* log_p, const T* of_log_p,
-              T* dx);
+void gradient(const Settings<T>&, int64_t rows, const T* x, Mask, const T* log_p, const T* of_log_p, T* dx);

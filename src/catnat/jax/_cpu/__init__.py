@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jaxlib
 import numpy as np
 from jax import Array
 
@@ -56,7 +56,7 @@ drops.append(_constants.cache_clear)
 
 def _operator() -> build.Operator:
     return build.Operator(
-        "jax", Path(__file__).with_name("calls.cpp"), [f"-I{jax.ffi.include_dir()}"], [], [jaxlib.__version__]
+        "jax", Path(__file__).with_name("calls.cpp"), [f"-I{jax.ffi.include_dir()}"], [], [version("jaxlib")]
     )
 
 

@@ -26,27 +26,25 @@ Mask rows_of(const Optional& mask, int64_t first, int64_t K, bool renormalizes) 
   const int64_t stride = mask->dim() == 1 ? 0 : K;
   return {reinterpret_cast<const uint8_t*>(mask->const_data_ptr<bool>()) + first * stride, stride, renormalizes};
 }
-template <class T> Tensor value(const Settings<T>& is, const Tensor& x, const Optional& mask, bool renormalizes,
-                                const Tensor& roots = {}) {
+template <class T> Tensor value(const Settings<T>& is, const Tensor& x, const Optional& mask, bool renormalizes) {
   auto sizes = x.sizes().vec();
   sizes.back() = is.K;
   const Tensor log_p = at::empty(sizes, x.options());
   const T* from = x.const_data_ptr<T>();
-  T *kept = roots.defined() ? roots.mutable_data_ptr<T>() : nullptr, *to = log_p.mutable_data_ptr<T>();
+  T* to = log_p.mutable_data_ptr<T>();
   each_part(is, x, [&](int64_t first, int64_t rows) {
-    value(is, rows, from + first * is.N, rows_of(mask, first, is.K, renormalizes), kept ? kept + first * is.N : nullptr,
-          to + first * is.K);
+    value(is, rows, from + first * is.N, rows_of(mask, first, is.K, renormalizes), to + first * is.K);
   });
   return log_p;
 }
-template <class T> Tensor gradient(const Settings<T>& is, const Tensor& roots, const Optional& mask, bool renormalizes,
+template <class T> Tensor gradient(const Settings<T>& is, const Tensor& x, const Optional& mask, bool renormalizes,
                                    const Tensor& log_p, const Tensor& of_log_p) {
-  const Tensor dx = at::empty_like(roots);
-  const T *from = roots.const_data_ptr<T>(), *given = of_log_p.const_data_ptr<T>();
+  const Tensor dx = at::empty_like(x);
+  const T *from = x.const_data_ptr<T>(), *given = of_log_p.const_data_ptr<T>();
   const T* found = log_p.defined() ? log_p.const_data_ptr<T>() : nullptr;
   T* to = dx.mutable_data_ptr<T>();
-  each_part(is, roots, [&](int64_t first, int64_t rows) {
-    gradient(is, rows, from + first * is.N, true, rows_of(mask, first, is.K, renormalizes),
+  each_part(is, x, [&](int64_t first, int64_t rows) {
+    gradient(is, rows, from + first * is.N, rows_of(mask, first, is.K, renormalizes),
              found ? found + first * is.K : nullptr, given + first * is.K, to + first * is.N);
   });
   return dx;
@@ -82,8 +80,8 @@ bool is_plain(const Tensor& t) {
 template <class T> struct LogP : torch::autograd::Function<LogP<T>> {
   using Context = torch::autograd::AutogradContext;
   static Tensor forward(Context* ctx, const Tensor& x, const Optional& mask, WalkPointer<T> walk, bool renormalizes) {
-    const Tensor roots = at::empty_like(x), log_p = value(walk->settings, x, mask, renormalizes, roots);
-    ctx->save_for_backward({x, mask.value_or(Tensor()), mask && renormalizes ? log_p : Tensor(), roots});
+    const Tensor log_p = value(walk->settings, x, mask, renormalizes);
+    ctx->save_for_backward({x, mask.value_or(Tensor()), mask && renormalizes ? log_p : Tensor()});
     ctx->saved_data["walk"] = c10::IValue::make_capsule(walk);
     return log_p;
   }
@@ -98,7 +96,7 @@ template <class T> struct LogP : torch::autograd::Function<LogP<T>> {
       py::gil_scoped_acquire gil;
       return {walk->plain(saved[0], mask, renormalizes, given).template cast<Tensor>(), Tensor(), Tensor(), Tensor()};
     }
-    const Tensor dx = gradient(walk->settings, saved[3], mask, renormalizes, saved[2], given.contiguous());
+    const Tensor dx = gradient(walk->settings, saved[0], mask, renormalizes, saved[2], given.contiguous());
     return {dx, Tensor(), Tensor(), Tensor()};
   }
 };

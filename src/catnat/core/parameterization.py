@@ -242,7 +242,7 @@ class Parameterization:
         return self._hash
 
     def __repr__(self) -> str:
-        return f"Parameterization({listed(self)})"
+        return f"Parameterization({repr_arguments(self)})"
 
     def __reduce__(self) -> tuple[object, ...]:
         # made anew: hashes differ between processes, and copied arrays could be written to
@@ -357,14 +357,14 @@ def check_activation(of: Activation) -> None:
             )
 
 
-def listed(parameterization: object, arrays: dict[str, Any] | None = None, **settings: Any) -> str:
+def repr_arguments(parameterization: object, arrays: dict[str, Any] | None = None, **settings: Any) -> str:
     """What a `repr` lists: arrays by their shapes, then the parameterization, then settings; None is left out."""
     shapes = {name: list(a.shape) if hasattr(a, "shape") else a for name, a in (arrays or {}).items()}
-    shown = shapes | _parts(parameterization) | {n: v if v is None else repr(v) for n, v in settings.items()}
+    shown = shapes | _repr_parts(parameterization) | {n: v if v is None else repr(v) for n, v in settings.items()}
     return ", ".join(f"{name}={value}" for name, value in shown.items() if value is not None)
 
 
-def _parts(parameterization: object) -> dict[str, Any]:
+def _repr_parts(parameterization: object) -> dict[str, Any]:
     """What a parameterization is, by name; of a number of classes, what it stands for."""
     if isinstance(parameterization, Parameterization):
         size, tree, center = parameterization.num_classes, parameterization.tree, parameterization.center
@@ -378,7 +378,7 @@ def _parts(parameterization: object) -> dict[str, Any]:
             "center": None if center == "uniform" else center,
         }
     if isinstance(parameterization, int):
-        return _parts(resolve(parameterization))
+        return _repr_parts(resolve(parameterization))
     return {"parameterization": parameterization}  # one per part, or what JAX has put in its place
 
 

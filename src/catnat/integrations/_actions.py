@@ -8,8 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from catnat import Parameterization
-from catnat.core.parameterization import parts_of
-from catnat.torch import MultiCatnat
+from catnat.torch import Catnat, MultiCatnat
 
 Parameterizations = Parameterization | Sequence[Parameterization] | None
 
@@ -30,7 +29,7 @@ class Actions:
             each = parameterization if several else [parameterization] * len(self.nvec)  # type: ignore[assignment]
         if len(each) != len(self.nvec):
             raise ValueError(f"parameterization must name one a part: {len(self.nvec)}; got {len(each)}")
-        self.parameterizations = parts_of(each)
+        self.parameterizations = tuple(Catnat(kind).parameterization for kind in each)
         found = tuple(kind.num_classes for kind in self.parameterizations)
         if found != self.nvec:
             raise ValueError(f"parameterization must have the action space's {self.nvec} classes; it has {found}")

@@ -19,7 +19,7 @@ from jax.core import Tracer
 from jax.tree_util import GetAttrKey, register_pytree_with_keys_class
 
 from catnat.core.errors import check_classes, check_width
-from catnat.core.parameterization import Parameterization, ParameterizationLike, listed, parts_of, resolve
+from catnat.core.parameterization import Parameterization, ParameterizationLike, parts_of, repr_arguments, resolve
 from catnat.jax import functional, sampling
 from catnat.jax._dispatch import walk_for
 from catnat.jax._eager import p_log_ratio
@@ -104,7 +104,7 @@ class Distribution:
         settings = {name: getattr(self, name) for name in self._settings}
         if arrays.get("mask") is None:
             settings.pop("mask_mode", None)
-        return f"{type(self).__name__}({listed(settings.pop('parameterization'), arrays, **settings)})"
+        return f"{type(self).__name__}({repr_arguments(settings.pop('parameterization'), arrays, **settings)})"
 
 
 class OverClasses(Distribution):

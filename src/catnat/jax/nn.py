@@ -16,7 +16,7 @@ from jax import Array, lax
 from jax.tree_util import register_dataclass, register_static
 
 from catnat.core.errors import MASK_MODES, REDUCTIONS, check_choice, check_share
-from catnat.core.parameterization import ParameterizationLike, listed, resolve
+from catnat.core.parameterization import ParameterizationLike, repr_arguments, resolve
 from catnat.jax import functional, sampling
 from catnat.jax._compat import is_readable
 from catnat.jax._dispatch import path_walk_for, reads_paths
@@ -55,7 +55,7 @@ class Catnat:
 
     def __repr__(self) -> str:
         mask_mode = None if self.mask_mode == "renormalize" else self.mask_mode
-        return f"{type(self).__name__}({listed(self.parameterization, axis=self.axis, mask_mode=mask_mode)})"
+        return f"{type(self).__name__}({repr_arguments(self.parameterization, axis=self.axis, mask_mode=mask_mode)})"
 
     def __call__(self, scores: Array, mask: Array | None = None) -> Array:
         """[..., K-1] scores to [..., K] probabilities."""
@@ -107,7 +107,7 @@ class CatnatCrossEntropyLoss:
 
     def __repr__(self) -> str:
         settings = {"reduction": self.reduction, "axis": self.axis}
-        return f"{type(self).__name__}({listed(self.parameterization, {'weight': self.weight}, **settings)})"
+        return f"{type(self).__name__}({repr_arguments(self.parameterization, {'weight': self.weight}, **settings)})"
 
     def __call__(self, scores: Array, labels: Array, where: Array | None = None) -> Array:
         """Loss of [..., K-1] scores against class ids or probabilities; ``where`` as in `catnat.jax.cross_entropy`."""
@@ -153,7 +153,7 @@ class CatnatLinear:
 
     def __repr__(self) -> str:
         arrays = {"weight": self.weight, "bias": self.bias}
-        return f"{type(self).__name__}({listed(self.parameterization, arrays)})"
+        return f"{type(self).__name__}({repr_arguments(self.parameterization, arrays)})"
 
     @classmethod
     def init(

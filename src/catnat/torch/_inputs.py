@@ -12,6 +12,7 @@ from catnat.core.errors import (
     check_choice,
     check_classes,
     check_index_range,
+    check_positive,
     check_width,
     empty_mask_row,
 )
@@ -157,6 +158,18 @@ def check_integers(index: Tensor, argument: str) -> None:
     if not isinstance(index, Tensor) or index.dtype not in INTEGERS:
         came = index.dtype if isinstance(index, Tensor) else type(index).__name__
         raise TypeError(f"{argument} must be an integer torch.Tensor of class ids; got {came}")
+
+
+def check_temperature(temperature: float | Tensor) -> float | Tensor:
+    """A temperature, or raise unless it is finite and above zero."""
+    if not isinstance(temperature, Tensor):
+        return check_positive("temperature", temperature)
+    usable = ((temperature > 0) & temperature.isfinite()).all()
+    if temperature.device.type != "cpu":
+        assert_on_device(usable)
+    elif is_plain(temperature) and not usable:
+        raise ValueError(f"temperature must be finite and above 0; got {temperature.detach()}")
+    return temperature
 
 
 def check_batch(argument: str, came: torch.Size, expected: torch.Size) -> None:

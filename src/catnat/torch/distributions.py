@@ -29,11 +29,10 @@ from torch.distributions.transforms import (
 )
 
 from catnat.core.errors import check_width
-from catnat.core.parameterization import Parameterization, ParameterizationLike, listed, parts_of, resolve
+from catnat.core.parameterization import Parameterization, ParameterizationLike, parts_of, repr_arguments, resolve
 from catnat.torch import functional, sampling
 from catnat.torch._eager import p_log_ratio
-from catnat.torch._inputs import check_mask, check_scores, prepare, prepare_mask
-from catnat.torch.estimators import check_temperature
+from catnat.torch._inputs import check_mask, check_scores, check_temperature, prepare, prepare_mask
 
 Shape = Sequence[int] | torch.Size
 
@@ -157,7 +156,7 @@ class CatnatCategorical(Categorical):
 
     def _repr_arguments(self) -> str:
         mask_mode = None if self.allowed is None else self.mask_mode
-        return listed(self.parameterization, {"scores": self.scores, "mask": self.allowed}, mask_mode=mask_mode)
+        return repr_arguments(self.parameterization, {"scores": self.scores, "mask": self.allowed}, mask_mode=mask_mode)
 
     @property
     def _masking(self) -> dict[str, Any]:
@@ -371,7 +370,7 @@ class RelaxedOneHotCatnat(RelaxedOneHotCategorical):
 
     def __repr__(self) -> str:
         arrays = {"temperature": self.temperature, "scores": self.scores}
-        return f"{type(self).__name__}({listed(self.parameterization, arrays)})"
+        return f"{type(self).__name__}({repr_arguments(self.parameterization, arrays)})"
 
     def expand(self, batch_shape: Shape, _instance: Any = None) -> RelaxedOneHotCatnat:
         """The same distribution over a larger batch."""
@@ -439,7 +438,8 @@ class MultiCatnat(Distribution):
         kind = kinds[0] if all(k == kinds[0] for k in kinds) else kinds
         masked = first.allowed is not None
         arrays = {"scores": self.scores, "mask": [*self.batch_shape, sum(self.nvec)] if masked else None}
-        return f"MultiCatnat({listed(kind, arrays, mask_mode=first.mask_mode if masked else None, nvec=self.nvec)})"
+        mask_mode = first.mask_mode if masked else None
+        return f"MultiCatnat({repr_arguments(kind, arrays, mask_mode=mask_mode, nvec=self.nvec)})"
 
     @property
     def support(self) -> constraints.Constraint:

@@ -6,10 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from catnat.core.errors import check_num_samples, check_positive, too_few_allowed
+from catnat.core.errors import check_num_samples, too_few_allowed
 from catnat.core.parameterization import ParameterizationLike
 from catnat.torch import functional, sampling
 from catnat.torch._compat import assert_on_device, in_forward_mode, is_plain
+from catnat.torch._inputs import check_temperature
 
 
 class MovingAverage(torch.nn.Module):
@@ -240,18 +241,6 @@ def sample_without_replacement(
         last = torch.where(dead, torch.inf, log_p).amin(-1, keepdim=True) - 100
         log_p = torch.where(dead if mask is None else dead & mask, last, log_p)
         return _with_gumbel_noise(log_p, generator).topk(num_samples).indices
-
-
-def check_temperature(temperature: float | Tensor) -> float | Tensor:
-    """A temperature, or raise unless it is finite and above zero."""
-    if not isinstance(temperature, Tensor):
-        return check_positive("temperature", temperature)
-    usable = ((temperature > 0) & temperature.isfinite()).all()
-    if temperature.device.type != "cpu":
-        assert_on_device(usable)
-    elif is_plain(temperature) and not usable:
-        raise ValueError(f"temperature must be finite and above 0; got {temperature.detach()}")
-    return temperature
 
 
 def _perturbed(

@@ -257,7 +257,9 @@ def scores_from_log_probs(log_probs: Tensor, parameterization: ParameterizationL
     _, plan, dtype = prepare(last[..., 1:], parameterization)
     if plan.num_classes == 1:
         return last[..., 1:]
-    left, right, _ = _masks.log_masses(0.0, 0.0, last.to(plan.center.dtype), plan)
+    top = last.detach().amax(-1, keepdim=True)  # taken off first: beside 1e9, log 2 would be lost
+    masses = (last - torch.where(top.isfinite(), top, 0.0)).to(plan.center.dtype)
+    left, right, _ = _masks.log_masses(0.0, 0.0, masses, plan)
     return _node.score_of_log_masses(left, right, plan).to(dtype)
 
 

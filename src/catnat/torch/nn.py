@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.utils.parametrize import is_parametrized
 
 from catnat.core.errors import MASK_MODES, REDUCTIONS, CatnatWarning, check_choice, check_share
-from catnat.core.parameterization import Activation, Parameterization, ParameterizationLike, listed, resolve
+from catnat.core.parameterization import Activation, Parameterization, ParameterizationLike, repr_arguments, resolve
 from catnat.torch import _eager, functional, sampling
 from catnat.torch._compat import autocasts, has_hooks
 from catnat.torch._dispatch import must_align, path_walk_for
@@ -124,7 +124,7 @@ class Catnat(_Defined):
     def extra_repr(self) -> str:
         """Settings for print()."""
         mask_mode = None if self.mask_mode == "renormalize" else self.mask_mode
-        return listed(self.parameterization, dim=self.dim, mask_mode=mask_mode)
+        return repr_arguments(self.parameterization, dim=self.dim, mask_mode=mask_mode)
 
 
 class LogCatnat(Catnat):
@@ -181,7 +181,7 @@ class CatnatCrossEntropyLoss(_Defined):
 
     def extra_repr(self) -> str:
         """Settings for print()."""
-        return listed(self.parameterization, {"weight": self.weight}, reduction=self.reduction, dim=self.dim)
+        return repr_arguments(self.parameterization, {"weight": self.weight}, reduction=self.reduction, dim=self.dim)
 
 
 def _advice(parameterization: object, misplaced: Sequence[object], unknown: dict[str, object]) -> str:
@@ -405,7 +405,7 @@ class CatnatLinear(_Defined):
         """Settings for print()."""
         bias = None if self.linear.bias is not None else False
         shown = {"in_features": self.linear.in_features}
-        return listed(self.parameterization, shown, bias=bias)
+        return repr_arguments(self.parameterization, shown, bias=bias)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"  # of its one part the width says all

@@ -54,9 +54,9 @@ class OnScores(Distribution):
     """
 
     def __init__(self, action_dim: int | Sequence[int], parameterization: Parameterizations = None) -> None:
-        several = isinstance(action_dim, Sequence)
-        super().__init__(list(action_dim) if several else action_dim)  # type: ignore[call-arg, call-overload]
-        self.actions = Actions(action_dim if several else [action_dim], parameterization)  # type: ignore
+        parts = list(action_dim) if isinstance(action_dim, Sequence) else [action_dim]
+        super().__init__(parts if isinstance(action_dim, Sequence) else action_dim)  # type: ignore[call-arg]
+        self.actions = Actions(parts, parameterization)
 
     def proba_distribution_net(self, latent_dim: int) -> nn.Module:
         """The last layer: for every part one output fewer than classes."""

@@ -51,7 +51,7 @@ class OnMaskedScores(OnScores):
     def proba_distribution(self, action_logits: Tensor) -> OnMaskedScores:
         """Take the scores, under SB3's name for them."""
         self.scores = action_logits
-        self.apply_masking(None)  # type: ignore[attr-defined]
+        self.apply_masking(None)
         return self
 
     def parts_where(self, masks: MaybeMasks) -> list[CatnatCategorical]:

@@ -47,6 +47,15 @@ def plan_for(parameterization: ParameterizationLike, dtype: torch.dtype, like: T
     return _plan.find_plan(parameterization, dtype, like.device)
 
 
+def resolved(parameterization: ParameterizationLike) -> Parameterization:
+    """`resolve`, of which a compiler sees the result alone."""
+    if is_compiling() and not isinstance(parameterization, Parameterization):
+        from catnat.torch._constant import constant
+
+        return constant(resolve, parameterization)
+    return resolve(parameterization)
+
+
 def walk_for(plan: Plan, x: Tensor, mask: Tensor | None = None) -> Walk:
     """The walk that serves these scores, and this mask of theirs, here and now."""
     if is_compiling():

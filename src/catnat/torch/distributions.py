@@ -29,8 +29,9 @@ from torch.distributions.transforms import (
 )
 
 from catnat.core.errors import check_width
-from catnat.core.parameterization import Parameterization, ParameterizationLike, parts_of, repr_arguments, resolve
+from catnat.core.parameterization import Parameterization, ParameterizationLike, parts_of, repr_arguments
 from catnat.torch import functional, sampling
+from catnat.torch._dispatch import resolved
 from catnat.torch._eager import p_log_ratio
 from catnat.torch._inputs import check_mask, check_scores, check_temperature, prepare, prepare_mask
 
@@ -86,10 +87,11 @@ def _given(
     if len(given) != 1:
         raise ValueError(f"exactly one of scores, probs and logits must be given; got {' and '.join(given) or 'none'}")
     if scores is not None:
-        return scores, resolve(parameterization)  # type: ignore[arg-type]  # None is refused there
+        return scores, resolved(parameterization)  # type: ignore[arg-type]  # None is refused there
     classes = logits if logits is not None else probs
     # as many classes as there are probabilities: nothing to be mistaken for something else
-    pi = resolve(classes.shape[-1] if parameterization is None and isinstance(classes, Tensor) else parameterization)  # type: ignore
+    infers = parameterization is None and isinstance(classes, Tensor)
+    pi = resolved(classes.shape[-1] if infers else parameterization)  # type: ignore[union-attr, arg-type]
     if logits is not None:
         return functional.scores_from_log_probs(logits, pi), pi
     return functional.scores_from_probs(probs, pi), pi  # type: ignore[arg-type]
@@ -416,7 +418,7 @@ class MultiCatnat(Distribution):
         mask_mode: str = "renormalize",
         validate_args: bool | None = None,
     ) -> None:
-        kinds = parts_of(nvec)
+        kinds = tuple(map(resolved, nvec)) if is_compiling() else parts_of(nvec)
         self.nvec = tuple(kind.num_classes for kind in kinds)
         check_scores(scores)
         check_width(sum(self.nvec) - len(self.nvec) + 1, scores.shape[-1], scores.shape)

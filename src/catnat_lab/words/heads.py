@@ -147,6 +147,7 @@ def refit(head: ct.CatnatLinear, embedding: Tensor, optimiser: torch.optim.Optim
     """Cluster the classes by what the model has learned of them, and carry over weights and Adam's moments."""
     left, sizes, _ = torch.pca_lowrank(embedding, min(SIZE, *embedding.shape))
     tree, pi = catnat.Tree.cluster((left * sizes).cpu().numpy()), head.parameterization
+    assert pi.tree is not None
     nodes, signs = (torch.from_numpy(found).to(embedding.device) for found in kept_nodes(pi.tree, tree))
     for values in head.linear.parameters():
         sign = signs.to(values.dtype).view(-1, *[1] * (values.dim() - 1))

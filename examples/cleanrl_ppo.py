@@ -14,10 +14,7 @@ from torch.distributions import Categorical
 import catnat.torch as ct
 
 ENVS, LENGTH, GAMMA, LAMBDA, CLIP = 8, 128, 0.99, 0.95, 0.2
-HEADS = {
-    "catnat": (2 - 1, lambda scores: ct.CatnatCategorical(scores, 2)),
-    "softmax": (2, lambda logits: Categorical(logits=logits)),
-}
+HEADS = {"catnat": (2 - 1, lambda x: ct.CatnatCategorical(x, 2)), "softmax": (2, lambda x: Categorical(logits=x))}
 
 
 def train(head: str, steps: int) -> float:

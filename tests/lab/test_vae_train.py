@@ -23,6 +23,7 @@ from catnat_lab.commands.studies import vae_settings
 from catnat_lab.errors import UserError
 from catnat_lab.executors import Here, begin, conduct
 from catnat_lab.experiment import Job, Place
+from catnat_lab.files import read
 from catnat_lab.heads import PAPER_HEADS
 from catnat_lab.rates import by_rate
 from catnat_lab.studies import Study
@@ -150,7 +151,7 @@ def write_idx(folder: Path) -> Path:
 )
 def test_the_command_of_a_published_study_is_still_its_own(folder: str, tmp_path: Path) -> None:
     published = Path(__file__).parents[2] / "results" / "vae" / folder
-    command = json.loads((published / "provenance.json").read_text())["command"]
+    command = json.loads(read(published / "provenance.json"))["command"]
     options = tyro.cli(Vae, args=shlex.split(command)[2:])
     bare = [Vae(table=options.table, preset="paper")] if folder in ("adam", "mlp", "sgd") else []
     shutil.copy(published / "study.db", tmp_path)

@@ -55,7 +55,7 @@ class OnScores(Distribution):
 
     def __init__(self, action_dim: int | Sequence[int], parameterization: Parameterizations = None) -> None:
         parts = list(action_dim) if isinstance(action_dim, Sequence) else [action_dim]
-        super().__init__(parts if isinstance(action_dim, Sequence) else action_dim)  # type: ignore[call-arg]
+        super().__init__(parts if isinstance(action_dim, Sequence) else action_dim)
         self.actions = Actions(parts, parameterization)
 
     def proba_distribution_net(self, latent_dim: int) -> nn.Module:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import weakref
 from dataclasses import dataclass, fields
+from functools import cached_property
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -76,7 +77,7 @@ class Plan:
     path_signs: Tensor | None  # [K, depth] 1 right, -1 left, 0 done
     has_paths: bool
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """The size of all tables; of the tree's own, from which they came, too."""
         kept = [t for f in fields(self) for t in _tensors(getattr(self, f.name))]
@@ -191,4 +192,9 @@ def _make(key: tuple[type, ParameterizationLike, torch.dtype, torch.device]) -> 
         return make_plan(resolve(key[1]), *key[2:])
 
 
-PLANS = Kept(lambda plan: plan.nbytes, _make)  # by type too: True is no number of classes
+def _size(plan: Plan) -> int:
+    with ordinary_tensors():  # a tracer would write it down
+        return plan.nbytes
+
+
+PLANS = Kept(_size, _make)  # by type too: True is no number of classes

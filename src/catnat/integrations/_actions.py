@@ -53,4 +53,6 @@ def classes_of(space: Any) -> tuple[int, ...]:
         return (int(space.n),)
     if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
         return tuple(map(int, space.nvec))
-    raise ValueError(f"the action space must be Discrete, or MultiDiscrete with a flat nvec; got {space}")
+    if isinstance(space, spaces.MultiBinary) and len(space.shape) == 1:
+        return (2,) * space.shape[0]
+    raise ValueError(f"the action space must be Discrete, or a flat MultiDiscrete or MultiBinary; got {space}")

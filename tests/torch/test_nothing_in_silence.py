@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import FrozenInstanceError, dataclass
 from typing import Any
 
@@ -154,6 +155,10 @@ def test_nothing_is_drawn_from_scores_that_are_nan(pi: Parameterization) -> None
         lambda: ct.CatnatCategorical(x, pi, validate_args=False).sample(),
         lambda: head.sample(torch.full((1, 2), torch.nan)),
         lambda: head.mode(torch.full((1, 2), torch.nan)),
+        lambda: head.mode(torch.full((1, 2), torch.nan), beam=2),
+        lambda: head.topk(torch.full((1, 2), torch.nan), 2),
+        lambda: ct.sample_without_replacement(x, 2, pi),
+        lambda: ct.OneHotCatnat(x, pi, validate_args=False).mode,
     ):
         with pytest.raises(ValueError, match="scores must not be NaN"):
             call()
@@ -230,7 +235,9 @@ def test_plans_are_bounded_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> No
         ct.log_catnat(torch.zeros(499), pi)
     assert 0 < _plan.PLANS.total <= 1_000_000
     assert _plan.PLANS.total == sum(plan.nbytes for plan in _plan.PLANS.values())
-    ct.log_catnat(torch.zeros(99_999), 100_000)  # larger than the whole cache: it works, and is not kept
+    ct.log_catnat(torch.zeros(99_999), 100_000)  # larger than the whole cache: it stays, but alone
+    assert len(_plan.PLANS) == 1
+    ct.log_catnat(torch.zeros(9), 10)
     assert _plan.PLANS.total <= 1_000_000
     catnat.clear_caches()
     assert not _plan.PLANS and _plan.PLANS.total == 0
@@ -264,3 +271,34 @@ def test_a_head_lends_its_weights_names() -> None:
     head.weight = other.weight  # tied
     assert head.linear.weight is other.weight
     assert [name for name, _ in head.named_parameters()] == ["linear.weight", "linear.bias"]
+    with pytest.raises(ValueError, match=r"a row per node and not per class; got \(6, 4\)"):
+        head.weight = torch.nn.Linear(4, 6).weight
+
+
+def test_a_head_starts_at_its_frequencies_whoever_resets_it() -> None:
+    shares = torch.tensor([0.5, 0.2, 0.1, 0.1, 0.1])
+    head = ct.CatnatLinear(4, 5, class_frequencies=shares, device="meta").to_empty(device="cpu")
+    for module in head.modules():  # the head first, the layer inside last
+        module.reset_parameters()
+    torch.testing.assert_close(head(torch.zeros(1, 4)).exp()[0], shares)
+
+
+def test_an_average_of_heads_is_still_such_a_head() -> None:
+    head = ct.CatnatLinear(4, catnat.Parameterization(6, catnat.Natural(tail=0.3)))
+    averaged = torch.optim.swa_utils.AveragedModel(head, use_buffers=True)
+    for _ in range(5):
+        averaged.update_parameters(head)
+    head.load_state_dict(averaged.module.state_dict())
+    mixed = {name: 0.999 * value + 0.001 * value for name, value in head.state_dict().items()}
+    head.load_state_dict({name: value.to(head.state_dict()[name].dtype) for name, value in mixed.items()})
+    with pytest.raises(RuntimeError, match=r"tail 0\.3 there, 0\.1 here"):
+        ct.CatnatLinear(4, 6).load_state_dict(averaged.module.state_dict())
+
+
+def test_threads_may_make_plans_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    catnat.clear_caches()
+    monkeypatch.setattr(caches, "MAX_BYTES", 40_000)
+    with ThreadPoolExecutor(6) as pool:
+        for found in pool.map(lambda i: ct.catnat(torch.zeros(i % 40 + 1), i % 40 + 2), range(600)):
+            assert abs(float(found.sum()) - 1) < 1e-6
+    assert _plan.PLANS.total == sum(plan.nbytes for plan in _plan.PLANS.values())

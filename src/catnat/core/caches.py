@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import RLock
 from typing import Any
 
-MAX_BYTES = 1 << 28  # of one cache: some trees of 50,000 classes, or thousands of small ones
+MAX_BYTES = 1 << 30  # of one cache: two trees of a million classes, or many thousands of small ones
 _CACHES: list[dict[Any, Any]] = []
+_LOCK = RLock()  # for changes; a look-up needs none
 
 
 class Kept(dict[Any, Any]):
-    """Values by their keys, made where they are missing. Where they outgrow a cache's bytes, the oldest go first."""
+    """Values by their keys, made where they are missing. Where they outgrow a cache's bytes, the first made go first.
+
+    The last one made always stays, however large: else every call would make it anew.
+    """
 
     def __init__(self, nbytes: Callable[[Any], int], make: Callable[[Any], Any] | None = None) -> None:
         super().__init__()
@@ -23,9 +28,11 @@ class Kept(dict[Any, Any]):
         return self.keep(key, self.make(key))
 
     def keep(self, key: Any, value: Any) -> Any:
-        """Keep a value; a larger one than the whole cache is only returned."""
+        """Keep a value; of two that threads made at the same time the first one."""
         size = self.nbytes(value)
-        if size <= MAX_BYTES:
+        with _LOCK:
+            if key in self:
+                return self[key]
             while self and self.total + size > MAX_BYTES:
                 self.total -= self.nbytes(self.pop(next(iter(self))))
             self[key] = value
@@ -34,8 +41,9 @@ class Kept(dict[Any, Any]):
 
     def clear(self) -> None:
         """Drop everything."""
-        super().clear()
-        self.total = 0
+        with _LOCK:
+            super().clear()
+            self.total = 0
 
 
 def clear_caches() -> None:

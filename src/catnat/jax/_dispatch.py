@@ -28,7 +28,7 @@ class _Plans(caches.Kept):
     """Plans by what they are of. With them go the programs that were compiled for them, which hold them too."""
 
     def keep(self, key: Any, plan: Plan) -> Plan:
-        if self.total + plan.nbytes > caches.MAX_BYTES:  # a program cannot be dropped alone
+        if self and self.total + plan.nbytes > caches.MAX_BYTES:  # a program cannot be dropped alone
             self.clear()
         return super().keep(key, plan)
 

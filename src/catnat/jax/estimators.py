@@ -19,6 +19,7 @@ from catnat.jax._compat import is_readable
 from catnat.jax._inputs import as_array, at_least_single, check_floating, check_key
 from catnat.jax._noise import check_temperature, gumbel
 from catnat.jax.distributions import OneHotCatnatStraightThrough, perturb
+from catnat.jax.sampling import known
 
 
 @register_dataclass
@@ -241,7 +242,7 @@ def sample_without_replacement(
         mask_mode: as in `catnat.jax.log_catnat`.
 
     Returns:
-        int32 class ids [..., num_samples] in the order of the draws.
+        int32 class ids [..., num_samples] in the order of the draws; NaN scores are an error, or give K as in `sample`.
 
     Example:
         >>> import jax, jax.numpy as jnp, catnat.jax as cj
@@ -256,7 +257,7 @@ def sample_without_replacement(
         fewest = int(np.asarray(mask).sum(-1).min(initial=log_p.shape[-1]))
         if fewest < num_samples:
             raise too_few_allowed(num_samples, fewest)
-    return _first(key, log_p, mask, count=num_samples)
+    return known(_first(key, log_p, mask, count=num_samples), log_p.shape[-1])
 
 
 @partial(jax.jit, static_argnames="count")
@@ -266,7 +267,8 @@ def _first(key: Array, log_p: Array, mask: Array | None, *, count: int) -> Array
     # so far below the others that no noise lifts a class without mass above them; forbidden ones stay at the bottom
     last = jnp.where(dead, jnp.inf, log_p).min(-1, keepdims=True) - 100
     log_p = jnp.where(dead if mask is None else dead & mask, last, log_p)
-    return lax.top_k(log_p + gumbel(key, log_p.shape, log_p.dtype), count)[1]
+    drawn = lax.top_k(log_p + gumbel(key, log_p.shape, log_p.dtype), count)[1]
+    return jnp.where(jnp.isnan(log_p).any(-1, keepdims=True), log_p.shape[-1], drawn)
 
 
 def _softened(

@@ -162,7 +162,7 @@ def mode(
     """
     x, plan, _ = prepare(scores, parameterization)
     mask = prepare_mask(mask, mask_mode, x, plan)
-    return known(walk_for(plan).mode(x, mask, mask_mode=mask_mode), plan)
+    return known(walk_for(plan).mode(x, mask, mask_mode=mask_mode), plan.num_classes)
 
 
 # -- shared parts ------------------------------------------------------------------------------------------------
@@ -170,11 +170,11 @@ def mode(
 
 def _shaped(drawn: Array, shape: tuple[int, ...], plan: Plan) -> Array:
     """Draws [..., count] with their own axes in front."""
-    return jnp.moveaxis(known(drawn, plan), -1, 0).reshape(*shape, *drawn.shape[:-1])
+    return jnp.moveaxis(known(drawn, plan.num_classes), -1, 0).reshape(*shape, *drawn.shape[:-1])
 
 
-def known(drawn: Array, plan: Plan) -> Array:
+def known(drawn: Array, num_classes: int) -> Array:
     """Classes, or an error where one is K: its scores were NaN. Where that cannot be seen K stays: no class."""
-    if is_readable(drawn) and (lost := np.asarray(drawn) == plan.num_classes).any():
+    if is_readable(drawn) and (lost := np.asarray(drawn) == num_classes).any():
         raise nan_scores(np.argwhere(lost)[0].tolist())
     return drawn

@@ -113,8 +113,9 @@ def prepare_probs(
     last = to_last(probs if probs.is_floating_point() else probs.to(torch.get_default_dtype()), dim, argument)
     if last.shape[-1] == 0:
         raise ValueError(f"{argument} must hold at least one class along dim {dim}; got shape {tuple(probs.shape)}")
-    if isinstance(parameterization, Parameterization):
-        check_classes(argument, parameterization.num_classes, last.shape[-1], probs.shape)
+    if not isinstance(parameterization, bool) and isinstance(parameterization, (int, Parameterization)):
+        size = parameterization if isinstance(parameterization, int) else parameterization.num_classes
+        check_classes(argument, size, last.shape[-1], probs.shape)
     if is_plain(last) and last.device.type == "cpu":
         _check_mass(last.detach(), argument)
     return last

@@ -13,7 +13,7 @@ from torch.compiler import is_compiling
 
 from catnat.core.errors import nan_scores
 from catnat.torch import _eager, _masks
-from catnat.torch._compat import assert_on_device, in_function_transform, is_plain
+from catnat.torch._compat import in_function_transform, is_plain
 from catnat.torch._plan import Plan
 
 Generator = torch.Generator | None
@@ -162,11 +162,6 @@ def known(drawn: Tensor, num_classes: int) -> Tensor:
 def refusable(index: Tensor, plan: Plan) -> Tensor:
     """Class ids of which a table refuses those out of range: what compilers make of one counts from the end, too."""
     return torch.where(index < 0, plan.num_classes, index) if is_compiling() else index
-
-
-def check_on_device(index: Tensor, num_classes: int) -> None:
-    """Assert that class ids are in range, without waiting for the device."""
-    assert_on_device(((index >= 0) & (index < num_classes)).all())
 
 
 def _widened(x: Tensor) -> Tensor:

@@ -291,6 +291,11 @@ class OneHotCatnat(OneHotCategorical):
         """[..., K-1]."""
         return self._categorical.scores
 
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest class of every row, as a one-hot row."""
+        return torch.nn.functional.one_hot(self._categorical.mode, self.event_shape[0]).to(self.scores)
+
     def expand(self, batch_shape: Shape, _instance: Any = None) -> OneHotCatnat:
         """The same distribution over a larger batch."""
         new = self._get_checked_instance(OneHotCatnat, _instance)

@@ -11,6 +11,7 @@ from catnat.core.parameterization import ParameterizationLike
 from catnat.torch import functional, sampling
 from catnat.torch._compat import assert_on_device, in_forward_mode, is_plain
 from catnat.torch._inputs import check_temperature
+from catnat.torch._walk import known
 
 
 class MovingAverage(torch.nn.Module):
@@ -42,9 +43,12 @@ class MovingAverage(torch.nn.Module):
         before = self.value.clone()
         if not self.training:
             return before.to(cost)
-        finite = cost.isfinite()
+        own = cost.detach().to(self.value)
+        finite = own.isfinite()
         count = finite.sum()
-        mean = torch.where(finite, cost.detach().to(self.value), 0.0).sum() / count.clamp(min=1)
+        share = torch.where(finite, own, 0.0).to(torch.promote_types(own.dtype, torch.float32))
+        share = share / count.clamp(min=1)  # before they are added up: of large costs there is no sum
+        mean = share.sum().to(self.value)
         after = torch.where(self.seen, self.decay * self.value + (1 - self.decay) * mean, mean)
         self.value.copy_(torch.where(count > 0, after, self.value))
         self.seen.logical_or_(count > 0)
@@ -107,8 +111,9 @@ def score_function(cost: Tensor, log_prob: Tensor, baseline: Baseline = None) ->
     if cost.shape != log_prob.shape:
         raise ValueError(f"cost and log_prob must have one shape; got {tuple(cost.shape)} and {tuple(log_prob.shape)}")
     if torch.is_grad_enabled() and is_plain(log_prob) and not log_prob.requires_grad and not in_forward_mode():
-        swapped = ": are cost and log_prob swapped?" if cost.requires_grad else ""
-        raise ValueError(f"log_prob must have a gradient, else nothing behind it is trained; got none{swapped}")
+        hint = "are cost and log_prob swapped? If the policy is frozen, the cost itself is the loss"
+        hint = hint if cost.requires_grad else "to look at values alone use torch.no_grad()"
+        raise ValueError(f"log_prob must have a gradient, else nothing behind it is trained; got none: {hint}")
     signal = cost.detach()
     if isinstance(baseline, (MovingAverage, LeaveOneOut)):
         signal = signal - baseline(signal)
@@ -220,7 +225,7 @@ def sample_without_replacement(
         generator: the source of random numbers; None is torch's own.
 
     Returns:
-        int64 class ids [..., num_samples] in the order of the draws.
+        int64 class ids [..., num_samples] in the order of the draws; NaN scores are an error, or give K as in `sample`.
 
     Example:
         >>> import torch, catnat.torch as ct
@@ -240,7 +245,9 @@ def sample_without_replacement(
         # so far below the others that no noise lifts a class without mass above them; forbidden ones stay at the bottom
         last = torch.where(dead, torch.inf, log_p).amin(-1, keepdim=True) - 100
         log_p = torch.where(dead if mask is None else dead & mask, last, log_p)
-        return _with_gumbel_noise(log_p, generator).topk(num_samples).indices
+        drawn = _with_gumbel_noise(log_p, generator).topk(num_samples).indices
+        lost = log_p.isnan().any(-1, keepdim=True)
+        return known(torch.where(lost, log_p.shape[-1], drawn), log_p.shape[-1])
 
 
 def _perturbed(

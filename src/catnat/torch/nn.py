@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.parametrize import is_parametrized
@@ -22,6 +23,7 @@ from catnat.torch._inputs import (
     check_integers,
     check_target_ids,
 )
+from catnat.torch._walk import known
 from catnat.torch._wide import LinearWalk, TopK, aligned_scores
 from catnat.torch.distributions import CatnatCategorical
 from catnat.torch.functional import catnat, cross_entropy, log_catnat
@@ -30,6 +32,7 @@ from catnat.torch.functional import catnat, cross_entropy, log_catnat
 for _name in ("catnat", "cross_entropy", "log_catnat"):
     torch.fx.wrap(_name)
 
+HASHED = ("activation", "tree", "centers")  # what stands in a definition as hashes
 NO_CLASS = -(1 << 62)  # an id that no class has, and that nothing ignores
 
 
@@ -52,8 +55,8 @@ def _tell_of_linear(module: Any, state: Any, prefix: str, *rest: Any) -> None:
 class _Defined(torch.nn.Module):
     """A module whose state says which function its scores mean: a change of activation or tree is never silent.
 
-    The numbers of `Parameterization.definition` are a buffer, as the bits of float64: whole numbers that no cast of the
-    module changes and that every format of files keeps.
+    The numbers of `Parameterization.definition` are a buffer, one byte per bit of float64, 0 or 255: no cast of the
+    module changes them, every format of files keeps them, and an average of equal ones is told apart all the same.
     """
 
     parameterization: Parameterization
@@ -71,22 +74,27 @@ class _Defined(torch.nn.Module):
             self.definition.copy_(self._own_definition())
 
     def _own_definition(self) -> Tensor:
-        numbers = list(self.parameterization.definition.values())
-        return torch.tensor(numbers, dtype=torch.float64, device="cpu").view(torch.int64)
+        numbers = np.array(list(self.parameterization.definition.values()))
+        return torch.from_numpy(np.unpackbits(numbers.view(np.uint8)) * np.uint8(255))
 
 
 def _compare(module: Any, state: Any, prefix: str, *rest: Any) -> None:
     """Refuse scores that mean something else here, before anything is copied; older files say nothing of it."""
     name, ours = f"{prefix}definition", module._own_definition()
-    theirs = state.setdefault(name, ours).cpu()
-    if theirs.shape == ours.shape and torch.equal(theirs, ours):
+    theirs = state.setdefault(name, ours)
+    if theirs.is_meta or torch.equal((theirs.cpu() > 127).flatten(), ours > 127):
         return
     here = module.parameterization.definition
-    pairs = zip(here.items(), theirs.view(torch.float64).tolist(), strict=False)
-    differing = [f"{what} {there:g} there, {own:g} here" for (what, own), there in pairs if own != there]
+    there = np.packbits((theirs.cpu() > 127).numpy()).view(np.float64)
+    pairs = zip(here.items(), there.tolist(), strict=False)
+    differing = [
+        f"another {what}" if what in HASHED else f"{what} {there:g} there, {own:g} here"
+        for (what, own), there in pairs
+        if own != there
+    ]
     raise RuntimeError(
-        f"{name}: these scores were saved with another parameterization ({'; '.join(differing)}; a tree and what is no "
-        f"number stand as hashes). Here it is {module.parameterization}: build the module with theirs"
+        f"{name}: these scores were saved with another parameterization ({'; '.join(differing)}). "
+        f"Here it is {module.parameterization}: build the module with theirs"
     )
 
 
@@ -184,6 +192,11 @@ class CatnatCrossEntropyLoss(_Defined):
         return repr_arguments(self.parameterization, {"weight": self.weight}, reduction=self.reduction, dim=self.dim)
 
 
+def _known(found: TopK, num_classes: int) -> Tensor:
+    """Classes, but none where scores are NaN."""
+    return known(torch.where(found.log_probs.isnan(), num_classes, found.classes), num_classes)
+
+
 def _advice(parameterization: object, misplaced: Sequence[object], unknown: dict[str, object]) -> str:
     """What to write in place of arguments that `CatnatLinear` does not have."""
     which = [(f"{name}=", value) for name, value in unknown.items()] + [("a third argument", v) for v in misplaced]
@@ -193,6 +206,22 @@ def _advice(parameterization: object, misplaced: Sequence[object], unknown: dict
         form = f"write CatnatLinear(in_features, catnat.Parameterization({parameterization!r}, {which[0][1]!r}))"
     known = "in_features and parameterization, then bias=, class_frequencies=, device= and dtype="
     return f"CatnatLinear takes {known}; got {came}: {form}"
+
+
+class _Scores(torch.nn.Linear):
+    """The layer inside a head. Its bias starts by itself, for who resets modules one by one, the outer ones first."""
+
+    start: Sequence[float] | float = 0.0
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        self.start_bias()
+
+    @torch.no_grad()
+    def start_bias(self) -> None:
+        """Uniform classes, or those of given frequencies."""
+        if self.bias is not None:
+            self.bias.copy_(torch.tensor(self.start, dtype=torch.float64, device="cpu"))
 
 
 class CatnatLinear(_Defined):
@@ -234,25 +263,18 @@ class CatnatLinear(_Defined):
             raise TypeError(_advice(parameterization, misplaced, unknown))
         super().__init__(parameterization, device)
         self.num_classes = self.parameterization.num_classes
-        self.linear = torch.nn.Linear(in_features, self.num_classes - 1, bias=bias, device=device, dtype=dtype)
+        self.linear = _Scores(in_features, self.num_classes - 1, bias=bias, device=device, dtype=dtype)
         self.class_frequencies = self._checked(class_frequencies)
+        if self.class_frequencies is not None:
+            frequencies = torch.tensor(self.class_frequencies, dtype=torch.float64, device="cpu")
+            self.linear.start = functional.scores_from_probs(frequencies, self.parameterization).tolist()
+            self.linear.start_bias()
         self.register_load_state_dict_pre_hook(_tell_of_linear)
-        self._start()
 
     def reset_parameters(self) -> None:
         """Start anew: small random weights, and the bias of the class frequencies; also after `to_empty`."""
         super().reset_parameters()
         self.linear.reset_parameters()
-        self._start()
-
-    @torch.no_grad()
-    def _start(self) -> None:
-        if self.linear.bias is None:
-            return
-        self.linear.bias.zero_()
-        if self.class_frequencies is not None:
-            frequencies = torch.tensor(self.class_frequencies, dtype=torch.float64, device="cpu")
-            self.linear.bias.copy_(functional.scores_from_probs(frequencies, self.parameterization))
 
     def _checked(self, frequencies: Tensor | None) -> tuple[float, ...] | None:
         if frequencies is None:
@@ -278,8 +300,16 @@ class CatnatLinear(_Defined):
         return self.linear.bias
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # tied weights, too, are the layer's
-        super().__setattr__(name, value) if name not in ("weight", "bias") else setattr(self.linear, name, value)
+        if name not in ("weight", "bias"):
+            super().__setattr__(name, value)
+            return
+        own = getattr(self.linear, name)  # tied weights, too, are the layer's
+        if own is not None and isinstance(value, Tensor) and value.shape != own.shape:
+            came = tuple(value.shape)
+            raise ValueError(
+                f"{name} must have the shape {tuple(own.shape)}, a row per node and not per class; got {came}"
+            )
+        setattr(self.linear, name, value)
 
     @property
     def in_features(self) -> int:
@@ -382,14 +412,16 @@ class CatnatLinear(_Defined):
         if not 1 <= k <= self.num_classes:
             raise ValueError(f"k must lie in [1, {self.num_classes}]; got {k}")
         if beam is None:
-            return TopK(*self.log_probs(x).topk(k))
+            found = TopK(*self.log_probs(x).topk(k))
+            return found._replace(classes=_known(found, self.num_classes))
         if beam < k:
             raise ValueError(f"beam must be at least k = {k}; got {beam}")
         self._check_features(x)
         walk = path_walk_for(self.parameterization, x, self.linear.weight, self.linear.bias, always=True)
         found = walk.topk(x.reshape(-1, x.shape[-1]), k, min(beam, self.num_classes))  # type: ignore[union-attr]
         dtype = self._answer_dtype(x)
-        return TopK(*(t.reshape(*x.shape[:-1], k) for t in (found.log_probs.to(dtype), found.classes)))
+        found = TopK(*(t.reshape(*x.shape[:-1], k) for t in (found.log_probs.to(dtype), found.classes)))
+        return found._replace(classes=_known(found, self.num_classes))
 
     def mode(self, x: Tensor, *, beam: int | None = None) -> Tensor:
         """The likeliest class of every row, about which the largest score says nothing; ``beam`` as in `topk`."""

@@ -123,8 +123,8 @@ class CatnatHead(_Catnat):
         >>> class Classifier(CatnatHead, BertForSequenceClassification):
         ...     pass
         >>> sizes = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, vocab_size=20)
-        >>> Classifier(BertConfig(**sizes, num_labels=10)).classifier.linear
-        Linear(in_features=8, out_features=9, bias=True)
+        >>> Classifier(BertConfig(**sizes, num_labels=10)).classifier.linear.out_features
+        9
     """
 
     def post_init(self) -> None:

@@ -227,7 +227,9 @@ class CatnatCategorical(Categorical):
 
 @register_kl(CatnatCategorical, CatnatCategorical)
 def _kl_catnat_catnat(p: CatnatCategorical, q: CatnatCategorical) -> Tensor:
-    if p.parameterization == q.parameterization and p.allowed is None and q.allowed is None:
+    one, other = p.parameterization, q.parameterization
+    # the numbers first: a compiler cannot compare constants that are no words
+    if (one.number == other.number or one == other) and p.allowed is None and q.allowed is None:
         return functional.kl_divergence(p.scores, q.scores, p.parameterization)
     return _kl_by_class(p, q)
 

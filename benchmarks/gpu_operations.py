@@ -20,11 +20,11 @@ import catnat
 import catnat.torch as ct
 from benchmarks.measure import Run
 from benchmarks.operations import ACTIVATIONS, COPIED, Case, Operation, check, check_draws
-from catnat.core import reference
 from catnat.torch import _eager
 from catnat.torch._bernoulli import bernoulli_of
 from catnat.torch._dispatch import plan_for
 from catnat.torch._gpu import launch
+from catnat_lab import reference
 
 ELEMENTS = 1 << 26
 CLASSES = (

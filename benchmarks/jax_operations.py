@@ -16,7 +16,7 @@ import catnat
 import catnat.jax as cj
 from benchmarks.measure import Run
 from benchmarks.operations import ACTIVATIONS, CHECKED_ROWS, SHAPES, Case, Operation, check, check_draws, check_gradient
-from catnat.core import reference
+from catnat_lab import reference
 
 ON_GPU = jax.default_backend() == "gpu"
 ELEMENTS = 1 << 26

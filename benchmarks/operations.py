@@ -17,7 +17,7 @@ from torch import Tensor
 import catnat
 import catnat.torch as ct
 from benchmarks.measure import Run
-from catnat.core import reference
+from catnat_lab import reference
 
 ACTIVATIONS = ("sigmoid", "natural")
 CHECKED_ROWS = 4

@@ -17,8 +17,8 @@ import torch
 
 import catnat
 import catnat.jax
-import catnat.plot
 import catnat.torch
+import catnat_lab.plot
 from benchmarks import cost
 
 ROOT = Path(__file__).parents[1]
@@ -77,7 +77,7 @@ def test_there_are_examples() -> None:
         assert len(blocks(page)) == page.read_text(encoding="utf-8").count("```python"), page.name
 
 
-@pytest.mark.parametrize("module", [catnat, catnat.plot, catnat.torch, catnat.jax], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [catnat, catnat_lab.plot, catnat.torch, catnat.jax], ids=lambda m: m.__name__)
 def test_api_pages_list_every_public_name_once(module) -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md"))
     entries = re.findall(r"^\.\. auto\w+:: (\S+)$", text, re.MULTILINE)

@@ -27,8 +27,8 @@ def loaded_by(statement: str) -> set[str]:
 
 
 def test_importing_catnat_loads_no_framework() -> None:
-    assert loaded_by("import catnat; catnat.Parameterization(5).centers; import catnat.core.reference") == set()
-    assert loaded_by("import catnat.plot") == set()  # matplotlib comes with the first picture
+    assert loaded_by("import catnat; catnat.Parameterization(5).centers; import catnat_lab.reference") == set()
+    assert loaded_by("import catnat_lab.plot") == set()  # matplotlib comes with the first picture
     assert loaded_by("import catnat.integrations") == set()
 
 

@@ -87,7 +87,7 @@ def test_the_wheel_works_beside_numpy_alone(built: tuple[Path, Path], tmp_path: 
         (site / part.name).symlink_to(part)
     run(sys.executable, "-m", "pip", "--python", python, "install", "--no-index", "-q", built[0])
     code = (
-        "import catnat, catnat.plot; from catnat.core import reference; import numpy as np;"
+        "import catnat, catnat_lab.plot; from catnat_lab import reference; import numpy as np;"
         "p = reference.catnat(np.zeros(2), catnat.Parameterization(3));"
         "print(catnat.__version__, p.round(3).tolist(), catnat.__file__)"
     )
@@ -101,7 +101,7 @@ def test_both_hold_what_they_should(built: tuple[Path, Path]) -> None:
         in_wheel = set(wheel.namelist())
     with tarfile.open(built[1]) as sdist:
         in_sdist = {name.partition("/")[2] for name in sdist.getnames()}
-    package = {"catnat/py.typed", "catnat/plot.py", "catnat_lab/__main__.py"}
+    package = {"catnat/py.typed", "catnat_lab/plot.py", "catnat_lab/__main__.py"}
     package |= {"catnat/_native/loops.h", "catnat/_native/loops.cpp", "catnat/torch/_cpu/walk.cpp"}
     package |= {"catnat/jax/_cpu/calls.cpp"}
     assert package <= in_wheel and not any(name.startswith("tests") for name in in_wheel)

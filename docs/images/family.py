@@ -8,7 +8,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-import catnat.plot
+import catnat_lab.plot
 from catnat import Natural
 
 COLORS = {0.5: "#1b6ca8", 0.1: "#c8553d", 0.05: "#7d9d4b", 0.01: "#7a7a7a", 0.0: "black"}
@@ -22,7 +22,7 @@ def main() -> None:
     for tail, color in COLORS.items():
         for axes, quantity in ((left, "log-odds"), (right, "information")):
             style = {"quantity": quantity, "scores": x, "color": color, "label": NAMES.get(tail, f"{tail:g}")}
-            catnat.plot.activation(Natural(tail=tail), axes, **style)
+            catnat_lab.plot.activation(Natural(tail=tail), axes, **style)
     left.set(ylim=(-12, 12))
     right.set(ylim=(-0.01, 0.28))
     left.legend(title="tail", frameon=False, fontsize=8)

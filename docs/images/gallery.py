@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 import catnat
-import catnat.plot
+import catnat_lab.plot
 
 PROBABILITIES = (0.4, 0.3, 0.1, 0.1, 0.1)
 ACTIVATIONS = {"sigmoid": catnat.Sigmoid(), "default": catnat.Natural(), "paper's": catnat.Natural(tail=0.0)}
@@ -20,17 +20,17 @@ def trees() -> Figure:
     figure, panels = plt.subplots(1, 3, figsize=(10, 3.6), layout="constrained")
     for axes, kind in zip(panels, ("balanced", "chain", "huffman"), strict=True):
         shape = getattr(catnat.Tree, kind)(PROBABILITIES if kind == "huffman" else len(PROBABILITIES))
-        catnat.plot.tree(shape, PROBABILITIES, axes, lit=1).set_title(kind)
+        catnat_lab.plot.tree(shape, PROBABILITIES, axes, lit=1).set_title(kind)
     return figure
 
 
 def activations() -> Figure:
     """Three activations in three ways."""
     figure, panels = plt.subplots(1, 3, figsize=(10, 3.2), layout="constrained")
-    for axes, quantity in zip(panels, catnat.plot.QUANTITIES, strict=True):
+    for axes, quantity in zip(panels, catnat_lab.plot.QUANTITIES, strict=True):
         for name, activation in ACTIVATIONS.items():
             scores = [i / 200 for i in range(-900, 901)]
-            catnat.plot.activation(activation, axes, quantity=quantity, scores=scores, label=name)
+            catnat_lab.plot.activation(activation, axes, quantity=quantity, scores=scores, label=name)
     panels[0].legend(frameon=False)
     panels[1].set_ylim(-9, 9)
     return figure
@@ -42,7 +42,7 @@ def matrices() -> Figure:
     shown = {"catnat, sigmoid": catnat.Parameterization(5, "sigmoid"), "catnat, natural": catnat.Parameterization(5)}
     for axes, (name, of) in zip(panels, {"softmax": "softmax", **shown}.items(), strict=True):
         axes.set_title(name)
-        catnat.plot.fisher(of, PROBABILITIES, axes, limit=0.25)
+        catnat_lab.plot.fisher(of, PROBABILITIES, axes, limit=0.25)
     return figure
 
 
@@ -50,8 +50,8 @@ def simplex() -> Figure:
     """Two targets, with softmax and catnat on the same axes."""
     figure, panels = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
     for axes, target in zip(panels, ((1 / 3, 1 / 3, 1 / 3), (0.7, 0.2, 0.1)), strict=True):
-        for name, of, color in (("softmax", "softmax", catnat.plot.BAR), ("catnat", 3, catnat.plot.LIT)):
-            catnat.plot.simplex(of, target=target, ax=axes, color=color, label=name)
+        for name, of, color in (("softmax", "softmax", catnat_lab.plot.BAR), ("catnat", 3, catnat_lab.plot.LIT)):
+            catnat_lab.plot.simplex(of, target=target, ax=axes, color=color, label=name)
         axes.set_title("target (" + ", ".join(f"{p:.2g}" for p in target) + ")")
     panels[0].legend(loc="upper left", frameon=False)
     return figure

@@ -14,9 +14,9 @@ import torch
 
 import catnat.torch as ct
 from catnat import Parameterization
-from catnat.core import reference
 from catnat.torch import _eager
 from catnat.torch._inputs import prepare
+from catnat_lab import reference
 from tests.contract.cases import Case
 from tests.contract.jax_backend import Jax
 

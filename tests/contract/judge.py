@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from catnat import Parameterization
-from catnat.core import reference
+from catnat_lab import reference
 
 
 def assert_close(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from catnat import Activation, Natural, Parameterization
-from catnat.core import reference
+from catnat_lab import reference
 from tests.contract.backends import BACKENDS, ORACLE, PLAIN, PUBLIC, Backend, asked
 from tests.contract.cases import ACTIVATIONS, PRECISIONS, Case, grid, inside_scores, scores_for
 from tests.contract.judge import assert_close

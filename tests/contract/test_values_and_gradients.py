@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from catnat.core import reference
+from catnat_lab import reference
 from tests.contract.backends import PLAIN, PUBLIC, asked
 from tests.contract.cases import SIZES, Case, batches, grid, scores_for
 from tests.contract.judge import assert_close, expected_gradient

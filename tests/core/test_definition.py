@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from catnat import Activation, Natural, Parameterization, Sigmoid, Tree
-from catnat.core import reference
+from catnat_lab import reference
 from tests.core.arsinh import Arsinh
 from tests.core.trees import KINDS, make_tree
 

@@ -19,9 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catnat import Activation, Natural, Parameterization, Sigmoid, Tree
-from catnat.core import reference
 from catnat.core.parameterization import ACTIVATIONS as NAMED
 from catnat.core.parameterization import DEFAULT_TAIL, check_activation, resolve
+from catnat_lab import reference
 from tests.core.arsinh import Arsinh
 from tests.core.trees import KINDS, make_tree, trees
 

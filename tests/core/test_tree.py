@@ -16,7 +16,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from catnat import Parameterization, Tree
-from catnat.core import clusters, reference
+from catnat.core import clusters
+from catnat_lab import reference
 from tests.core.trees import make_tree, nested, trees
 from tests.thinned import thinned
 

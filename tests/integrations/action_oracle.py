@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 import catnat
-from catnat.core import reference
 from catnat.core.parameterization import resolve
+from catnat_lab import reference
 
 Floats = np.ndarray
 HUFFMAN = catnat.Parameterization(5, "sigmoid", tree=catnat.Tree.huffman([0.4, 0.3, 0.1, 0.1, 0.1]))

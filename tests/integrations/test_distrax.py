@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 import catnat
-from catnat.core import reference
+from catnat_lab import reference
 from tests.integrations import oracle
 from tests.integrations.oracle import ALLOWED, DATA, MASKS, PARAMETERIZATIONS, SPREAD, K
 from tests.thinned import thinned

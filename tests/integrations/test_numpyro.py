@@ -13,7 +13,7 @@ from scipy import stats
 
 import catnat
 import catnat.jax as cj
-from catnat.core import reference
+from catnat_lab import reference
 from tests.integrations import oracle
 from tests.integrations.oracle import ALLOWED, DATA, MASKS, PARAMETERIZATIONS, SPREAD, K
 from tests.thinned import thinned

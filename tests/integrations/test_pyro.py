@@ -9,7 +9,7 @@ from torch.distributions import kl_divergence
 from torch.testing import assert_close
 
 import catnat.torch as ct
-from catnat.core import reference
+from catnat_lab import reference
 from tests.integrations import oracle
 from tests.integrations.oracle import DATA, MASKS, PARAMETERIZATIONS, SPREAD, K
 

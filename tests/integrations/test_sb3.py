@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import catnat
-from catnat.core import reference
+from catnat_lab import reference
 from tests.integrations.action_oracle import HUFFMAN, PARAMETERIZATIONS, allowed, entropy, log_prob, random_masks
 from tests.thinned import thinned
 

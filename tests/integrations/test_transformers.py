@@ -10,8 +10,8 @@ from torch.testing import assert_close
 
 import catnat
 import catnat.torch as ct
-from catnat.core import reference
 from catnat.integrations.transformers import CatnatHead, CatnatRouters
+from catnat_lab import reference
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 hf = pytest.importorskip("transformers", reason="transformers is not installed")

@@ -15,9 +15,9 @@ import catnat
 import catnat.jax as cj
 from catnat import Natural, Parameterization, Sigmoid
 from catnat._native import build
-from catnat.core import reference
 from catnat.jax import _classes, _cpu
 from catnat.jax._dispatch import plan_for
+from catnat_lab import reference
 from tests.core.trees import KINDS, make_tree
 
 NAMES = ("catnat_value", "catnat_gradient")

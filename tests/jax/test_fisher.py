@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose
 import catnat
 import catnat.jax as cj
 import catnat.torch as ct
-from catnat.core import reference
+from catnat_lab import reference
 from tests.core.trees import make_tree
 from tests.jax.beside_torch import draw
 from tests.thinned import thinned

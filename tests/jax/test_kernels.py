@@ -9,9 +9,9 @@ import pytest
 
 import catnat.jax as cj
 from catnat import Natural, Parameterization, Sigmoid, Tree
-from catnat.core import reference
 from catnat.jax._dispatch import plan_for
 from catnat.jax._gpu import walk as kernels
+from catnat_lab import reference
 from tests.contract.cases import scores_for
 from tests.contract.judge import assert_close, expected_gradient
 from tests.thinned import thinned

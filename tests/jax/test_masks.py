@@ -12,7 +12,7 @@ import pytest
 
 import catnat.jax as cj
 from catnat import Natural, Parameterization, Tree
-from catnat.core import reference
+from catnat_lab import reference
 from tests.core.trees import KINDS, make_tree
 from tests.thinned import thinned
 

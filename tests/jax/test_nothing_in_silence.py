@@ -15,9 +15,10 @@ import pytest
 import catnat
 import catnat.jax as cj
 from catnat import Natural, Parameterization, Tree
-from catnat.core import caches, reference
+from catnat.core import caches
 from catnat.jax import _dispatch
 from catnat.jax._walk import Walk
+from catnat_lab import reference
 
 KEY = jax.random.key(0)
 

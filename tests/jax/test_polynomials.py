@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from catnat import Natural, Parameterization
-from catnat.core import reference
 from catnat.jax import _node
 from catnat.jax._dispatch import plan_for
+from catnat_lab import reference
 from tests.thinned import thinned
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import catnat
-from catnat.core import reference
+from catnat_lab import reference
 from catnat_lab.cli import main
 from catnat_lab.commands.playground import PAGE
 from tests.lab.chromium import PROGRAM, Browser

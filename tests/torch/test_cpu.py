@@ -20,11 +20,11 @@ from torch.distributions import StickBreakingTransform
 
 import catnat.torch as ct
 from catnat import Natural, Parameterization, Sigmoid
-from catnat.core import reference
 from catnat.torch import _cpu, _eager, _masks
 from catnat.torch._cpu import build
 from catnat.torch._plan import make_plan
 from catnat.torch._walk import Walk
+from catnat_lab import reference
 from tests.core.trees import KINDS, make_tree
 
 DTYPES = [torch.float32, torch.float64]

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 import catnat
 import catnat.torch as ct
-from catnat.core import reference
+from catnat_lab import reference
 from tests.core.trees import KINDS, make_tree
 
 A = 5.0

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from catnat import Natural, Parameterization, Sigmoid, Tree
-from catnat.core import reference
 from catnat.torch import _bernoulli
 from catnat.torch._bernoulli import Bernoulli, bernoulli_of
+from catnat_lab import reference
 from tests.contract.judge import assert_close, expected_gradient
 from tests.thinned import thinned
 

@@ -6,9 +6,9 @@ import torch
 
 import catnat.torch as ct
 from catnat import Natural, Parameterization, Sigmoid, Tree
-from catnat.core import reference
 from catnat.torch import _dispatch, _eager
 from catnat.torch._plan import find_plan
+from catnat_lab import reference
 
 pytestmark = pytest.mark.gpu
 

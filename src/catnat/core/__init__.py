@@ -1,1 +1,1 @@
-"""The framework-free core: trees, activations, the oracle, the checks."""
+"""The framework-free core: trees, activations, the checks."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from catnat import Natural, Parameterization, Sigmoid
-from catnat.core import reference
+from catnat_lab import reference
 from tests.core.arsinh import Arsinh
 from tests.core.trees import KINDS, make_tree
 

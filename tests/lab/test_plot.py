@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import catnat
-import catnat.plot as cp
 import catnat.torch as ct
+import catnat_lab.plot as cp
 
 CORNERS = np.array([[0, 0], [1, 0], [0.5, np.sqrt(0.75)]])
 TREES = [
@@ -172,18 +172,22 @@ def test_one_step_is_a_step_of_gradient_descent_in_the_scores() -> None:
     [
         (lambda: cp.tree("natural", [0.5, 0.5]), TypeError, "parameterization must be the number of classes or a"),
         (lambda: cp.fisher("sigmoid", [0.5, 0.5]), TypeError, "write catnat.Parameterization"),
-        (lambda: cp.tree(catnat.Tree.chain(4), [0.5, 0.5]), ValueError, "probs must hold one value a class: 4"),
+        (lambda: cp.tree(catnat.Tree.chain(4), [0.5, 0.5]), ValueError, "probs must hold 4 probabilities; got 2"),
         (lambda: cp.tree(catnat.Tree.chain(4), lit=4), IndexError, r"lit must lie in \[0, 3\]"),
         (lambda: cp.tree(2, [0.5, 0.6]), ValueError, "probs must be at least 0 and sum to 1"),
         (lambda: cp.tree(2, ["a", "b"]), TypeError, "probs must be a sequence of numbers"),
         (lambda: cp.tree(2, [[0.5, 0.5]]), ValueError, r"probs must be a row of finite numbers; got shape \(1"),
         (lambda: cp.tree(2, [0.5, 0.5], ax=3), TypeError, "ax must be a matplotlib Axes or None; got 3"),
         (lambda: cp.activation("natrual"), ValueError, "did you mean 'natural'"),
-        (lambda: cp.activation(3), TypeError, "activation must be a catnat.Activation"),
+        (lambda: cp.activation(3), TypeError, "activation must be 'natural', .*or a catnat.Activation"),
         (lambda: cp.activation("natural", quantity="slope"), ValueError, "quantity must be one of"),
         (lambda: cp.fisher("softmax", [1.0, 0.0]), ValueError, "probs must be above 0"),
         (lambda: cp.fisher("softmax", [0.5, 0.5], limit=0), ValueError, "limit must be"),
-        (lambda: cp.fisher(catnat.Parameterization(3), [0.5, 0.5]), ValueError, "probs must hold one value a class: 3"),
+        (
+            lambda: cp.fisher(catnat.Parameterization(3), [0.5, 0.5]),
+            ValueError,
+            "probs must hold 3 probabilities",
+        ),
         (lambda: cp.simplex(catnat.Parameterization(4)), ValueError, "parameterization must have 3 classes"),
         (lambda: cp.simplex(3, [[0.5, 0.5]]), ValueError, "starts must hold 3 probabilities; got 2"),
         (lambda: cp.simplex(3, [1.0, 0.0, 0.0]), ValueError, "starts must be above 0"),
@@ -204,12 +208,21 @@ def test_pictures_go_where_they_are_told() -> None:
 
 
 def test_without_matplotlib_the_error_names_the_extra() -> None:
-    code = "import sys; sys.modules['matplotlib'] = None\nimport catnat.plot as p\np.activation('natural')"
+    code = "import sys; sys.modules['matplotlib'] = None\nimport catnat_lab.plot as p\np.activation('natural')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "ImportError: catnat.plot needs matplotlib: pip install '.[plot]' in catnat's folder" in done.stderr
+    assert "ImportError: catnat_lab.plot needs matplotlib: pip install '.[plot]' in catnat's folder" in done.stderr
 
 
 def test_a_certain_class_can_be_drawn_on_a_tree() -> None:
     axes = cp.tree(3, [1.0, 0.0, 0.0])
     assert [bar.get_height() for bar in axes.patches] == [1, 0, 0]
     assert {"s1\ninf", "s2\n0"} <= {text.get_text() for text in axes.texts}
+
+
+def test_the_old_name_warns_and_gives_the_same_functions() -> None:
+    sys.modules.pop("catnat.plot", None)
+    with pytest.warns(DeprecationWarning, match=r"catnat\.plot is now catnat_lab\.plot"):
+        import catnat.plot
+    assert catnat.plot.tree is cp.tree and catnat.plot.LIT == cp.LIT
+    with pytest.raises(AttributeError, match="trees"):
+        _ = catnat.plot.trees

@@ -4,14 +4,15 @@ Scores have shape [..., K-1], probabilities and masks [..., K]; everything runs 
 Nothing here is fast. It is checked against mpmath and, through the backends, against third parties.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
+import numpy.typing as npt
 
-from catnat.core.parameterization import Activation, Natural, Parameterization, Sigmoid
-from catnat.core.tree import Floats, Ints
+from catnat import Activation, Natural, Parameterization, Sigmoid
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 # -- one node ----------------------------------------------------------------------------------------------------
 
@@ -191,11 +192,8 @@ def scores_from_probs(probs: Floats, pi: Parameterization) -> Floats:
         if isinstance(pi.activation, Natural):
             limit = np.log(pi.activation.tail) - np.log1p(-pi.activation.tail)
             inside = np.clip(z, limit, -limit)
-            y = (
-                4 * np.arctan(np.exp(inside / 2))
-                - math.pi
-                + np.where(z == inside, 0.0, (z - inside) / pi.activation.steepest)
-            )
+            beyond = np.where(z == inside, 0.0, (z - inside) / pi.activation.steepest)
+            y = 4 * np.arctan(np.exp(inside / 2)) - math.pi + beyond
             x = y * pi.activation.amplitude / (2 * math.pi)
     return np.where(left + right > 0, x + pi.centers, 0.0)
 
@@ -210,21 +208,21 @@ def fisher_diagonal(scores: Floats, pi: Parameterization) -> Floats:
 
 def fisher_matrix(scores: Floats, pi: Parameterization) -> Floats:
     """E[grad log p grad log p^T] summed over the classes: dense, with no use of Theorem 1."""
-    identity = np.eye(pi.num_classes)
-    gradients = np.stack(
-        [
-            log_catnat_gradient(scores, np.broadcast_to(row, (*scores.shape[:-1], pi.num_classes)), pi)
-            for row in identity
-        ],
-        -2,
-    )  # [..., K, K-1]
+    shape = (*scores.shape[:-1], pi.num_classes)
+    rows = (np.broadcast_to(row, shape) for row in np.eye(pi.num_classes))
+    gradients = np.stack([log_catnat_gradient(scores, row, pi) for row in rows], -2)  # [..., K, K-1]
     return np.einsum("...k,...ki,...kj->...ij", catnat(scores, pi), gradients, gradients)
+
+
+def softmax(logits: Floats) -> Floats:
+    """P of every class of the rival."""
+    shifted = np.exp(logits - np.max(logits, -1, keepdims=True))
+    return shifted / np.sum(shifted, -1, keepdims=True)
 
 
 def softmax_fisher(logits: Floats) -> Floats:
     """Proposition 1: diag(p) - p p^T."""
-    shifted = np.exp(logits - np.max(logits, -1, keepdims=True))
-    p = shifted / np.sum(shifted, -1, keepdims=True)
+    p = softmax(logits)
     return p[..., None] * np.eye(p.shape[-1]) - p[..., :, None] * p[..., None, :]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mpmath import mp, mpf
 
 from catnat import Natural, Parameterization, Sigmoid
-from catnat.core import reference
+from catnat_lab import reference
 
 TAILS = (0.5, 0.1, 0.05, 0.01, 1e-3, 1e-6)
 FLOORS = (0.0, 1e-8, 1e-4)

@@ -137,7 +137,7 @@ MUST_BE = r"^parameterization must be the number of classes or a catnat\.Paramet
         (Tree.chain(4), TypeError, MUST_BE + r"Tree\.chain\(4\): write catnat\.Parameterization\(4, tree=\.\.\.\)$"),
         (True, TypeError, MUST_BE + r"True$"),
         (np.False_, TypeError, MUST_BE + r".*False.*$"),
-        (None, TypeError, MUST_BE + r"None$"),
+        (None, TypeError, MUST_BE + r"None: write catnat\.Parameterization\(num_classes, activation\)$"),
         ([3, 4], TypeError, MUST_BE + r"\[3, 4\]$"),
         (np.arange(4), TypeError, MUST_BE + r"array\(\[0, 1, 2, 3\]\)$"),  # targets in its place
     ],

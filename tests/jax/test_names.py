@@ -19,8 +19,6 @@ RENAMED = {"dim": "axis", "target": "labels"}  # torch's word, JAX's word
 DROPPED = {
     "generator": "randomness comes from a key, the first argument",
     "validate_args": "a program checks nothing while it runs",
-    "misplaced": "names the arguments of older releases, which took other ones than JAX's",
-    "unknown": "likewise",
     "device": "an array is put on its device, not made there",
     "dtype": "an array is cast",
 }

@@ -123,3 +123,15 @@ def test_a_forbidden_class_pulls_at_no_score(activation, mask_mode):
     assert (forbidden == -math.inf).all()
     (gradient,) = torch.autograd.grad(forbidden.sum(), scores)
     assert (gradient == 0).all()
+
+
+@pytest.mark.parametrize("size", [10, 3000])  # all classes, and one path
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_class_weights_have_a_gradient_too(size, reduction):
+    x, target = torch.randn(64, size - 1), torch.randint(size, (64,))
+    weight = torch.rand(size, requires_grad=True)
+    losses = -ct.log_prob(x, target, size) * weight[target]
+    expected = losses.sum() / (weight[target].sum() if reduction == "mean" else 1)
+    found = ct.cross_entropy(x, target, size, weight=weight, reduction=reduction)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(loss, weight)[0] for loss in (found, expected)))

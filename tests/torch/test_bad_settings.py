@@ -107,3 +107,34 @@ def test_validated_distributions_refuse_values_outside_their_support(wrong: floa
         ct.OneHotCatnat(X, K, validate_args=True).log_prob(torch.full((4, K), 0.5))
     with pytest.raises(ValueError, match=r"within the support"):
         ct.MultiCatnat(X, [3, 4], validate_args=True).log_prob(torch.full((4, 2), wrong))
+
+
+# -- how many classes ---------------------------------------------------------------------------------------------
+
+MISUSES = {
+    "cross_entropy": ("'parameterization'", lambda: ct.cross_entropy(X, torch.zeros(4, dtype=torch.int64))),
+    "Catnat": ("'activation'", lambda: ct.Catnat(K, activation="sigmoid")),
+    "LogCatnat": ("'num_classes'", lambda: ct.LogCatnat(num_classes=K)),
+    "CatnatCrossEntropyLoss": ("3 were given", lambda: ct.CatnatCrossEntropyLoss(K, "sigmoid")),
+    "CatnatLinear": ("'parameterization'", lambda: ct.CatnatLinear(3)),
+    "CatnatCategorical": ("'activation'", lambda: ct.CatnatCategorical(X, K, activation="sigmoid")),
+    "OneHotCatnat": ("'num_classes'", lambda: ct.OneHotCatnat(X, num_classes=K)),
+    "RelaxedOneHotCatnat": ("'num_classes'", lambda: ct.RelaxedOneHotCatnat(1.0, X, num_classes=K)),
+    "MultiCatnat": ("'activation'", lambda: ct.MultiCatnat(X, [3, 4], activation="sigmoid")),
+}
+
+
+@pytest.mark.parametrize(("named", "call"), MISUSES.values(), ids=MISUSES.keys())
+def test_a_wrong_argument_is_named_and_the_right_one_written(named: str, call: Callable[[], object]) -> None:
+    with pytest.raises(TypeError, match=rf"{named}.* number of classes, or catnat.Parameterization\(num_classes, act"):
+        call()
+
+
+def test_scores_without_their_classes() -> None:
+    with pytest.raises(TypeError, match=r"got None: write catnat.Parameterization\(num_classes, activation\)"):
+        ct.CatnatCategorical(X)
+
+
+def test_an_error_inside_keeps_its_own_words() -> None:
+    with pytest.raises(TypeError, match=r"^scores must be a torch.Tensor; got str$"):
+        ct.cross_entropy("scores", torch.zeros(4, dtype=torch.int64), K)  # type: ignore[arg-type]

@@ -164,6 +164,19 @@ def test_one_compilation_serves_all_values_and_all_batches(fresh, case):
         torch._dynamo.reset()
 
 
+def test_equal_parameterizations_made_anew_are_compiled_once(fresh):
+    counter, x = CompileCounter(), torch.randn(3, 9)
+    compiled = torch.compile(ct.log_catnat, backend=counter, fullgraph=True)
+    kept = [catnat.Parameterization(10, "sigmoid")]
+    for _ in range(3):
+        kept.append(catnat.Parameterization(10, "sigmoid"))
+        del kept[0]  # the first of them goes
+        torch.testing.assert_close(compiled(x, kept[0]), ct.log_catnat(x, kept[0]))
+    assert counter.frame_count == 1
+    compiled(x, catnat.Parameterization(10, "natural"))
+    assert counter.frame_count == 2
+
+
 def test_a_compiled_distribution(fresh):
     def loss(scores, action):
         policy = ct.CatnatCategorical(scores, 18, validate_args=False)

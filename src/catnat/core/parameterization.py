@@ -183,7 +183,8 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 _NAMES = ", ".join(map(repr, ACTIVATIONS))
 _NUMBERS = count()
-_ALIVE: WeakValueDictionary[str, Parameterization] = WeakValueDictionary()
+_FIRST: WeakValueDictionary[tuple[object, ...], Parameterization] = WeakValueDictionary()  # by what they are made of
+_ALIVE: WeakValueDictionary[str, Parameterization] = WeakValueDictionary()  # the same by their numbers
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,8 @@ class Parameterization:
     tree: Tree | None = None
     center: str | float | tuple[float, ...] = "uniform"
     _hash: int = field(init=False, repr=False, compare=False)
-    number: str = field(init=False, repr=False, compare=False)  # of this object, for `numbered`
+    number: str = field(init=False, repr=False, compare=False)  # of all that are equal, for `numbered`
+    _first: Parameterization | None = field(init=False, repr=False, compare=False)  # of these, so that it lives on
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__  # the dataclass is frozen; this is its one moment of making
@@ -235,8 +237,10 @@ class Parameterization:
         set_field(self, "center", self._checked_center())
         # it is looked up at every call, so hash it once
         set_field(self, "_hash", hash((self.num_classes, self.activation, self.tree, self.center)))
-        set_field(self, "number", str(next(_NUMBERS)))
-        _ALIVE[self.number] = self
+        first = _FIRST.setdefault((self.num_classes, self.activation, self.tree, self.center), self)
+        set_field(self, "_first", None if first is self else first)
+        set_field(self, "number", f"#{next(_NUMBERS)}" if first is self else first.number)
+        _ALIVE.setdefault(self.number, first)
 
     def __hash__(self) -> int:
         return self._hash
@@ -393,9 +397,9 @@ def two_sum(a: Floats, b: Floats) -> tuple[Floats, Floats]:
 ParameterizationLike = Parameterization | int
 
 
-def numbered(number: str) -> Parameterization:
-    """The parameterization of this number: PyTorch's compiler before 2.13 takes words as constants, but no objects."""
-    return _ALIVE[number]
+def numbered(given: Any) -> Any:
+    """What has this number, or as it came: compilers take words for constants, and equal words for the same one."""
+    return _ALIVE.get(given, given) if isinstance(given, str) else given
 
 
 def resolve(parameterization: ParameterizationLike) -> Parameterization:
@@ -409,7 +413,7 @@ def resolve(parameterization: ParameterizationLike) -> Parameterization:
             return found
     if isinstance(parameterization, str):
         check_choice("activation", parameterization, tuple(ACTIVATIONS))
-    meant, size = _meant(parameterization), "num_classes"
+    meant, size = "activation" if parameterization is None else _meant(parameterization), "num_classes"
     if isinstance(parameterization, Tree):
         meant, size = "tree=...", str(parameterization.num_classes)
     hint = "" if meant is None else f": write catnat.Parameterization({size}, {meant})"

@@ -38,9 +38,7 @@ def plan_for(parameterization: ParameterizationLike, dtype: torch.dtype, like: T
     if is_compiling():
         from catnat.torch._constant import constant
 
-        if isinstance(parameterization, Parameterization):
-            return constant(_ready_numbered, parameterization.number, dtype, like.device)
-        return constant(_ready, parameterization, dtype, like.device)
+        return constant(_ready, _constant_of(parameterization), dtype, like.device)
     if type(like) is not Tensor and (faking := fake_mode_of(like)) is not None:
         with faking:  # tensors without values want constants without values
             return _plan.make_plan(resolve(parameterization), dtype, like.device)
@@ -69,15 +67,16 @@ def walk_for(plan: Plan, x: Tensor, mask: Tensor | None = None) -> Walk:
     return Walk(plan)
 
 
-def _ready(parameterization: ParameterizationLike, dtype: torch.dtype, device: torch.device) -> Plan:
+def _constant_of(parameterization: ParameterizationLike) -> Any:
+    """A parameterization as a compiler takes it for a constant: `numbered` turns it back."""
+    return parameterization.number if isinstance(parameterization, Parameterization) else parameterization
+
+
+def _ready(given: Any, dtype: torch.dtype, device: torch.device) -> Plan:
     """A plan whose fast walk is loaded: while a compiler traces, nothing can be."""
-    plan = _plan.find_plan(parameterization, dtype, device)
+    plan = _plan.find_plan(numbered(given), dtype, device)
     _WALKS[plan]
     return plan
-
-
-def _ready_numbered(number: str, dtype: torch.dtype, device: torch.device) -> Plan:
-    return _ready(numbered(number), dtype, device)
 
 
 def _fast_walk(plan: Plan) -> Walk:

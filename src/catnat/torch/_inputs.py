@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
+from functools import wraps
+from inspect import signature
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +27,31 @@ from catnat.torch._plan import Plan
 
 INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def advised(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """The function, which says how a parameterization is written where arguments are missing or not its own."""
+
+    @wraps(function)
+    def call(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            asked = signature(function)
+            try:
+                asked.bind(*args, **kwargs)
+            except TypeError:
+                takes = ", ".join(name for name in asked.parameters if name != "self")
+                raise TypeError(
+                    f"{error}. It takes {takes}; parameterization is the number of classes, or "
+                    "catnat.Parameterization(num_classes, activation, tree=tree, center=center)"
+                ) from None
+            raise
+
+    return call
 
 
 def prepare(scores: Tensor, parameterization: ParameterizationLike, dim: int = -1) -> tuple[Tensor, Plan, torch.dtype]:
@@ -180,31 +209,25 @@ def check_batch(argument: str, came: torch.Size, expected: torch.Size) -> None:
 
 
 def class_dim(scores: Tensor, target: Tensor, dim: int | None) -> int:
-    """The classes' axis of a loss; the last, unless said, and an error where it may as well be torch's."""
+    """The classes' axis of a loss; the last, unless said, and an error where it may be torch's."""
     if dim is not None or not isinstance(scores, Tensor) or scores.dim() < 3:
         return -1 if dim is None else dim
-    if scores.shape[1] == scores.shape[-1] and target.shape == scores.shape[:-1] and not target.is_floating_point():
-        shape = tuple(scores.shape)
+    if target.shape == scores.shape[:1] + scores.shape[2:] and not target.is_floating_point():
+        choice = "dim=-1 or dim=1" if target.shape == scores.shape[:-1] else "dim=1"
         raise ValueError(
-            f"dim must be given where the classes' axis may be the last, as here, or the second, as in "
-            f"torch.nn.functional.cross_entropy: dim=-1 or dim=1; got scores of shape {shape}"
+            f"dim must be given where the classes' axis may be the second, as in torch.nn.functional.cross_entropy: "
+            f"say {choice}; got scores of shape {tuple(scores.shape)} and a target of shape {tuple(target.shape)}"
         )
     return -1
 
 
-def check_target_ids(target: Tensor, batch: torch.Size, dim: int) -> None:
+def check_target_ids(target: Tensor, batch: torch.Size) -> None:
     """Raise unless ``target`` holds one class id a row."""
     check_integers(target, "target")
     if target.shape != batch:
-        last = dim in (-1, len(batch)) and len(batch) > 1
-        hint = (
-            ". Where the classes' axis is the second, as in torch.nn.functional.cross_entropy, say dim=1"
-            if last
-            else ""
-        )
         raise ValueError(
             f"target must hold one class id a row, shape {tuple(batch)}, or floating-point probabilities; "
-            f"got {target.dtype} of shape {tuple(target.shape)}{hint}"
+            f"got {target.dtype} of shape {tuple(target.shape)}"
         )
 
 

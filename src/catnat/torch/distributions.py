@@ -33,7 +33,7 @@ from catnat.core.parameterization import Parameterization, ParameterizationLike,
 from catnat.torch import functional, sampling
 from catnat.torch._dispatch import resolved
 from catnat.torch._eager import p_log_ratio
-from catnat.torch._inputs import check_mask, check_scores, check_temperature, prepare, prepare_mask
+from catnat.torch._inputs import advised, check_mask, check_scores, check_temperature, prepare, prepare_mask
 
 Shape = Sequence[int] | torch.Size
 
@@ -124,6 +124,7 @@ class CatnatCategorical(Categorical):
     arg_constraints = {"scores": _Scores()}  # noqa: RUF012 (torch's own form)
     has_enumerate_support = True
 
+    @advised
     def __init__(
         self,
         scores: Tensor | None = None,
@@ -227,9 +228,8 @@ class CatnatCategorical(Categorical):
 
 @register_kl(CatnatCategorical, CatnatCategorical)
 def _kl_catnat_catnat(p: CatnatCategorical, q: CatnatCategorical) -> Tensor:
-    one, other = p.parameterization, q.parameterization
-    # the numbers first: a compiler cannot compare constants that are no words
-    if (one.number == other.number or one == other) and p.allowed is None and q.allowed is None:
+    # by number: a compiler cannot compare constants that are no words
+    if p.parameterization.number == q.parameterization.number and p.allowed is None and q.allowed is None:
         return functional.kl_divergence(p.scores, q.scores, p.parameterization)
     return _kl_by_class(p, q)
 
@@ -262,6 +262,7 @@ class OneHotCatnat(OneHotCategorical):
     arg_constraints = {"scores": _Scores()}  # noqa: RUF012
     _categorical: CatnatCategorical
 
+    @advised
     def __init__(
         self,
         scores: Tensor | None = None,
@@ -357,6 +358,7 @@ class RelaxedOneHotCatnat(RelaxedOneHotCategorical):
     arg_constraints = {"scores": _Scores()}  # noqa: RUF012
     support = _WideSimplex()  # type: ignore[assignment]  # wider than its parent's
 
+    @advised
     def __init__(
         self,
         temperature: Tensor | float,
@@ -416,6 +418,7 @@ class MultiCatnat(Distribution):
     arg_constraints = {"scores": _Scores()}  # noqa: RUF012
     has_enumerate_support = True
 
+    @advised
     def __init__(
         self,
         scores: Tensor,

@@ -10,6 +10,7 @@ from catnat.core.parameterization import ParameterizationLike
 from catnat.torch import _eager, _masks, _node
 from catnat.torch._dispatch import plan_for, walk_for
 from catnat.torch._inputs import (
+    advised,
     check_class_weights,
     check_index,
     check_integers,
@@ -162,6 +163,7 @@ def kl_divergence(
     return found.to(torch.promote_types(dtype, q_dtype))
 
 
+@advised
 def cross_entropy(
     scores: Tensor,
     target: Tensor,
@@ -210,7 +212,7 @@ def cross_entropy(
         log_p = walk.log_probs(x).to(number)
         loss = -_eager.times_log(probs if weight is None else probs * weight, log_p).sum(-1)
         return _eager.reduced(loss, torch.ones_like(loss), reduction).to(dtype)
-    check_target_ids(target, x.shape[:-1], dim)
+    check_target_ids(target, x.shape[:-1])
     if label_smoothing == 0 and plan.num_classes > 1:
         try:
             return walk.loss(x, target, ignore_index, weight, reduction).to(dtype)

@@ -12,12 +12,13 @@ from torch import Tensor
 from torch.nn.utils.parametrize import is_parametrized
 
 from catnat.core.errors import MASK_MODES, REDUCTIONS, CatnatWarning, check_choice, check_share
-from catnat.core.parameterization import Activation, Parameterization, ParameterizationLike, repr_arguments, resolve
+from catnat.core.parameterization import Parameterization, ParameterizationLike, repr_arguments, resolve
 from catnat.torch import _eager, functional, sampling
 from catnat.torch._compat import autocasts, has_hooks
 from catnat.torch._dispatch import must_align, path_walk_for
 from catnat.torch._inputs import (
     INTEGERS,
+    advised,
     check_class_weights,
     check_index,
     check_integers,
@@ -113,6 +114,7 @@ class Catnat(_Defined):
         torch.Size([2, 10])
     """
 
+    @advised
     def __init__(
         self,
         parameterization: ParameterizationLike,
@@ -155,6 +157,7 @@ class CatnatCrossEntropyLoss(_Defined):
 
     weight: Tensor | None
 
+    @advised
     def __init__(
         self,
         parameterization: ParameterizationLike,
@@ -197,17 +200,6 @@ def _known(found: TopK, num_classes: int) -> Tensor:
     return known(torch.where(found.log_probs.isnan(), num_classes, found.classes), num_classes)
 
 
-def _advice(parameterization: object, misplaced: Sequence[object], unknown: dict[str, object]) -> str:
-    """What to write in place of arguments that `CatnatLinear` does not have."""
-    which = [(f"{name}=", value) for name, value in unknown.items()] + [("a third argument", v) for v in misplaced]
-    came = ", ".join(f"{name}{value!r}" if name.endswith("=") else f"{name}, {value!r}" for name, value in which)
-    form = "write CatnatLinear(in_features, catnat.Parameterization(num_classes, activation, tree=tree, center=center))"
-    if any(isinstance(value, (str, Activation)) for _, value in which):
-        form = f"write CatnatLinear(in_features, catnat.Parameterization({parameterization!r}, {which[0][1]!r}))"
-    known = "in_features and parameterization, then bias=, class_frequencies=, device= and dtype="
-    return f"CatnatLinear takes {known}; got {came}: {form}"
-
-
 class _Scores(torch.nn.Linear):
     """The layer inside a head. Its bias starts by itself, for who resets modules one by one, the outer ones first."""
 
@@ -248,19 +240,17 @@ class CatnatLinear(_Defined):
         (torch.Size([2, 10]), torch.Size([]), torch.Size([2]))
     """
 
+    @advised
     def __init__(
         self,
         in_features: int,
         parameterization: ParameterizationLike,
-        *misplaced: object,
+        *,
         class_frequencies: Tensor | None = None,
         bias: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        **unknown: object,
     ) -> None:
-        if misplaced or unknown:
-            raise TypeError(_advice(parameterization, misplaced, unknown))
         super().__init__(parameterization, device)
         self.num_classes = self.parameterization.num_classes
         self.linear = _Scores(in_features, self.num_classes - 1, bias=bias, device=device, dtype=dtype)
@@ -364,7 +354,7 @@ class CatnatLinear(_Defined):
                 label_smoothing=label_smoothing,
                 dim=-1,
             )
-        check_target_ids(target, x.shape[:-1], -1)
+        check_target_ids(target, x.shape[:-1])
         rows, ids = self._rows(x, target, ignore_index, walk, "target")
         dtype = self._answer_dtype(x)
         if weight is None and reduction != "none":

@@ -47,7 +47,7 @@ class CompiledWalk(Walk):
 
     def loss(self, x: Tensor, target: Tensor, ignored: int, weight: Tensor | None, reduction: str) -> Tensor:
         """- log p of one class per row, reduced."""
-        if not self.is_small(x):
+        if not self.is_small(x) or (weight is not None and weight.requires_grad):  # PyTorch's own gives it no gradient
             return super().loss(x, target, ignored, weight, reduction)
         rows = x.float() if x.element_size() < 4 else x
         rows, target_rows = (rows, target) if x.dim() > 1 else (rows[None], target[None])  # nll_loss wants a batch

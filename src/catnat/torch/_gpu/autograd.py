@@ -42,7 +42,7 @@ class KernelWalk(Walk):
 
     def loss(self, x: Tensor, target: Tensor, ignored: int, weight: Tensor | None, reduction: str) -> Tensor:
         """- log p of one class per row, reduced, in the dtype of the scores."""
-        if self.plan.order is not None:
+        if self.plan.order is not None or (weight is not None and weight.requires_grad):
             return super().loss(x, target, ignored, weight, reduction)
         return _call("loss", x, self.plan, target, ignored, weight, reduction)[0]
 

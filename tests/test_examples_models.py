@@ -21,7 +21,6 @@ NEEDS = {
     "distrax_policy": (["distrax", "optax"], (-7, 0)),
     "equinox_loop": (["equinox", "optax", "mlxtend"], (0.7, 1)),
     "flax_loop": (["flax", "optax", "mlxtend"], (0.8, 1)),
-    "moe_router": (["transformers"], (1, 2.4)),
     "numpyro_mixture": (["numpyro"], (0.6, 1.6)),
     "pyro_mixture": (["pyro", "mlxtend"], (-55, -30)),
     "transformers_head": (["transformers", "mlxtend"], (0.7, 1)),

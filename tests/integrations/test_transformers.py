@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 import catnat
 import catnat.torch as ct
-from catnat.integrations.transformers import CatnatHead, CatnatRouters
+from catnat.integrations.transformers import CatnatHead
 from catnat_lab import reference
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -51,22 +51,6 @@ class Gpt2(CatnatHead, hf.GPT2LMHeadModel):
     pass
 
 
-class Mixtral(CatnatRouters, hf.MixtralForCausalLM):
-    pass
-
-
-class Both(CatnatHead, CatnatRouters, hf.MixtralForCausalLM):
-    pass
-
-
-class Olmoe(CatnatRouters, hf.OlmoeForCausalLM):
-    pass  # it does not normalise the chosen experts' weights
-
-
-class Qwen(CatnatRouters, hf.Qwen3MoeForCausalLM):
-    pass
-
-
 def bert(**settings):
     return hf.BertConfig(**SIZES, **{"num_labels": LABELS, **settings})
 
@@ -77,19 +61,6 @@ def gpt2(**settings):
 
 def llama(**settings):
     return hf.LlamaConfig(**SIZES, num_key_value_heads=1, pad_token_id=0, **settings)
-
-
-def mixtral(**settings):
-    return hf.MixtralConfig(**SIZES, num_key_value_heads=1, num_local_experts=4, **settings)
-
-
-def olmoe(**settings):
-    return hf.OlmoeConfig(**SIZES, num_key_value_heads=1, num_experts=4, num_experts_per_tok=2, **settings)
-
-
-def qwen(**settings):
-    sizes = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, norm_topk_prob=True)
-    return hf.Qwen3MoeConfig(**SIZES, **sizes, num_key_value_heads=1, **settings)
 
 
 PIXELS = {"pixel_values": torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))}
@@ -189,7 +160,7 @@ def test_the_names_in_the_configuration_are_checked_and_a_tree_may_be_given():
 
 
 class Uncommon:
-    """Another tree and activation than the configuration can name, for the head and for the routers."""
+    """Another tree and activation than the configuration can name."""
 
     def catnat_parameterization(self, num_classes):
         tree = catnat.Tree.huffman([2.0**k for k in range(num_classes)])
@@ -200,7 +171,7 @@ class UncommonBert(Uncommon, Bert):
     pass
 
 
-class UncommonBoth(Uncommon, Both):
+class UncommonLlama(Uncommon, Llama):
     pass
 
 
@@ -211,7 +182,7 @@ class OtherBert(Bert):
 
 @pytest.mark.parametrize(
     "kind, config, others",
-    [(UncommonBert, bert, (Bert, OtherBert)), (UncommonBoth, mixtral, (Both,)), (Bert, bert, (UncommonBert,))],
+    [(UncommonBert, bert, (Bert, OtherBert)), (UncommonLlama, llama, (Llama,)), (Bert, bert, (UncommonBert,))],
 )
 def test_what_is_loaded_has_the_tree_that_was_saved_or_is_refused(kind, config, others, tmp_path):
     settings = config()
@@ -297,57 +268,6 @@ def test_half_precision_keeps_the_digits_of_log_probabilities():
     assert_close(logits.double(), torch.tensor(exact), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind, config", [(Mixtral, mixtral), (Both, mixtral), (Olmoe, olmoe), (Qwen, qwen)])
-def test_routers_route_by_catnat_and_survive_a_round_trip(kind, config, tmp_path):
-    model = make(kind, config(output_router_logits=True))
-    gate = model.model.layers[0].mlp.gate
-    assert gate.weight.shape == (3, 16) and 0.005 < gate.weight.std() < 0.04
-    gate.weight.data *= 100
-    x = torch.randn(11, 16, generator=torch.Generator().manual_seed(1))
-    log_p, weights, experts = gate(x)
-    exact = torch.tensor(
-        reference.log_catnat((x @ gate.weight.T).double().detach().numpy(), catnat.Parameterization(4))
-    )
-    assert_close(log_p.double(), exact, rtol=0, atol=1e-5)
-    top, which = exact.exp().topk(2)
-    assert experts.equal(which)
-    if kind is not Olmoe:
-        top = top / top.sum(-1, keepdim=True)
-    assert_close(weights.double(), top, rtol=0, atol=1e-5)
-
-    out = model(IDS, labels=IDS)
-    assert len(out.router_logits) == 2  # transformers has recorded them, and the load-balancing loss is made of them
-    assert_close(out.router_logits[0].exp().sum(-1), torch.ones(21))
-    out.loss.backward()
-    assert gate.weight.grad.norm() > 0
-    model.save_pretrained(tmp_path)
-    again, problems = kind.from_pretrained(tmp_path, output_loading_info=True)
-    assert not any(problems.values()), problems
-    assert_close(again.eval()(IDS).logits, out.logits, rtol=0, atol=1e-6)
-
-
-def test_models_without_routers_or_with_others_are_refused():
-    sizes = dict(SIZES, num_key_value_heads=1)
-
-    class Dense(CatnatRouters, hf.LlamaForCausalLM):
-        pass
-
-    class Sigmoid(CatnatRouters, hf.Glm4MoeForCausalLM):
-        pass
-
-    class Noisy(CatnatRouters, hf.PhimoeForCausalLM):
-        pass
-
-    with pytest.raises(ValueError, match="no router"):
-        Dense(llama())
-    with pytest.raises(ValueError, match="Glm4MoeTopkRouter is more than a softmax"):
-        Sigmoid(hf.Glm4MoeConfig(**sizes, n_routed_experts=4, moe_intermediate_size=8))
-    with pytest.raises(ValueError, match="PhimoeTopKRouter is more than a softmax"):
-        Noisy(hf.PhimoeConfig(**sizes, num_local_experts=4))
-    with pytest.raises(ValueError, match="tanh"):
-        Mixtral(mixtral(catnat="tanh"))
-
-
 def test_models_of_another_task_or_with_other_logits_are_refused():
     class Spans(CatnatHead, hf.BertForQuestionAnswering):
         pass
@@ -367,24 +287,16 @@ def test_models_of_another_task_or_with_other_logits_are_refused():
             kind(config)
 
 
-def test_a_model_with_routers_is_pickled_and_takes_a_softmax_checkpoint(tmp_path):
-    model = make(Mixtral, mixtral())
+def test_a_model_is_pickled(tmp_path):
+    model = make(Llama, llama())
     torch.save(model, tmp_path / "whole.pt")
     again = torch.load(tmp_path / "whole.pt", weights_only=False)
     assert_close(again(IDS).logits, model(IDS).logits, rtol=0, atol=0)
-    plain = hf.MixtralForCausalLM(mixtral()).eval()
-    plain.save_pretrained(tmp_path / "plain")
-    ours = Mixtral.from_pretrained(tmp_path / "plain", ignore_mismatched_sizes=True)
-    assert ours.model.layers[0].mlp.gate.weight.shape == (3, 16)
-    assert_close(ours.lm_head.weight, plain.lm_head.weight)
 
 
-def test_the_load_balancing_loss_is_that_of_the_probabilities():
-    model = make(Mixtral, mixtral(output_router_logits=True))
-    out = model(IDS, labels=IDS)
-    p = torch.cat([each.exp() for each in out.router_logits])  # [layers * words, E]
-    chosen = torch.zeros_like(p).scatter_(1, p.topk(2).indices, 1.0)
-    assert_close(out.aux_loss, 4 * (chosen.mean(0) * p.mean(0)).sum())
+def test_routers_are_gone_and_the_error_says_so():
+    with pytest.raises(ImportError, match="CatnatRouters is gone"):
+        from catnat.integrations.transformers import CatnatRouters  # noqa: F401
 
 
 def test_softmax_and_catnat_learn_with_the_same_settings():

@@ -1,10 +1,4 @@
-"""catnat in Hugging Face's transformers: mixins that give a model a catnat head, or catnat routers.
-
-Put a mixin in front of a model's class. `save_pretrained` and `from_pretrained` of the new class then keep what it
-changed. The activation is ``config.catnat``, a name: "natural" (the default), "sigmoid" or "paper".
-
-What a mixin does not know to be a choice of one class by a softmax of a linear layer it refuses.
-"""
+"""catnat in Hugging Face's transformers: a mixin that gives a model a catnat head."""
 
 from __future__ import annotations
 
@@ -12,10 +6,7 @@ import re
 from typing import Any
 
 try:
-    from transformers.models.mixtral.modeling_mixtral import MixtralTopKRouter
-    from transformers.models.olmoe.modeling_olmoe import OlmoeTopKRouter
-    from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeTopKRouter
-    from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
+    import transformers  # noqa: F401
 except ImportError as missing:
     raise ModuleNotFoundError(
         "catnat.integrations.transformers needs transformers 5.22 or newer; "
@@ -28,21 +19,44 @@ from torch import Tensor
 import catnat
 import catnat.torch as ct
 
-__all__ = ["CatnatHead", "CatnatRouters"]
+__all__ = ["CatnatHead"]
 
 TASKS = re.compile(
     r"For(Sequence|Token|Image|Audio|Video)Classification$|For(CausalLM|MaskedLM|ConditionalGeneration)$|LMHeadModel$"
 )
 RESCALED = {"logit_scale": 1.0, "logits_scaling": 1.0, "final_logit_softcapping": None}  # and what leaves logits alone
 SAVED = "catnat_saved"  # in a saved configuration: the parameterization by the number of classes
-
 Named = list[tuple[str, torch.nn.Linear]]
 
 
-class _Catnat(torch.nn.Module):
-    """What the two mixins share: the configuration says which parameterization."""
+class _Head(ct.CatnatLinear):
+    """Gives log-probabilities in float32: of many classes they lie far from 0, where 16 bits are coarse."""
 
-    config: Any  # this and the next four are the model's
+    def log_probs(self, x: Tensor) -> Tensor:
+        scores = self.scores(x)
+        return ct.log_catnat(scores.float() if scores.dtype.itemsize < 4 else scores, self.parameterization)
+
+
+class CatnatHead(torch.nn.Module):
+    """Put in front of a model for classification or language modelling: K-1 scores and a catnat in place of K logits.
+
+    The model's ``logits`` are normalised log-probabilities: its loss and `generate` work as they are. The head
+    is a `catnat.torch.CatnatLinear`. A checkpoint with a softmax head gives its body alone; the head starts anew,
+    and transformers says so. `save_pretrained` and `from_pretrained` keep what changed. The activation is
+    ``config.catnat``, a name: "natural" (the default), "sigmoid" or "paper". What is not known to be a choice of one
+    class by a softmax of a linear layer is refused.
+
+    Example:
+        >>> from transformers import BertConfig, BertForSequenceClassification
+        >>> from catnat.integrations.transformers import CatnatHead
+        >>> class Classifier(CatnatHead, BertForSequenceClassification):
+        ...     pass
+        >>> sizes = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, vocab_size=20)
+        >>> Classifier(BertConfig(**sizes, num_labels=10)).classifier.linear.out_features
+        9
+    """
+
+    config: Any  # these are the model's
     loss_type: str | None
     base_model: Any
     get_input_embeddings: Any
@@ -51,8 +65,8 @@ class _Catnat(torch.nn.Module):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         theirs = [place for place, kind in enumerate(cls.__mro__) if kind.__module__.startswith("transformers.")]
-        if theirs and theirs[0] < cls.__mro__.index(_Catnat):
-            raise TypeError(f"the mixin must come first, else it is a softmax: class {cls.__name__}(Mixin, Model)")
+        if theirs and theirs[0] < cls.__mro__.index(CatnatHead):
+            raise TypeError(f"the mixin must come first, else it is a softmax: class {cls.__name__}(CatnatHead, Model)")
 
     def catnat_parameterization(self, num_classes: int) -> catnat.Parameterization:
         """Which tree and activation; the activation named in the configuration unless overridden.
@@ -78,11 +92,11 @@ class _Catnat(torch.nn.Module):
                 f"the model was saved with {old} over {num_classes} classes, and {type(self).__name__} makes {new}: "
                 f"load it by a class whose catnat_parameterization gives what was saved (its config.json: {SAVED})"
             )
-        self.catnat_made = {**getattr(self, "catnat_made", {}), str(num_classes): made}
+        self.catnat_made = {str(num_classes): made}
         return pi
 
     def save_pretrained(self, *args: Any, **settings: Any) -> Any:
-        """As in transformers; the saved configuration, and no other, names the parameterizations."""
+        """As in transformers; the saved configuration, and no other, names the parameterization."""
         setattr(self.config, SAVED, self.catnat_made)
         try:
             return super().save_pretrained(*args, **settings)  # type: ignore[misc]
@@ -90,50 +104,15 @@ class _Catnat(torch.nn.Module):
             delattr(self.config, SAVED)
 
     def post_init(self) -> None:
-        """Keep the loss of the model's class: transformers finds it by the class's name, which is now another."""
+        """Replace the last layer: transformers calls this when all modules stand, before it draws their weights."""
+        name, old = self._head()
+        self.set_submodule(name, _Head(old.in_features, self._make(old.out_features), bias=old.bias is not None))
         if hasattr(self.config, SAVED):  # it has done its work
             delattr(self.config, SAVED)
+        # keep the loss of the model's class: transformers finds it by the class's name, which is now another
         found = [re.search(r"For[A-Z]\w*", name) for name in _their_names(self)]
         self.loss_type = self.loss_type or next((match.group() for match in found if match), None)
         super().post_init()  # type: ignore[misc]
-
-
-def _their_names(model: torch.nn.Module) -> list[str]:
-    return [kind.__name__ for kind in type(model).__mro__ if kind.__module__.startswith("transformers.")]
-
-
-class _Head(ct.CatnatLinear):
-    """Gives log-probabilities in float32: of many classes they lie far from 0, where 16 bits are coarse."""
-
-    def log_probs(self, x: Tensor) -> Tensor:
-        scores = self.scores(x)
-        return ct.log_catnat(scores.float() if scores.dtype.itemsize < 4 else scores, self.parameterization)
-
-
-class CatnatHead(_Catnat):
-    """Put in front of a model for classification or language modelling: K-1 scores and a catnat in place of K logits.
-
-    The model's ``logits`` are normalised log-probabilities: its loss and `generate` work as they are. The head
-    is a `catnat.torch.CatnatLinear`. A checkpoint with a softmax head gives its body alone; the head starts anew,
-    and transformers says so.
-
-    Example:
-        >>> from transformers import BertConfig, BertForSequenceClassification
-        >>> from catnat.integrations.transformers import CatnatHead
-        >>> class Classifier(CatnatHead, BertForSequenceClassification):
-        ...     pass
-        >>> sizes = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, vocab_size=20)
-        >>> Classifier(BertConfig(**sizes, num_labels=10)).classifier.linear.out_features
-        9
-    """
-
-    def post_init(self) -> None:
-        """Replace the last layer: transformers calls this when all modules stand, before it draws their weights."""
-        name, old = self._head()
-        parent = self.get_submodule(name.rpartition(".")[0])
-        head = _Head(old.in_features, self._make(old.out_features), bias=old.bias is not None)
-        setattr(parent, name.rpartition(".")[2], head)
-        super().post_init()
 
     def _head(self) -> tuple[str, torch.nn.Linear]:
         """The name of the last layer, and the layer."""
@@ -194,78 +173,11 @@ class CatnatHead(_Catnat):
         return self.get_input_embeddings()
 
 
-class CatnatRouters(_Catnat):
-    """Put in front of a mixture-of-experts model (Mixtral, OLMoE, Qwen-MoE): its routers become catnats of E-1 scores.
-
-    The routers' ``router_logits`` are normalised log-probabilities, from which the load-balancing loss is computed as
-    before. Other routers are refused. A softmax checkpoint is loaded with ``ignore_mismatched_sizes=True``; its routers
-    start anew.
-
-    Example:
-        >>> from transformers import MixtralConfig, MixtralForCausalLM
-        >>> from catnat.integrations.transformers import CatnatRouters
-        >>> class Model(CatnatRouters, MixtralForCausalLM):
-        ...     pass
-        >>> sizes = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1)
-        >>> model = Model(MixtralConfig(**sizes, intermediate_size=8, vocab_size=20, num_local_experts=4))
-        >>> model.model.layers[0].mlp.gate.weight.shape
-        torch.Size([3, 8])
-    """
-
-    def post_init(self) -> None:
-        """Turn every router: transformers calls this when all modules stand, before it draws their weights."""
-        routers: list[Any] = [module for module in self.modules() if "router" in type(module).__name__.lower()]
-        strangers = {type(router).__name__ for router in routers if type(router) not in ROUTERS}
-        if strangers:
-            names = ", ".join(sorted(strangers))
-            raise ValueError(f"{names} is more than a softmax of a linear layer, or not known here")
-        if not routers:
-            raise ValueError(f"no router was found in {type(self).__name__}")
-        for router in routers:
-            # a subclass of what it was: by that class transformers draws a router's weights and records its outputs
-            router.parameterization = self._make(router.num_experts)
-            router.weight = torch.nn.Parameter(router.weight[1:].clone())
-            router.__class__ = ROUTERS[type(router)]
-        super().post_init()
+def _their_names(model: torch.nn.Module) -> list[str]:
+    return [kind.__name__ for kind in type(model).__mro__ if kind.__module__.startswith("transformers.")]
 
 
-class _Router(torch.nn.Module):
-    """A router that was a softmax of a linear layer."""
-
-    weight: torch.nn.Parameter
-    parameterization: catnat.Parameterization
-    top_k: int
-
-    def forward(self, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-probabilities of all experts, the weights of the chosen ones, and which they are."""
-        rows = hidden_states.reshape(-1, hidden_states.shape[-1])
-        scores = torch.nn.functional.linear(rows, self.weight)
-        log_p = ct.log_catnat(scores.float(), self.parameterization)
-        weights, experts = log_p.exp().topk(self.top_k, dim=-1)
-        if getattr(self, "norm_topk_prob", True):  # Mixtral always does
-            weights = weights / weights.sum(-1, keepdim=True)
-        return log_p, weights.to(scores.dtype), experts
-
-
-class _Mixtral(_Router, MixtralTopKRouter):
-    pass
-
-
-class _Olmoe(_Router, OlmoeTopKRouter):
-    pass
-
-
-class _Qwen2Moe(_Router, Qwen2MoeTopKRouter):
-    pass
-
-
-class _Qwen3Moe(_Router, Qwen3MoeTopKRouter):
-    pass
-
-
-ROUTERS: dict[type, type] = {
-    MixtralTopKRouter: _Mixtral,
-    OlmoeTopKRouter: _Olmoe,
-    Qwen2MoeTopKRouter: _Qwen2Moe,
-    Qwen3MoeTopKRouter: _Qwen3Moe,
-}
+def __getattr__(name: str) -> Any:
+    if name == "CatnatRouters":
+        raise ImportError("CatnatRouters is gone: nothing that we measured says that a router gains by a catnat")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

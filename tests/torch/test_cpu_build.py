@@ -109,28 +109,64 @@ def test_no_link_is_followed(cache: Path, tmp_path: Path) -> None:
     assert loaded() == found
 
 
-def test_a_lock_that_is_a_link_is_left_alone(cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("kind", ["link", "folder"])
+def test_a_lock_that_is_none_is_left_alone_and_the_folder_gives_way_to_a_private_one(
+    kind: str, cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")
-    cache.mkdir(parents=True)
-    (cache / "lock").symlink_to(victim)
-    with caplog.at_level(logging.WARNING, logger="catnat"):
-        assert loaded() is None
-    assert victim.read_text() == "precious" and "slower" in caplog.text
-
-
-def test_a_folder_that_is_a_link_gives_way_to_a_private_one(
-    cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "theirs").mkdir()
-    cache.parent.mkdir()
-    cache.symlink_to(tmp_path / "theirs")
+    (cache / "lock/inside" if kind == "folder" else cache).mkdir(parents=True)
+    if kind == "link":
+        (cache / "lock").symlink_to(victim)
     with caplog.at_level(logging.WARNING, logger="catnat"):
         first, second = loaded(), loaded()
     assert first is not None and first == second and first[1].parent.name.startswith("catnat-")
-    assert not list((tmp_path / "theirs").iterdir())
     assert sum("folder of its own" in record.getMessage() for record in caplog.records) == 1
+    assert victim.read_text() == "precious" and [path.name for path in cache.iterdir()] == ["lock"]
     assert stat.S_IMODE(first[1].parent.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("link", ["cache", "cache/catnat"])
+def test_a_folder_that_is_a_link_of_the_user_s_is_used(
+    link: str, cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "elsewhere").mkdir(0o755)
+    (tmp_path / link).parent.mkdir(exist_ok=True)
+    (tmp_path / link).symlink_to(tmp_path / "elsewhere")
+    with caplog.at_level(logging.WARNING, logger="catnat"):
+        first, second = loaded(), loaded()
+    assert first is not None and first == second and first[1].is_relative_to(tmp_path / "elsewhere")
+    assert calls(cache) == 3 and "folder of its own" not in caplog.text
+    assert stat.S_IMODE(first[1].parent.stat().st_mode) == 0o700
+
+
+@as_root
+@pytest.mark.parametrize("whose", ["link", "target"])
+def test_a_link_of_or_to_another_user_gives_way_to_a_private_folder(whose: str, cache: Path, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    cache.parent.mkdir()
+    cache.symlink_to(theirs)
+    os.chown({"link": cache, "target": theirs}[whose], 65534, 65534, follow_symlinks=False)
+    found = loaded()
+    assert found is not None and found[1].parent.name.startswith("catnat-") and not list(theirs.iterdir())
+
+
+def test_a_build_removes_what_nobody_has_loaded_for_long(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, used = loaded(), []
+    for flag in ("-pipe", "-g"):
+        monkeypatch.setattr(build, "LOOPS_FLAGS", [flag])
+        used.append(loaded())
+    assert old is not None and used[0] is not None and len(list(cache.glob("*.so"))) == 3
+    (cache / "notes").write_text("mine")
+    for path in cache.iterdir():
+        os.utime(path, (0, 0))
+    assert loaded() == used[1]  # which says that it is in use
+    monkeypatch.setattr(build, "LOOPS_FLAGS", ["-O1"])
+    new = loaded()
+    assert new is not None
+    kept = {name for _, path in (used[1], new) for name in (path.name, path.name + ".json")}
+    assert {path.name for path in cache.iterdir()} == {"lock", "notes", *kept}
 
 
 @as_root

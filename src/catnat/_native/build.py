@@ -1,14 +1,13 @@
 """Compiles C++ at first need, once for every user and kind of machine.
 
 What is loaded runs with the user's rights. So it lies in a folder that is the caller's and closed to everybody else, in
-which no link is followed; and a record beside every library says of what it was made and what its bytes hash to. One
-that is not as recorded is made anew. The folder is opened once and then named by its descriptor, which nobody can move.
+which no link is followed, and a record beside every library says of what it was made and what its bytes hash to. The
+folder is opened once and then named by its descriptor, which nobody can move.
 """
 
 from __future__ import annotations
 
 import atexit
-import hashlib
 import json
 import logging
 import os
@@ -20,10 +19,12 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import suppress
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -53,8 +54,18 @@ class Operator(NamedTuple):
 def load(find_operator: Callable[[], Operator], open_library: Callable[[str], Any]) -> Any:
     """The compiled operator, as `open_library` makes it of a path; None, and a line in the log, where there is none."""
     try:
-        with _one_at_a_time, _own_folder() as folder:
-            return open_library(f"{folder}/{_library(folder, find_operator())}")
+        with _one_at_a_time:
+            name, made_of = _recipe(find_operator())
+            given = os.environ.get("XDG_CACHE_HOME", "")  # where it is not absolute it is invalid, says its standard
+            path = Path(given if os.path.isabs(given) else Path.home() / ".cache") / "catnat"
+            try:
+                folder = _folder_with(name, made_of, path)
+            except OSError as error:
+                folder = _folder_with(name, made_of, _private_folder(f"{path} {error.strerror}"))
+            try:
+                return open_library(f"/proc/self/fd/{folder}/{name}")
+            finally:
+                os.close(folder)
     except Exception as error:  # whatever is amiss with a compiler, the plain walk goes on
         said = str(getattr(error, "stderr", "") or error).strip().splitlines() or [repr(error)]
         LOG.warning("no compiled operator for the CPU, so slower code is used: %s", said[0])
@@ -66,29 +77,12 @@ def load_if_wanted(find_operator: Callable[[], Operator], open_library: Callable
     return load(find_operator, open_library) if are_wanted() else None
 
 
-# -- the folder --------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _own_folder() -> Iterator[str]:
-    """A folder that is the caller's alone, named by its descriptor."""
-    if sys.platform != "linux":
-        raise OSError("it wants Linux")
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    path = Path(given if os.path.isabs(given) else Path.home() / ".cache") / "catnat"  # else invalid, says its standard
-    try:
-        opened = _open_own(path)
-    except OSError as error:
-        opened = _open_own(_private_folder(f"{path} {error.strerror}"))
-    try:
-        yield f"/proc/self/fd/{opened}"
-    finally:
-        os.close(opened)
-
-
-def _open_own(path: Path) -> int:
+def _folder_with(name: str, made_of: dict[str, Any], path: Path) -> int:
+    """The descriptor of a folder that is the caller's alone, with a sound library of that name in it."""
     if not path.is_absolute():
         raise OSError(0, "is not an absolute path")
+    if path.is_symlink() and path.lstat().st_uid == os.geteuid():  # the caller's own: to another disk, say
+        path = Path(os.path.realpath(path))
     for each in (*reversed(path.parents), path):
         if not each.exists():
             each.mkdir(0o700, exist_ok=True)  # another process may be as far
@@ -99,10 +93,11 @@ def _open_own(path: Path) -> int:
             raise OSError(0, "belongs to another user")
         if found.st_mode & 0o077:
             os.fchmod(opened, 0o700)
+        _provide(f"/proc/self/fd/{opened}", name, made_of)
+        return opened
     except BaseException:
         os.close(opened)
         raise
-    return opened
 
 
 @cache
@@ -128,13 +123,10 @@ def _read(path: str) -> bytes:
         return file.read()
 
 
-# -- what is in it -----------------------------------------------------------------------------------------------
-
-
-def _library(folder: str, operator: Operator) -> str:
-    """The name of a sound library in the folder, compiled now unless there is one."""
-    import fcntl  # not on every system
-
+def _recipe(operator: Operator) -> tuple[str, dict[str, Any]]:
+    """The name of a library, and all that it is made of."""
+    if sys.platform != "linux":
+        raise OSError("it wants Linux")
     asked = shlex.split(os.environ.get("CXX") or "c++")  # with arguments, perhaps
     compiler = shutil.which(asked[0])
     if compiler is None:
@@ -145,18 +137,25 @@ def _library(folder: str, operator: Operator) -> str:
         ["-c", str(operator.source), "-o", "calls.o", "-O1", *FLAGS, f"-I{HERE}", *operator.flags],
         ["-shared", "loops.o", "calls.o", "-o", "library.so", *operator.link],
     ]
-    sources = [HERE / "loops.h", HERE / "loops.cpp", operator.source]
     made_of = {
         "commands": [[compiler, *asked[1:], *command] for command in commands],
         "compiler": f"{os.path.realpath(compiler)} of {os.stat(compiler).st_mtime}",
         "versions": operator.versions,
         "processor": re.findall("^(?:flags|Features).*", Path("/proc/cpuinfo").read_text(), re.M)[:1],  # -march=native
-        "sources": [hashlib.sha256(source.read_bytes()).hexdigest() for source in sources],
+        "sources": [sha256((HERE / s).read_bytes()).hexdigest() for s in ("loops.h", "loops.cpp", operator.source)],
     }
-    key = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
-    name = f"{operator.framework}-{key}.so"
+    key = sha256(json.dumps(made_of).encode()).hexdigest()[:16]
+    return f"{operator.framework}-{key}.so", made_of
+
+
+def _provide(folder: str, name: str, made_of: dict[str, Any]) -> None:
+    """Compile the library now, unless it lies there and is sound."""
+    import fcntl  # not on every system
+
+    with suppress(OSError):
+        os.utime(f"{folder}/{name}", follow_symlinks=False)  # it is in use
     if _is_sound(f"{folder}/{name}", made_of):
-        return name
+        return
     lock = os.open(f"{folder}/lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of many processes one compiles and the others wait
@@ -164,20 +163,18 @@ def _library(folder: str, operator: Operator) -> str:
             LOG.warning(
                 "compiling a C++ operator for %s on this CPU, once per environment, within a minute: %s. "
                 "CATNAT_COMPILE=0 or catnat.compile_operators(False) goes without it.",
-                operator.framework, f"{os.path.realpath(folder)}/{name}",
+                name.partition("-")[0], f"{os.path.realpath(folder)}/{name}",
             )  # fmt: skip
             _compile(folder, name, made_of)
     finally:
         os.close(lock)
-    return name
 
 
 def _is_sound(library: str, made_of: dict[str, Any]) -> bool:
-    try:
+    with suppress(OSError, ValueError):
         record = json.loads(_read(f"{library}.json"))
-        return bool(record == {"made_of": made_of, "sha256": hashlib.sha256(_read(library)).hexdigest()})
-    except (OSError, ValueError):
-        return False
+        return bool(record == {"made_of": made_of, "sha256": sha256(_read(library)).hexdigest()})
+    return False
 
 
 def _compile(folder: str, name: str, made_of: dict[str, Any]) -> None:
@@ -193,11 +190,13 @@ def _compile(folder: str, name: str, made_of: dict[str, Any]) -> None:
         list(pool.map(run, parts))
         run(link)
         library = _read(f"{work}/library.so")
-        record = json.dumps({"made_of": made_of, "sha256": hashlib.sha256(library).hexdigest()})
-        Path(work, "record").write_text(record)
+        Path(work, "record").write_text(json.dumps({"made_of": made_of, "sha256": sha256(library).hexdigest()}))
         for made, kept in (("library.so", name), ("record", f"{name}.json")):  # whole, or not there
-            opened = os.open(f"{work}/{made}", os.O_RDONLY)
-            os.fchmod(opened, 0o600)
-            os.fsync(opened)
-            os.close(opened)
+            with open(f"{work}/{made}", "rb") as file:
+                os.fchmod(file.fileno(), 0o600)
+                os.fsync(file.fileno())
             os.replace(f"{work}/{made}", f"{folder}/{kept}")
+    for old in Path(folder).glob("*-*.so"):
+        if old.lstat().st_mtime < time.time() - 90 * 86400:  # nobody has loaded it for 90 days
+            Path(f"{old}.json").unlink(missing_ok=True)
+            old.unlink()

@@ -1,8 +1,4 @@
-"""The checks every backend makes, and their messages, once.
-
-Each message names the argument, what came, and what was expected. The checks take plain values (shapes, names,
-numbers), so no framework is needed here.
-"""
+"""The checks every backend makes, once, of plain values. A message says the argument, what came and what should."""
 
 from __future__ import annotations
 
@@ -32,11 +28,8 @@ def check_choice(argument: str, value: object, choices: Sequence[str]) -> None:
 
 def check_num_classes(value: object) -> int:
     """Return ``value`` as an int, or raise unless it is a whole number of at least one."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        hint = "; a tree goes by its name: tree=" if type(value).__name__ == "Tree" else ""
-        raise TypeError(f"num_classes must be a whole number of at least 1; got {value!r}{hint}")
-    number = int(value.__index__())
-    if number < 1:
+    hint = "; a tree goes by its name: tree=" if type(value).__name__ == "Tree" else ""
+    if (number := _whole("num_classes", value, hint)) < 1:
         raise ValueError(f"num_classes must be at least 1; got {number}")
     return number
 
@@ -44,9 +37,8 @@ def check_num_classes(value: object) -> int:
 def check_width(num_classes: int, width: int, shape: Sequence[int], dim: int = -1, *, called: str = "dim") -> None:
     """Raise unless an axis of ``width`` scores fits ``num_classes`` classes."""
     if width != num_classes - 1:
-        hint = ""
-        if width == num_classes:
-            hint = ". Are these logits or log-probabilities of the classes? They need no catnat; scores are one fewer"
+        hint = ". Are these logits or log-probabilities of the classes? They need no catnat; scores are one fewer"
+        hint = hint if width == num_classes else ""
         raise ValueError(
             f"scores must hold num_classes - 1 = {num_classes - 1} values along {called} {dim} "
             f"for {num_classes} classes; got {width} (scores have shape {tuple(shape)}){hint}"
@@ -65,16 +57,13 @@ def check_classes(argument: str, num_classes: int, width: int, shape: Sequence[i
 def check_index_range(num_classes: int, low: int, high: int, argument: str = "index") -> None:
     """Raise unless every class id, given the least and the greatest, lies in [0, num_classes)."""
     if low < 0 or high >= num_classes:
-        worst = low if low < 0 else high
-        raise IndexError(f"{argument} must lie in [0, {num_classes - 1}] for {num_classes} classes; got {worst}")
+        came = low if low < 0 else high
+        raise IndexError(f"{argument} must lie in [0, {num_classes - 1}] for {num_classes} classes; got {came}")
 
 
 def check_num_samples(value: object, num_classes: int) -> int:
     """Return ``value`` as an int, or raise unless so many different classes can be drawn."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"num_samples must be a whole number of at least 1; got {value!r}")
-    number = int(value.__index__())
-    if not 1 <= number <= num_classes:
+    if not 1 <= (number := _whole("num_samples", value)) <= num_classes:
         raise ValueError(f"num_samples must lie in [1, {num_classes}] for {num_classes} classes; got {number}")
     return number
 
@@ -106,10 +95,7 @@ def check_between(argument: str, value: float, least: float, most: float, *, als
 
 def check_share(argument: str, value: float) -> float:
     """Return ``value`` as a float, or raise unless it lies in [0, 1]."""
-    number = _number(argument, value)
-    if not 0 <= number <= 1:
-        raise ValueError(f"{argument} must lie in [0, 1]; got {value!r}")
-    return number
+    return check_between(argument, value, 0, 1)
 
 
 def empty_mask_row(position: Sequence[int]) -> ValueError:
@@ -141,3 +127,9 @@ def _number(argument: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{argument} must be a number; got {value!r}")
     return float(value) + 0.0  # -0.0 is 0.0
+
+
+def _whole(argument: str, value: object, hint: str = "") -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{argument} must be a whole number of at least 1; got {value!r}{hint}")
+    return int(value.__index__())

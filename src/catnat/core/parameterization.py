@@ -1,8 +1,4 @@
-"""What a catnat is: a tree, an activation and a centre, as one frozen value.
-
-A `Parameterization` is the one argument that every function, module and distribution shares, in every backend. It is
-hashable, so compilers may treat it as a constant.
-"""
+"""What a catnat is: a tree, an activation and a centre, as one frozen value that all backends and functions share."""
 
 from __future__ import annotations
 
@@ -114,16 +110,14 @@ class Natural(Activation):
         set_field(self, "joint_logit", math.log1p(-self.tail) - math.log(self.tail) if self.tail else math.inf)
         set_field(self, "joint", 4 * math.atan(math.tanh(self.joint_logit / 4)))
         set_field(self, "steepest", 0.5 / math.sqrt(self.tail * (1 - self.tail)) if self.tail else math.inf)
-        if self.tail > 0:
-            if self.floor is not None:
-                raise ValueError(
-                    f"floor goes with tail=0 only: with tail={self.tail:g} no branch has probability 0; got "
-                    f"floor={self.floor!r}"
-                )
-            return
-        set_field(self, "floor", DEFAULT_FLOOR if self.floor is None else check_nonnegative("floor", self.floor))
-        if self.floor >= 0.5:  # type: ignore[operator]
-            raise ValueError(f"floor must lie in [0, 0.5): it is the least probability of a branch; got {self.floor!r}")
+        if self.tail > 0 and self.floor is not None:
+            said = f"with tail={self.tail:g} no branch has probability 0"
+            raise ValueError(f"floor goes with tail=0 only: {said}; got floor={self.floor!r}")
+        if self.tail == 0:
+            set_field(self, "floor", DEFAULT_FLOOR if self.floor is None else check_nonnegative("floor", self.floor))
+            if self.floor >= 0.5:  # type: ignore[operator]
+                expected = "lie in [0, 0.5): it is the least probability of a branch"
+                raise ValueError(f"floor must {expected}; got {self.floor!r}")
 
     def __repr__(self) -> str:
         given = {"amplitude": 2 * math.pi, "tail": None, "floor": DEFAULT_FLOOR}
@@ -164,8 +158,12 @@ class Natural(Activation):
 
         Near an end the distance to it is all that matters, so the end must be known to more digits than the score.
         """
-        half = np.full_like(centers, self.amplitude / 2)
-        return (*two_sum(centers, -half), *two_sum(centers, half))
+        found = []
+        for half in (-self.amplitude / 2, self.amplitude / 2):
+            total = centers + half
+            shift = total - centers
+            found += [total, (centers - (total - shift)) + (half - shift)]  # Knuth's exact rounding error of a sum
+        return tuple(found)  # type: ignore[return-value]
 
 
 def _check_saturation(saturation: object) -> None:
@@ -221,8 +219,6 @@ class Parameterization:
             set_field(self, "activation", ACTIVATIONS[self.activation])
         elif not isinstance(self.activation, Activation):
             meant = _meant(self.activation)
-            if isinstance(self.activation, Tree):
-                meant = "tree=..."
             hint = "" if meant is None else f": write {meant}"
             raise TypeError(f"activation must be {_NAMES}, or a catnat.Activation; got {brief(self.activation)}{hint}")
         if self.tree is None:
@@ -364,34 +360,17 @@ def check_activation(of: Activation) -> None:
 
 def repr_arguments(parameterization: object, arrays: dict[str, Any] | None = None, **settings: Any) -> str:
     """What a `repr` lists: arrays by their shapes, then the parameterization, then settings; None is left out."""
-    shapes = {name: list(a.shape) if hasattr(a, "shape") else a for name, a in (arrays or {}).items()}
-    shown = shapes | _repr_parts(parameterization) | {n: v if v is None else repr(v) for n, v in settings.items()}
+    shown = {name: list(a.shape) if hasattr(a, "shape") else a for name, a in (arrays or {}).items()}
+    pi = resolve(parameterization) if isinstance(parameterization, int) else parameterization
+    if isinstance(pi, Parameterization):
+        size, known = pi.num_classes, {Tree.chain(pi.num_classes): "chain", Tree.balanced(pi.num_classes): "balanced"}
+        numbers = f"<{size - 1} numbers>" if isinstance(pi.center, tuple) and size > 9 else pi.center
+        shown |= {"num_classes": size, "activation": pi.activation, "tree": known.get(pi.tree, pi.tree)}  # type: ignore[arg-type]
+        shown["center"] = None if pi.center == "uniform" else numbers
+    else:
+        shown["parameterization"] = pi  # one per part, or what JAX has put in its place
+    shown |= {name: value if value is None else repr(value) for name, value in settings.items()}
     return ", ".join(f"{name}={value}" for name, value in shown.items() if value is not None)
-
-
-def _repr_parts(parameterization: object) -> dict[str, Any]:
-    """What a parameterization is, by name; of a number of classes, what it stands for."""
-    if isinstance(parameterization, Parameterization):
-        size, tree, center = parameterization.num_classes, parameterization.tree, parameterization.center
-        known = {Tree.chain(size): "chain", Tree.balanced(size): "balanced"}  # of one class they are the same
-        if isinstance(center, tuple) and size > 9:
-            center = f"<{size - 1} numbers>"
-        return {
-            "num_classes": size,
-            "activation": parameterization.activation,
-            "tree": known.get(tree, tree),  # type: ignore[arg-type]
-            "center": None if center == "uniform" else center,
-        }
-    if isinstance(parameterization, int):
-        return _repr_parts(resolve(parameterization))
-    return {"parameterization": parameterization}  # one per part, or what JAX has put in its place
-
-
-def two_sum(a: Floats, b: Floats) -> tuple[Floats, Floats]:
-    """a + b as the rounded sum and its exact rounding error."""
-    total = a + b
-    shift = total - a
-    return total, (a - (total - shift)) + (b - shift)
 
 
 ParameterizationLike = Parameterization | int
@@ -413,9 +392,8 @@ def resolve(parameterization: ParameterizationLike) -> Parameterization:
             return found
     if isinstance(parameterization, str):
         check_choice("activation", parameterization, tuple(ACTIVATIONS))
-    meant, size = "activation" if parameterization is None else _meant(parameterization), "num_classes"
-    if isinstance(parameterization, Tree):
-        meant, size = "tree=...", str(parameterization.num_classes)
+    meant = "activation" if parameterization is None else _meant(parameterization)
+    size = parameterization.num_classes if isinstance(parameterization, Tree) else "num_classes"
     hint = "" if meant is None else f": write catnat.Parameterization({size}, {meant})"
     came = f"{brief(parameterization)}{hint}"
     raise TypeError(f"parameterization must be the number of classes or a catnat.Parameterization; got {came}")
@@ -436,7 +414,9 @@ def parts_of(nvec: Iterable[ParameterizationLike]) -> tuple[Parameterization, ..
 
 
 def _meant(given: object) -> str | None:
-    """How to write the activation that was probably meant."""
+    """How to write what was probably meant."""
+    if isinstance(given, Tree):
+        return "tree=..."
     if isinstance(given, (str, Activation)):
         return repr(given)
     if isinstance(given, type) and issubclass(given, Activation) and not isabstract(given):

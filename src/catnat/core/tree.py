@@ -12,7 +12,7 @@ Node i has the score ``scores[..., i-1]``; it sends a(score) to the right and 1-
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import repeat
 from reprlib import repr as brief  # of a million numbers the first few
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from catnat.core.caches import Kept
-from catnat.core.clusters import Rows, check_vectors, sort_by_likeness
+from catnat.core.clusters import check_vectors, sort_by_likeness
 from catnat.core.errors import check_index_range, check_num_classes
 
 Ints = npt.NDArray[np.int64]
@@ -49,11 +49,15 @@ class Tree:
 
     def __init__(self, class_places: Sequence[int] | npt.NDArray[np.integer]) -> None:
         self.class_places = _frozen(_whole_numbers(class_places))
-        self.num_classes = len(self.class_places)
-        self._check()
+        self.num_classes = size = len(self.class_places)
+        places, listed = self.class_places, brief(self.class_places[:9].tolist())
+        if places.min() < 1 or places.max() >= 2 * size or self.node_places.size != size:
+            raise ValueError(f"class_places must be {size} different places in [1, {2 * size - 1}]; got {listed}")
+        if np.any(self.node_places[1:] >= 2 * np.arange(1, size)):  # a node's children come after it
+            raise ValueError(f"class_places do not describe a binary tree: {listed}")
 
     @staticmethod
-    def _named(kind: str, num_classes: int) -> Tree:
+    def _named(kind: str, num_classes: int) -> Tree:  # through `_known` alone: one of a kind and size
         tree = object.__new__(Tree)
         tree._kind, tree.num_classes = kind, num_classes
         return tree
@@ -72,12 +76,12 @@ class Tree:
     @staticmethod
     def balanced(num_classes: int) -> Tree:
         """The heap: depth ceil(log2 K), any K; for K a power of two the tree of the paper."""
-        return _named("balanced", check_num_classes(num_classes))
+        return _known["balanced", check_num_classes(num_classes)]
 
     @staticmethod
     def chain(num_classes: int) -> Tree:
         """Stick breaking: node i takes class i-1 off to the right and leaves the rest on the left."""
-        return _named("chain", check_num_classes(num_classes))
+        return _known["chain", check_num_classes(num_classes)]
 
     @staticmethod
     def huffman(weights: Sequence[float]) -> Tree:
@@ -94,7 +98,30 @@ class Tree:
         bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
         if bad.size:
             raise ValueError(f"weights must be finite and at least 0; weights[{bad[0]}] is {values[bad[0]]}")
-        return _huffman(values)
+        # join the two lightest subtrees again and again; subtrees are numbered by age, the classes first
+        size = len(values)
+        lightest_last = np.argsort(values, kind="stable")[::-1]
+        # (weight, height, age): height before age keeps equal weights shallow
+        classes = list(zip(values[lightest_last].tolist(), repeat(0), lightest_last.tolist(), strict=False))
+        joined: list[tuple[float, int, int]] = []  # a heap; what is pushed is heavy, so it stays near the end
+
+        def pop_lightest() -> tuple[float, int, int]:
+            return classes.pop() if not joined or (classes and classes[-1] < joined[0]) else heapq.heappop(joined)
+
+        children = np.empty((size - 1, 2), dtype=np.int64)
+        for age in range(size, 2 * size - 1):
+            first, second = pop_lightest(), pop_lightest()
+            children[age - size] = first[2], second[2]
+            heapq.heappush(joined, (first[0] + second[0], 1 + max(first[1], second[1]), age))
+        # number the places level by level
+        class_places = np.empty(size, dtype=np.int64)
+        level, next_place = np.array([2 * size - 2]), 1
+        while level.size:
+            is_class = level < size
+            class_places[level[is_class]] = next_place + np.flatnonzero(is_class)
+            next_place += level.size
+            level = children[level[~is_class] - size].ravel()
+        return Tree(class_places)
 
     @staticmethod
     def cluster(vectors: npt.ArrayLike) -> Tree:
@@ -107,9 +134,8 @@ class Tree:
 
         with the classes of the least :math:`u \cdot v_k` on the left, as many as the heap has there; then each part in
         turn. The depth stays ceil(log2 K), and where all vectors are equal the tree is the heap. u comes from a fixed
-        number of power iterations in float64 from a fixed start: the same vectors give the same tree. (Another BLAS,
-        or another number of its threads, may round u otherwise in its last digits, and then a class that lies on the
-        cut to all 15 digits may change sides.)
+        number of power iterations in float64 from a fixed start: the same vectors give the same tree, but for a class
+        that lies on a cut to all 15 digits, where another BLAS may round otherwise.
 
         Args:
             vectors: [K, d] one vector a class: the rows of an embedding or of a trained head's weights, or averages of
@@ -121,12 +147,40 @@ class Tree:
             >>> tree == catnat.Tree.from_nested([[0, 2], [1, 3]])
             True
         """
-        return _cluster(check_vectors(vectors))
+        rows = check_vectors(vectors)
+        size = len(rows)
+        heap = Tree.balanced(size)
+        last = 1 << heap.depth  # the first place of the last level
+        places = np.concatenate([np.arange(last, 2 * size), np.arange(size, last)])  # of classes, from left to right
+        order = places - size  # the class at each of them: at first the heap's own
+        sizes = (heap.leaf_counts[heap.node_places[low:high]] for low, high in heap.levels)
+        class_places = np.empty(size, dtype=np.int64)
+        class_places[sort_by_likeness(order, rows, sizes)] = places
+        return Tree(class_places)
 
     @staticmethod
     def from_nested(nested: Nested) -> Tree:
         """A tree written as nested pairs of class ids: ``[[0, 1], 2]`` has class 2 right of the root."""
-        return _from_nested(nested)
+        place_of: dict[int, int] = {}
+        level, next_place = [nested], 1
+        while level:
+            below: list[Nested] = []
+            for item in level:
+                if isinstance(item, (int, np.integer)) and not isinstance(item, bool):
+                    if int(item) in place_of:
+                        raise ValueError(f"nested must hold every class id once; {item} stands twice")
+                    place_of[int(item)] = next_place
+                elif isinstance(item, Sequence) and not isinstance(item, (str, bytes)) and len(item) == 2:
+                    below.extend(item)
+                else:
+                    raise ValueError(f"nested must be a class id or a pair of subtrees everywhere; got {brief(item)}")
+                next_place += 1
+            level = below
+        size = len(place_of)
+        if sorted(place_of) != list(range(size)):
+            missing = next(k for k in range(size) if k not in place_of)
+            raise ValueError(f"nested must hold the class ids 0..{size - 1}, each once; {missing} is missing")
+        return Tree([place_of[k] for k in range(size)])
 
     # -- what it is --------------------------------------------------------------------------------------------
 
@@ -162,16 +216,11 @@ class Tree:
     @cached_property
     def levels(self) -> tuple[tuple[int, int], ...]:
         """(first, past the last) inner node of every level, root first."""
-        if self.num_classes == 1:
-            return ()
-        places, found, low = self.node_places, [], 1
-        high = 2
-        while low < self.num_classes:
+        found, low, high = [], 1, 2
+        while low < min(high, self.num_classes):
             found.append((low, high))
             # the children of nodes low..high-1 fill the places 2 low .. 2 high - 1
-            low, high = high, int(np.searchsorted(places, 2 * high))
-            if low == high:
-                break
+            low, high = high, int(np.searchsorted(self.node_places, 2 * high))
         return tuple(found)
 
     @property
@@ -312,17 +361,6 @@ class Tree:
             return f"Tree.from_nested({self.nested})"
         return f"<Tree of {self.num_classes} classes, depth {self.depth}>"
 
-    def _check(self) -> None:
-        places, size = self.class_places, self.num_classes
-        if places.min() < 1 or places.max() >= 2 * size or self.node_places.size != size:
-            raise ValueError(
-                f"class_places must be {size} different places in [1, {2 * size - 1}]; got {brief(places.tolist())}"
-            )
-        # a node's children come after it, so every place is reached from the root
-        nodes = np.arange(1, size)
-        if np.any(self.node_places[1:] >= 2 * nodes):
-            raise ValueError(f"class_places do not describe a binary tree: {brief(places.tolist())}")
-
 
 def _frozen(array: Array) -> Array:
     """Trees are shared through caches: a stray write must not change them all."""
@@ -348,81 +386,4 @@ def _whole_numbers(given: object) -> Ints:
     return places.astype(np.int64, copy=False)
 
 
-_known = Kept(lambda tree: 128 * tree.num_classes)  # with all its tables
-
-
-def _named(kind: str, num_classes: int) -> Tree:
-    """The one tree of a kind and size."""
-    try:
-        return _known[kind, num_classes]
-    except KeyError:
-        return _known.keep((kind, num_classes), Tree._named(kind, num_classes))
-
-
-def _huffman(weights: Floats) -> Tree:
-    """Join the two lightest subtrees again and again; subtrees are numbered by age, the classes first."""
-    size = len(weights)
-    lightest_last = np.argsort(weights, kind="stable")[::-1]
-    # (weight, height, age): height before age keeps equal weights shallow
-    classes = list(zip(weights[lightest_last].tolist(), repeat(0), lightest_last.tolist(), strict=False))
-    joined: list[tuple[float, int, int]] = []  # a heap; what is pushed is heavy, so it stays near the end
-
-    def pop_lightest() -> tuple[float, int, int]:
-        return classes.pop() if not joined or (classes and classes[-1] < joined[0]) else heapq.heappop(joined)
-
-    children = np.empty((size - 1, 2), dtype=np.int64)
-    for age in range(size, 2 * size - 1):
-        first, second = pop_lightest(), pop_lightest()
-        children[age - size] = first[2], second[2]
-        heapq.heappush(joined, (first[0] + second[0], 1 + max(first[1], second[1]), age))
-    # number the places level by level
-    class_places = np.empty(size, dtype=np.int64)
-    level, next_place = np.array([2 * size - 2]), 1
-    while level.size:
-        is_class = level < size
-        class_places[level[is_class]] = next_place + np.flatnonzero(is_class)
-        next_place += level.size
-        level = children[level[~is_class] - size].ravel()
-    return Tree(class_places)
-
-
-def _from_nested(nested: Nested) -> Tree:
-    """Number the places level by level."""
-    place_of: dict[int, int] = {}
-    level: list[Nested] = [nested]
-    next_place = 1
-    while level:
-        below: list[Nested] = []
-        for item in level:
-            if isinstance(item, (int, np.integer)) and not isinstance(item, bool):
-                if int(item) in place_of:
-                    raise ValueError(f"nested must hold every class id once; {item} stands twice")
-                place_of[int(item)] = next_place
-            else:
-                below.extend(_pair(item))
-            next_place += 1
-        level = below
-    size = len(place_of)
-    if sorted(place_of) != list(range(size)):
-        missing = next(k for k in range(size) if k not in place_of)
-        raise ValueError(f"nested must hold the class ids 0..{size - 1}, each once; {missing} is missing")
-    return Tree([place_of[k] for k in range(size)])
-
-
-def _pair(item: object) -> Iterator[Nested]:
-    if isinstance(item, Sequence) and not isinstance(item, (str, bytes)) and len(item) == 2:
-        return iter(item)
-    raise ValueError(f"nested must be a class id or a pair of subtrees everywhere; got {brief(item)}")
-
-
-def _cluster(vectors: Rows) -> Tree:
-    """The heap with its classes sorted by likeness from left to right."""
-    size = len(vectors)
-    heap = Tree.balanced(size)
-    last = 1 << heap.depth  # the first place of the last level
-    places = np.concatenate([np.arange(last, 2 * size), np.arange(size, last)])  # of the classes, from left to right
-    order = places - size  # the class at each of them: at first the heap's own
-    sizes = (heap.leaf_counts[heap.node_places[low:high]] for low, high in heap.levels)
-    class_places = np.empty(size, dtype=np.int64)
-    class_places[sort_by_likeness(order, vectors, sizes)] = places
-    return Tree(class_places)
+_known = Kept(lambda tree: 128 * tree.num_classes, lambda key: Tree._named(*key))  # with all its tables

@@ -220,14 +220,14 @@ def test_what_is_short_for_sixteen_bits_is_close_to_what_is_not(name: str) -> No
     """Closer than 16 bits show: the kernels' own short formulas on float32 numbers."""
     nodes = nodes_of(Parameterization(8, FAMILY[name]))
     x, upstream = torch.linspace(-8, 8, 7 * 40).view(40, 7), torch.from_numpy(numbers(40, 8))
-    call, rest = launch.Call(nodes._replace(centers=None), False, True), launch.numbers_of(*nodes[3:])
+    call = launch.Call(nodes._replace(centers=None), False, True)
     launcher, form = launch._walk_launcher(call, False)
     short = torch.empty(40, 8)
-    launcher(launch._programs(40, form), (x, short, None), (40, 7), rest)
+    launcher(launch._programs(40, form), (x, short, None), (40, 7))
     torch.testing.assert_close(short, launch.walk(x, nodes, False), rtol=2e-5, atol=1e-4)
     launcher, form = launch._pull_launcher(call, launch.LOG_P, 8)
     slopes = torch.empty(40, 7)
-    launcher(launch._programs(40, form), (x, upstream, None, None, slopes, None, None), (40, 7), rest)
+    launcher(launch._programs(40, form), (x, upstream, None, None, slopes, None, None), (40, 7))
     torch.testing.assert_close(slopes, launch.pull(x, upstream, nodes, launch.LOG_P), rtol=2e-4, atol=2e-4)
 
 
@@ -403,7 +403,7 @@ def test_all_of_the_result_is_written_and_nothing_around_it(classes: int) -> Non
     nodes = nodes_of(Parameterization(classes, "sigmoid"))
     x, upstream = (torch.from_numpy(numbers(ROWS, n)) for n in (classes - 1, classes))
     rows = launch.Rows.of(x)
-    call, nothing = launch.Call.of(x, rows, nodes), launch.numbers_of(*nodes[3:])
+    call = launch.Call.of(x, rows, nodes)
     walk, form = launch._walk_launcher(call, False)
     pull, pull_form = launch._pull_launcher(call, launch.LOG_P, classes)
     span, height = blocks.path_span(classes)
@@ -417,7 +417,7 @@ def test_all_of_the_result_is_written_and_nothing_around_it(classes: int) -> Non
         integers = (ROWS, *integers, rows.stride)
         room = torch.full((ROWS * width + 200,), torch.nan)
         inside = room[100:-100].view(ROWS, width)
-        kernel(programs, (*before, inside, *after, nodes.centers), integers, nothing)
+        kernel(programs, (*before, inside, *after, nodes.centers), integers)
         assert torch.isfinite(room[100:-100]).all()
         assert room[:100].isnan().all() and room[-100:].isnan().all()
 

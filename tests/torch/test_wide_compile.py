@@ -41,8 +41,8 @@ def compile_all(rows: int, width: int, classes: int, dtype: torch.dtype) -> dict
         torch.int64: "*i64",
     }
 
-    def compile_only(self, programs, tensors, integers, numbers=()) -> None:  # type: ignore[no-untyped-def]
-        given = [*tensors, *integers, *numbers]
+    def compile_only(self, programs, tensors, integers=()) -> None:  # type: ignore[no-untyped-def]
+        given = [*tensors, *integers, *self.numbers]
         kinds, constants = {}, dict(self.constants)
         for name, value in zip(self.kernel.arg_names, given, strict=False):
             if value is None:

@@ -26,45 +26,37 @@ Tensors = tuple[Tensor, ...]
 
 
 class KernelWalk(Walk):
-    """By the kernels, for a tree of the heap's shape; scores of 16 bits stay so. Masks are left to the plain walk."""
+    """By the kernels, for a tree of the heap's shape; what the methods do, `Walk` says.
+
+    Scores of 16 bits stay so. Masks are left to the plain walk.
+    """
 
     def log_probs(self, x: Tensor, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
-        """log p of every class: [..., K], in the dtype of the scores."""
         return self._in_order(_call("walk", x, self.plan, False)[0])
 
     def probs(self, x: Tensor, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
-        """p of every class."""
         return self._in_order(_call("walk", x, self.plan, True)[0])
 
     def log_path(self, rows: Tensor, ids: Tensor) -> Tensor:
-        """float32 log p of one class per row [R], or of several [R, M]."""
         return _call("log_path", rows, self.plan, self._in_heap(ids))[0]
 
     def loss(self, x: Tensor, target: Tensor, ignored: int, weight: Tensor | None, reduction: str) -> Tensor:
-        """- log p of one class per row, reduced, in the dtype of the scores."""
         if self.plan.order is not None or (weight is not None and weight.requires_grad):
             return super().loss(x, target, ignored, weight, reduction)
         return _call("loss", x, self.plan, target, ignored, weight, reduction)[0]
 
     def entropy(self, x: Tensor, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
-        """[...] float32."""
         return _call("entropy", x, self.plan)[0] if self._is_row() else super().entropy(x)
 
     def sample(
         self, x: Tensor, count: int, generator: Generator, mask: Tensor | None = None, mask_mode: str = "renormalize"
     ) -> Tensor:
-        """[count, ...] draws."""
         return self._from_heap(_call("sample", x.detach(), self.plan, seed_for(x, generator), count)[0])
 
     def draw(
-        self,
-        x: Tensor,
-        index: Tensor | None,
-        generator: Generator,
-        mask: Tensor | None = None,
-        mask_mode: str = "renormalize",
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """A class per row, drawn or given, its log p and the row's entropy."""
+        self, x: Tensor, index: Tensor | None, generator: Generator,
+        mask: Tensor | None = None, mask_mode: str = "renormalize",
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         if not self._is_row():
             return super().draw(x, index, generator)
         if index is None:
@@ -117,12 +109,12 @@ class _Differentiable(torch.autograd.Function):
         assert plan.bernoulli is not None
         ctx.name, ctx.plan = name, plan
         found = operators.directly(name, x, plan.bernoulli, *arguments)
-        return operators.keep(ctx, operators.OPERATORS[name], (x, *plan.bernoulli, *arguments), found)
+        return operators.keep(ctx, (x, *arguments), found, operators.OPERATORS[name].differentiable)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         name, plan = ctx.name, ctx.plan
-        x, nodes, arguments, results = operators.kept(ctx)
+        (x, *arguments), results = operators.kept(ctx)
         operator = operators.OPERATORS[name]
         gradients = gradients[: operator.differentiable]
         if any(must_be_plain(gradient) for gradient in gradients):
@@ -130,7 +122,7 @@ class _Differentiable(torch.autograd.Function):
             dx = plain_backward(lambda x: plain(x, plan, *arguments, *results), x, gradients)
         else:
             assert operator.backward is not None
-            dx = operator.backward(operators.directly, x, nodes, arguments, results, gradients)
+            dx = operator.backward(operators.directly, x, plan.bernoulli, arguments, results, gradients)
         return dx, None, None, *[None] * len(arguments)
 
 

@@ -50,9 +50,9 @@ class Rows(NamedTuple):
         return Rows(x, math.prod(x.shape[:-1]), x.shape[-1])
 
 
-@lru_cache(maxsize=1024)
-def numbers_of(activation: int, amplitude: float, least: float) -> tuple[float, ...]:
+def numbers_of(bernoulli: Bernoulli) -> tuple[float, ...]:
     """Half the range, what that rounds away in radians, radians a unit of score, the least angle, the steepness."""
+    activation, amplitude, least = bernoulli[3:]
     if amplitude == 0:
         return (0.0,) * 5
     angle = math.pi / (2 * amplitude)
@@ -95,7 +95,9 @@ class Call(NamedTuple):
 def _walk_launcher(call: Call, exp: bool) -> tuple[Launcher, Form]:
     block = blocks.walk_block(call.bernoulli.classes, call.exact)
     form = call.form(call.bernoulli.classes, block)
-    return Launcher(walk_kernels.walk, {"EXP": exp, "F": form}, block.warps, maxnreg=block.registers), form
+    return Launcher(
+        walk_kernels.walk, {"EXP": exp, "F": form}, block.warps, numbers_of(call.bernoulli), maxnreg=block.registers
+    ), form
 
 
 def walk(x: Tensor, bernoulli: Bernoulli, exp: bool) -> Tensor:
@@ -104,8 +106,7 @@ def walk(x: Tensor, bernoulli: Bernoulli, exp: bool) -> Tensor:
     out = x.new_empty((*x.shape[:-1], bernoulli.classes))
     if rows.rows > 0:
         launcher, form = _walk_launcher(Call.of(x, rows, bernoulli), exp)
-        tensors = (rows.tensor, out, bernoulli.centers)
-        launcher(_programs(rows.rows, form), tensors, (rows.rows, rows.stride), numbers_of(*bernoulli[3:]))
+        launcher(_programs(rows.rows, form), (rows.tensor, out, bernoulli.centers), (rows.rows, rows.stride))
     return out
 
 
@@ -115,17 +116,15 @@ def _pull_launcher(call: Call, of: int, classes: int) -> tuple[Launcher, Form]:
     form = call.form(classes, block)
     gather = form.above == 0 and blocks.writes_whole_rows(classes, call.exact)
     constants = {"OF": of, "GATHER": gather, "F": form}
-    return Launcher(pull_kernels.pull, constants, block.warps, maxnreg=block.registers), form
+    return Launcher(
+        pull_kernels.pull, constants, block.warps, numbers_of(call.bernoulli), maxnreg=block.registers
+    ), form
 
 
 def pull(
-    x: Tensor,
-    gradient: Tensor | None,
-    bernoulli: Bernoulli,
-    of: int,
-    index: Tensor | None = None,
-    of_entropy: Tensor | None = None,
-) -> Tensor:
+    x: Tensor, gradient: Tensor | None, bernoulli: Bernoulli, of: int,
+    index: Tensor | None = None, of_entropy: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """The gradient in the scores of what has this gradient in log p, in p, or in a head's log p and entropy."""
     rows = Rows.of(x)
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -137,7 +136,7 @@ def pull(
         launcher, form = _pull_launcher(call, of, classes)
         sums = torch.empty((rows.rows, 1 << form.above), dtype=torch.float32, device=x.device) if form.above else None
         tensors = (rows.tensor, below, index, of_entropy, dx, sums, bernoulli.centers)
-        launcher(_programs(rows.rows, form), tensors, (rows.rows, rows.stride), numbers_of(*bernoulli[3:]))
+        launcher(_programs(rows.rows, form), tensors, (rows.rows, rows.stride))
         if sums is None:
             return dx
         classes, below, index, of_entropy, of = 1 << form.above, sums, None, None, LOG_P
@@ -152,7 +151,7 @@ def _path_launcher(call: Call, kernel: str, height: int, warps: int, **constants
     form = call._replace(exact=True).form(call.bernoulli.classes, Block(32, 1, warps))
     checked = CHECKED if kernel in ("log_path", "loss") else {}
     constants["F"] = replace(form, height=height, above=0)
-    return Launcher(getattr(path_kernels, kernel), constants, warps, **checked)
+    return Launcher(getattr(path_kernels, kernel), constants, warps, numbers_of(call.bernoulli), **checked)
 
 
 def log_path(
@@ -165,9 +164,7 @@ def log_path(
         height = blocks.path_height(bernoulli.classes)
         launcher = _path_launcher(Call.of(x, rows, bernoulli), "log_path", height, 4, ONE=items == rows.rows, WHAT=what)
         tensors = (rows.tensor, index.contiguous(), weight, out, bernoulli.centers)
-        launcher(
-            -(-items // height), tensors, (items, items // rows.rows, ignored, rows.stride), numbers_of(*bernoulli[3:])
-        )
+        launcher(-(-items // height), tensors, (items, items // rows.rows, ignored, rows.stride))
     return out
 
 
@@ -189,22 +186,16 @@ def loss(
     sums = found if programs == 1 else torch.empty(2 * programs, dtype=torch.float32, device=x.device)
     launcher = _path_launcher(Call.of(x, rows, bernoulli), "loss", height, warps, ALL=programs == 1, WHAT=what)
     tensors = (rows.tensor, target.contiguous(), weight, sums, share, bernoulli.centers)
-    launcher(programs, tensors, (rows.rows, programs, ignored, rows.stride), numbers_of(*bernoulli[3:]))
+    launcher(programs, tensors, (rows.rows, programs, ignored, rows.stride))
     if programs > 1:
         _reduce_launcher(what)(1, (sums, found, share), (programs,))
     return found, share
 
 
 def pull_path(
-    x: Tensor,
-    index: Tensor,
-    gradient: Tensor,
-    bernoulli: Bernoulli,
-    what: int = LOG_P,
-    ignored: int = 0,
-    weight: Tensor | None = None,
-    share: Tensor | None = None,
-) -> Tensor:
+    x: Tensor, index: Tensor, gradient: Tensor, bernoulli: Bernoulli,
+    what: int = LOG_P, ignored: int = 0, weight: Tensor | None = None, share: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """The gradient of `log_path` or of `loss`."""
     rows = Rows.of(x)
     samples = index.numel() // max(rows.rows, 1)
@@ -212,15 +203,11 @@ def pull_path(
     dx = torch.empty(x.shape, dtype=x.dtype if samples <= 1 else torch.float32, device=x.device)
     if dx.numel() > 0:
         span, height = blocks.path_span(bernoulli.classes)
-        launcher = _path_launcher(
-            Call.of(x, rows, bernoulli), "pull_path", height, 4, ONE=samples == 1, WHAT=what, SPAN=span
-        )
-        tensors = (
-            rows.tensor, index.contiguous(), _in_memory(weight), _in_memory(gradient), share, dx, bernoulli.centers
-        )  # fmt: skip
-        launcher(
-            -(-dx.numel() // span), tensors, (rows.rows, samples, ignored, rows.stride), numbers_of(*bernoulli[3:])
-        )
+        constants = {"ONE": samples == 1, "WHAT": what, "SPAN": span}
+        launcher = _path_launcher(Call.of(x, rows, bernoulli), "pull_path", height, 4, **constants)
+        given = index.contiguous(), _in_memory(weight), _in_memory(gradient), share
+        tensors = (rows.tensor, *given, dx, bernoulli.centers)
+        launcher(-(-dx.numel() // span), tensors, (rows.rows, samples, ignored, rows.stride))
     return dx if dx.dtype == x.dtype else dx.to(x.dtype)
 
 
@@ -231,7 +218,7 @@ def sample(x: Tensor, seed: Tensor, count: int, bernoulli: Bernoulli) -> Tensor:
     if out.numel() > 0:
         launcher = _path_launcher(Call.of(x, rows, bernoulli), "sample", 128, 4, ONE=count == 1)
         tensors = (rows.tensor, seed, out, bernoulli.centers)
-        launcher(-(-out.numel() // 128), tensors, (out.numel(), rows.rows, rows.stride), numbers_of(*bernoulli[3:]))
+        launcher(-(-out.numel() // 128), tensors, (out.numel(), rows.rows, rows.stride))
     return out
 
 
@@ -243,7 +230,8 @@ def _head_launcher(call: Call, what: int) -> tuple[Launcher, Form]:
     form = call._replace(exact=True).form(call.bernoulli.classes, blocks.head_block(call.bernoulli.classes))
     assert form.above == 0
     checked = CHECKED if what == GIVEN else {}
-    return Launcher(head_kernels.head, {"WHAT": what, "F": form}, form.warps, **checked), form
+    numbers = numbers_of(call.bernoulli)
+    return Launcher(head_kernels.head, {"WHAT": what, "F": form}, form.warps, numbers, **checked), form
 
 
 def head(
@@ -261,5 +249,5 @@ def head(
     if rows.rows > 0:
         launcher, form = _head_launcher(Call.of(x, rows, bernoulli), what)
         tensors = (rows.tensor, index, seed, log_prob, entropy, bernoulli.centers)
-        launcher(_programs(rows.rows, form), tensors, (rows.rows, rows.stride), numbers_of(*bernoulli[3:]))
+        launcher(_programs(rows.rows, form), tensors, (rows.rows, rows.stride))
     return log_prob, entropy, index

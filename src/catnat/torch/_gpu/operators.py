@@ -8,6 +8,7 @@ it, and PyTorch's `opcheck` can judge it. Its gradient is an operator too, which
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -20,15 +21,13 @@ from catnat.torch._gpu.node import INTERPRETED
 BERNOULLI = "Tensor? centers, int classes, int kind, int activation, float amplitude, float least"
 N = len(Bernoulli._fields)
 Tensors = tuple[Tensor, ...]
-# x, the nodes, and the arguments of an operator in this file, to its results
-Start = Callable[..., Any]
 
 
 class Operator(NamedTuple):
     """One operator, its results' shapes, and how its gradient is had from other operators."""
 
     schema: str  # of what follows the scores and the nodes
-    start: Start
+    start: Callable[..., Any]  # x, the nodes and the arguments to its results
     fake: Callable[..., Any]
     # (call, x, bernoulli, arguments, what it kept of its results, gradients) to the scores' gradient, where ``call``
     # starts an operator by its name
@@ -139,10 +138,10 @@ def directly(name: str, x: Tensor, bernoulli: Bernoulli, *arguments: Any) -> Any
 # -- what autograd keeps -----------------------------------------------------------------------------------------
 
 
-def keep(ctx: Any, operator: Operator, inputs: tuple[Any, ...], found: Any) -> Tensors:
-    """Keep an operator's inputs (x, the nodes' fields, arguments) for its backward pass; its results as a tuple."""
-    results = found if isinstance(found, tuple) else (found,)
-    kept = results[operator.differentiable :]
+def keep(ctx: Any, inputs: tuple[Any, ...], output: Any, differentiable: int = 1) -> Tensors:
+    """Keep an operator's inputs, and its results after so many, for its backward pass; its results as a tuple."""
+    results = output if isinstance(output, tuple) else (output,)
+    kept = results[differentiable:]
     ctx.mark_non_differentiable(*kept)
     # autograd watches tensors only: whoever overwrites the class ids is told so
     ctx.numbers = tuple(None if isinstance(i, Tensor) else i for i in inputs)
@@ -151,16 +150,28 @@ def keep(ctx: Any, operator: Operator, inputs: tuple[Any, ...], found: Any) -> T
     return results
 
 
-def kept(ctx: Any) -> tuple[Tensor, Bernoulli, tuple[Any, ...], Tensors]:
-    """x, the nodes, the arguments, and the results that were kept."""
+def kept(ctx: Any) -> tuple[list[Any], list[Tensor]]:
+    """The inputs and the results that were kept."""
     tensors = list(ctx.saved_tensors)
-    x, *rest = (tensors.pop(0) if t else n for t, n in zip(ctx.is_tensor, ctx.numbers, strict=True))
-    return x, Bernoulli(*rest[:N]), tuple(rest[N:]), tuple(tensors)
+    return [tensors.pop(0) if t else n for t, n in zip(ctx.is_tensor, ctx.numbers, strict=True)], tensors
 
 
 # -- to PyTorch --------------------------------------------------------------------------------------------------
 
 _library = library.Library("catnat", "DEF")
+
+
+def define(name: str, schema: str, start: Callable[..., Any], fake: Callable[..., Any]) -> None:
+    """Make it an operator."""
+    _library.define(f"{name}({schema}")
+    for device in ("CUDA", "CPU") if INTERPRETED else ("CUDA",):
+        _library.impl(name, start, device)
+    library.register_fake(f"catnat::{name}", fake, lib=_library)
+
+
+def differentiate(name: str, backward: Callable[..., Any], setup: Callable[..., Any]) -> None:
+    """Give an operator a gradient."""
+    library.register_autograd(f"catnat::{name}", backward, setup_context=setup, lib=_library)
 
 
 def _refuse(ctx: Any, *gradients: Tensor) -> Any:
@@ -169,30 +180,26 @@ def _refuse(ctx: Any, *gradients: Tensor) -> Any:
     )
 
 
+def _with_nodes(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x, *rest: function(x, Bernoulli(*rest[:N]), *rest[N:])
+
+
 def _register(name: str, operator: Operator) -> None:
-    _library.define(f"{name}(Tensor x, {BERNOULLI}{', ' if operator.schema[0] != ')' else ''}{operator.schema}")
-    for device in ("CUDA", "CPU") if INTERPRETED else ("CUDA",):
-        _library.impl(name, lambda x, *rest: operator.start(x, Bernoulli(*rest[:N]), *rest[N:]), device)
-    library.register_fake(
-        f"catnat::{name}", lambda x, *rest: operator.fake(x, Bernoulli(*rest[:N]), *rest[N:]), lib=_library
-    )
-    if name == "sample":
+    schema = f"Tensor x, {BERNOULLI}{', ' if operator.schema[0] != ')' else ''}{operator.schema}"
+    define(name, schema, _with_nodes(operator.start), _with_nodes(operator.fake))
+    if operator.backward is None:
+        if name != "sample":
+            differentiate(name, _refuse, lambda ctx, inputs, output: None)
         return
+    pull = operator.backward
 
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        assert operator.backward is not None
-        x, bernoulli, arguments, results = kept(ctx)
+        (x, *rest), results = kept(ctx)
         gradients = gradients[: operator.differentiable]
-        dx = operator.backward(by_name, x, bernoulli, arguments, results, gradients)
-        return dx, *[None] * (N + len(arguments))
+        dx = pull(by_name, x, Bernoulli(*rest[:N]), rest[N:], results, gradients)
+        return dx, *[None] * len(rest)
 
-    def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        if operator.backward is not None:
-            keep(ctx, operator, inputs, output)
-
-    library.register_autograd(
-        f"catnat::{name}", _refuse if operator.backward is None else backward, setup_context=setup, lib=_library
-    )
+    differentiate(name, backward, partial(keep, differentiable=operator.differentiable))
 
 
 for _name, _operator in OPERATORS.items():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, library
+from torch import Tensor
 from torch.compiler import is_compiling
 
 from catnat.core.parameterization import Activation, Parameterization
@@ -15,12 +15,11 @@ from catnat.torch import _bernoulli
 from catnat.torch._bernoulli import Bernoulli
 from catnat.torch._compat import must_be_plain, plain_backwards
 from catnat.torch._eager import reduced
-from catnat.torch._gpu import blocks, path, wide
+from catnat.torch._gpu import blocks, operators, path, wide
 from catnat.torch._gpu.autograd import seed_for
 from catnat.torch._gpu.blocks import Block
 from catnat.torch._gpu.launch import CHECKED, numbers_of
 from catnat.torch._gpu.launcher import Launcher
-from catnat.torch._gpu.node import INTERPRETED
 from catnat.torch._plan import Plan
 from catnat.torch._walk import Generator
 from catnat.torch._wide import LinearWalk
@@ -83,11 +82,12 @@ def wide_of(pi: Parameterization, device: torch.device) -> Wide | None:
 
 
 @lru_cache(maxsize=256)
-def _launcher(kernel: str, bernoulli: Bernoulli | None, warps: int, **constants: Any) -> Launcher:
+def _launcher(kernel: str, warps: int = 4, bernoulli: Bernoulli | None = None, **constants: Any) -> Launcher:
+    numbers: tuple[float, ...] = ()
     if bernoulli is not None:
         constants["F"] = blocks.Form.of(bernoulli, bernoulli.classes, True, True, Block(32, 1, warps))
-    checked = CHECKED if kernel == "find_steps" else {}
-    return Launcher(getattr(wide, kernel), constants, warps, **checked)
+        numbers = numbers_of(bernoulli)
+    return Launcher(getattr(wide, kernel), constants, warps, numbers, **CHECKED if kernel == "find_steps" else {})
 
 
 def _block(width: int, most: int) -> int:
@@ -107,9 +107,18 @@ def _path_shape(width: int, bytes_per_column: int) -> tuple[int, int]:
     return block, max(1, block // (32 * columns))
 
 
-def _slope_dtype(x: Tensor) -> torch.dtype:
-    """Of a gradient in x that is not scaled yet: float16 would lose what a loss scale is there to save."""
-    return torch.float32 if x.dtype == torch.float16 else x.dtype
+def _results(x: Tensor, slopes: bool, features: bool, of: Wide) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Of `loss`, to be filled."""
+    rows, learning = x.shape[0], x.shape[0] if slopes else 0
+    # the gradient in x is not scaled yet: float16 would lose what a loss scale is there to save
+    dtype = torch.float32 if x.dtype == torch.float16 else x.dtype
+    return (
+        x.new_empty(rows, dtype=torch.float32),
+        x.new_empty((learning, of.depth), dtype=torch.float32),
+        x.new_empty((rows, of.depth), dtype=torch.int32),
+        x.new_empty(learning, dtype=torch.int32),
+        torch.empty_like(x, dtype=dtype) if features else x.new_empty(0),
+    )
 
 
 def loss(
@@ -120,23 +129,18 @@ def loss(
     Sorted by where their targets stand from left to right, neighbours share most of their paths.
     """
     rows, width = x.shape
-    found = x.new_empty(rows, dtype=torch.float32)
-    steps = x.new_empty((rows, of.depth), dtype=torch.int32)
-    slope = x.new_empty((rows if slopes else 0, of.depth), dtype=torch.float32)
-    keys = x.new_empty(rows if slopes else 0, dtype=torch.int32)
-    dx = torch.empty_like(x, dtype=_slope_dtype(x)) if features else x.new_empty(0)
-    order = keys.new_empty(0)
+    found, slope, steps, order, dx = _results(x, slopes, features, of)
     if rows > 0:
-        tables = (target, of.places, of.lengths, of.ranks, of.above, steps, keys if slopes else None)
-        finder = _launcher("find_steps", None, 4, CLASSES=of.classes, DEPTH=of.depth, HEIGHT=128)
+        tables = (target, of.places, of.lengths, of.ranks, of.above, steps, order if slopes else None)
+        finder = _launcher("find_steps", CLASSES=of.classes, DEPTH=of.depth, HEIGHT=128)
         finder(-(-rows // 128), tables, (rows, ignored))
         if slopes:
-            order = _sorted(keys)
+            order = _sorted(order)  # it held the keys
         block, warps = _path_shape(width, of.depth * weight.element_size())
         sizes = {"WIDTH": width, "DEPTH": of.depth, "LEVELS": of.levels, "BLOCK": block}
         kept = (order, found, slope) if slopes else (None, found, None)
         tensors = (x, weight, bias, steps, *kept, dx if features else None, of.centers)
-        _launcher("loss", of.bernoulli, warps, **sizes)(rows, tensors, (), numbers_of(*of.bernoulli[3:]))
+        _launcher("loss", warps, of.bernoulli, **sizes)(rows, tensors)
     return found, slope, steps, order, dx
 
 
@@ -146,8 +150,7 @@ def _sorted(keys: Tensor) -> Tensor:
     if rows > MAX_COUNTED:
         return torch.sort(keys, stable=True)[1].int()
     order = torch.empty_like(keys)
-    launcher = _launcher("sort_rows", None, 4, HEIGHT=16, BLOCK=256)
-    launcher(-(-rows // 16), (keys, order), (rows,))
+    _launcher("sort_rows", HEIGHT=16, BLOCK=256)(-(-rows // 16), (keys, order), (rows,))
     return order
 
 
@@ -155,8 +158,7 @@ def add_losses(losses: Tensor, target: Tensor, ignored: int, reduction: str, dty
     """The mean or the sum of the rows' losses, and the share of each: float32 on the device."""
     total, share = losses.new_empty((), dtype=dtype), losses.new_empty(())
     what = path.MEAN if reduction == "mean" else path.SUM
-    launcher = _launcher("add_losses", None, 8, WHAT=what, BLOCK=4096)
-    launcher(1, (losses, target, total, share), (len(losses), ignored))
+    _launcher("add_losses", 8, WHAT=what, BLOCK=4096)(1, (losses, target, total, share), (len(losses), ignored))
     return total, share
 
 
@@ -165,55 +167,28 @@ def weight_gradient(
     share: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The gradient of weights like these, and that of a bias; ``gradient`` is of all losses, or of their sum."""
-    if len(x) == 0:
-        return torch.zeros_like(like), like.new_zeros(len(like))
-    out, bias_out = torch.empty_like(like), like.new_empty(len(like))
-    passed = torch.zeros(len(like), dtype=torch.int8, device=x.device)
-    _Runs(x, slopes, steps, order, gradient, share, passed, of).add_up(out, bias_out)
+    (rows, width), nodes, chunks = x.shape, len(like), -(-len(x) // CHUNK)
+    if rows == 0:
+        return torch.zeros_like(like), like.new_zeros(nodes)
+    out, bias_out = torch.empty_like(like), like.new_empty(nodes)
+    passed = torch.zeros(nodes, dtype=torch.int8, device=x.device)
+    cells, padded = (chunks, of.depth), (chunks * CHUNK, of.depth)
+    runs = (steps.new_empty(padded), slopes.new_empty(padded), order)
+    leaves, ends, least = steps.new_empty(padded[0]), steps.new_empty(padded), steps.new_empty(chunks)
+    tensors = (steps, slopes, gradient.contiguous(), share, order, *runs[:2], leaves, ends, least, passed)
+    launcher = _launcher("find_runs", DEPTH=of.depth, LEVELS=of.levels, CHUNK=CHUNK)
+    launcher(chunks, tensors, (rows,))
+    parts = [slopes.new_empty(shape) for shape in ((*cells, width), (*cells, width), cells, cells)]
+    sizes: dict[str, Any] = {"WIDTH": width, "DEPTH": of.depth, "CHUNK": CHUNK, "BLOCK": _block(width, CHUNK_BLOCK)}
+    precision = "ieee" if x.dtype == torch.float32 else "tf32"
+    launcher = _launcher("sum_chunks", **sizes, LEVELS=of.levels, PRECISION=precision)
+    launcher(chunks * -(-width // sizes["BLOCK"]), (x, *runs[1:], leaves, *parts), (rows,))
+    sizes |= {"BLOCK": _block(width, RUN_BLOCK), "HEIGHT": RUN_HEIGHT, "CLEAR_HEIGHT": CLEAR_HEIGHT}
+    launcher = _launcher("write_sums", max(1, sizes["BLOCK"] // 256), **sizes)
+    programs = rows + chunks * of.depth + -(-nodes // CLEAR_HEIGHT)
+    tensors = (x, *runs, leaves, ends, least, *parts, passed, out, bias_out)
+    launcher(programs * -(-width // sizes["BLOCK"]), tensors, (rows, chunks, nodes))
     return out, bias_out
-
-
-class _Runs:
-    """Rows sorted by their targets' places from left to right, and where runs of one node begin among them."""
-
-    def __init__(
-        self, x: Tensor, slopes: Tensor, steps: Tensor, order: Tensor, gradient: Tensor, share: Tensor | None,
-        passed: Tensor, of: Wide,
-    ) -> None:  # fmt: skip
-        self.x, self.of, self.order, self.passed, rows = x, of, order, passed, len(x)
-        self.chunks = -(-rows // CHUNK)
-        padded = self.chunks * CHUNK
-        self.leaves, self.least = steps.new_empty(padded), steps.new_empty(self.chunks)
-        self.steps, self.ends = (steps.new_empty((padded, of.depth)) for _ in range(2))
-        self.slopes = slopes.new_empty((padded, of.depth))
-        if rows > 0:
-            found = (self.steps, self.slopes, self.leaves, self.ends, self.least, passed)
-            tensors = (steps, slopes, gradient.contiguous(), share, self.order, *found)
-            finder = _launcher("find_runs", None, 4, DEPTH=of.depth, LEVELS=of.levels, CHUNK=CHUNK)
-            finder(self.chunks, tensors, (rows,))
-
-    def add_up(self, out: Tensor, bias_out: Tensor) -> None:
-        """Write every node's sum to its row of ``out``."""
-        (rows, width), of = self.x.shape, self.of
-        cells = self.chunks, of.depth
-        parts = [self.slopes.new_empty(shape) for shape in ((*cells, width), (*cells, width), cells, cells)]
-        sizes = {"WIDTH": width, "DEPTH": of.depth}
-        block = _block(width, CHUNK_BLOCK)
-        precision = "ieee" if self.x.dtype == torch.float32 else "tf32"
-        launcher = _launcher(
-            "sum_chunks", None, 4, **sizes, LEVELS=of.levels, CHUNK=CHUNK, BLOCK=block, PRECISION=precision
-        )
-        programs = -(-width // block)
-        launcher(self.chunks * programs, (self.x, self.slopes, self.order, self.leaves, *parts), (rows,))
-        block, nodes = _block(width, RUN_BLOCK), len(out)
-        sizes |= {"CHUNK": CHUNK, "BLOCK": block, "HEIGHT": RUN_HEIGHT, "CLEAR_HEIGHT": CLEAR_HEIGHT}
-        launcher = _launcher("write_sums", None, max(1, block // 256), **sizes)
-        programs = rows + self.chunks * of.depth + -(-nodes // CLEAR_HEIGHT)
-        tensors = (
-            self.x, self.steps, self.slopes, self.order, self.leaves, self.ends, self.least, *parts, self.passed,
-            out, bias_out,
-        )  # fmt: skip
-        launcher(programs * -(-width // block), tensors, (rows, self.chunks, nodes))
 
 
 def scale_rows(x: Tensor, gradient: Tensor, share: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -221,8 +196,8 @@ def scale_rows(x: Tensor, gradient: Tensor, share: Tensor | None, dtype: torch.d
     out = torch.empty_like(x, dtype=dtype)
     if len(x) > 0:
         block = _block(x.shape[1], 2048)
-        launcher = _launcher("scale_rows", None, 4, WIDTH=x.shape[1], BLOCK=block)
-        launcher(len(x) * -(-x.shape[1] // block), (x, gradient, share, out), ())
+        launcher = _launcher("scale_rows", WIDTH=x.shape[1], BLOCK=block)
+        launcher(len(x) * -(-x.shape[1] // block), (x, gradient, share, out))
     return out
 
 
@@ -232,7 +207,7 @@ def sample(x: Tensor, weight: Tensor, bias: Tensor | None, seed: Tensor, of: Wid
     if len(x) > 0:
         sizes = {"WIDTH": x.shape[1], "DEPTH": of.depth, "BLOCK": _block(x.shape[1], 2048)}
         tensors = (x, weight, bias, seed, of.node_at, of.class_at, out, of.centers)
-        _launcher("sample", of.bernoulli, 4, **sizes)(len(x), tensors, (), numbers_of(*of.bernoulli[3:]))
+        _launcher("sample", 4, of.bernoulli, **sizes)(len(x), tensors)
     return out
 
 
@@ -243,64 +218,37 @@ WIDE = (
     "int classes, int depth, int activation, float amplitude, float least"
 )
 N = len(Wide._fields)
-_library = library.Library("catnat", "FRAGMENT")
 
 
-def _call(start: Any, *given: Any) -> Any:
-    return start(*given[:-N], Wide(*given[-N:]))
+def _with_tables(function: Any) -> Any:
+    return lambda *given: function(*given[:-N], Wide(*given[-N:]))
 
 
-def _fake_loss(
-    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignored: int, slopes: bool, features: bool, *of: Any
-) -> tuple[Tensor, ...]:
-    rows, depth = x.shape[0], Wide(*of).depth
-    return (
-        x.new_empty(rows, dtype=torch.float32),
-        x.new_empty((rows if slopes else 0, depth), dtype=torch.float32),
-        x.new_empty((rows, depth), dtype=torch.int32),
-        x.new_empty(rows if slopes else 0, dtype=torch.int32),
-        torch.empty_like(x, dtype=_slope_dtype(x)) if features else x.new_empty(0),
-    )
-
-
-_library.define(
-    "wide_loss(Tensor x, Tensor weight, Tensor? bias, Tensor target, int ignored, bool slopes, bool features, "
-    f"{WIDE}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+operators.define(
+    "wide_loss",
+    f"Tensor x, Tensor weight, Tensor? bias, Tensor target, int ignored, bool slopes, bool features, {WIDE}"
+    ") -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _with_tables(loss),
+    _with_tables(lambda x, weight, bias, target, ignored, slopes, features, of: _results(x, slopes, features, of)),
 )
-_library.define(
-    "wide_gradient(Tensor x, Tensor slopes, Tensor steps, Tensor order, Tensor gradient, Tensor like, "
-    f"{WIDE}) -> (Tensor, Tensor)"
-)
-_library.define(f"wide_sample(Tensor x, Tensor weight, Tensor? bias, Tensor seed, {WIDE}) -> Tensor")
-for _device in ("CUDA", "CPU") if INTERPRETED else ("CUDA",):
-    for _name, _start in {"wide_loss": loss, "wide_gradient": weight_gradient, "wide_sample": sample}.items():
-        _library.impl(_name, partial(_call, _start), _device)
-library.register_fake("catnat::wide_loss", _fake_loss, lib=_library)
-library.register_fake(
-    "catnat::wide_gradient",
+operators.define(
+    "wide_gradient",
+    f"Tensor x, Tensor slopes, Tensor steps, Tensor order, Tensor gradient, Tensor like, {WIDE}) -> (Tensor, Tensor)",
+    _with_tables(weight_gradient),
     lambda *given: (torch.empty_like(given[-N - 1]), given[-N - 1].new_empty(given[-N - 1].shape[0])),
-    lib=_library,
 )
-library.register_fake("catnat::wide_sample", lambda x, *rest: x.new_empty(x.shape[0], dtype=torch.int64), lib=_library)
-
-
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """Keep inputs and results for the backward pass: tensors where autograd sees them."""
-    ctx.mark_non_differentiable(*output[1:])
-    ctx.numbers = tuple(None if isinstance(i, Tensor) else i for i in inputs)
-    ctx.is_tensor = tuple(isinstance(i, Tensor) for i in inputs)
-    ctx.save_for_backward(*(i for i in inputs if isinstance(i, Tensor)), *output[1:])
-
-
-def _kept(ctx: Any) -> tuple[list[Any], list[Tensor]]:
-    tensors = list(ctx.saved_tensors)
-    return [tensors.pop(0) if t else n for t, n in zip(ctx.is_tensor, ctx.numbers, strict=True)], tensors
+operators.define(
+    "wide_sample",
+    f"Tensor x, Tensor weight, Tensor? bias, Tensor seed, {WIDE}) -> Tensor",
+    _with_tables(sample),
+    lambda x, *rest: x.new_empty(x.shape[0], dtype=torch.int64),
+)
 
 
 def _backward(ctx: Any, gradient: Tensor, *rest: Tensor) -> tuple[Any, ...]:
     if torch.is_grad_enabled():
         raise NotImplementedError("second derivatives of CatnatLinear.loss are not compiled: take it in eager mode")
-    (x, weight, bias, _, _, _, features, *of), (slopes, steps, order, dx) = _kept(ctx)
+    (x, weight, bias, _, _, _, features, *of), (slopes, steps, order, dx) = operators.kept(ctx)
     d_weight = d_bias = None
     if any(ctx.needs_input_grad[1:3]):
         d_weight, d_bias = torch.ops.catnat.wide_gradient(x, slopes, steps, order, gradient, weight, *of)
@@ -309,25 +257,23 @@ def _backward(ctx: Any, gradient: Tensor, *rest: Tensor) -> tuple[Any, ...]:
     return dx, d_weight, None if bias is None else d_bias, *[None] * (4 + N)
 
 
-library.register_autograd("catnat::wide_loss", _backward, setup_context=_keep, lib=_library)
+operators.differentiate("wide_loss", _backward, operators.keep)
 
 
 # -- for autograd ------------------------------------------------------------------------------------------------
 
 
 class KernelLinearWalk(LinearWalk):
-    """By the kernels, any tree."""
+    """By the kernels, any tree; what the methods do, `LinearWalk` says."""
 
     def __init__(self, plan: Plan, weight: Tensor, bias: Tensor | None, tables: Wide) -> None:
         super().__init__(plan, weight, bias)
         self.tables = tables
 
     def losses(self, x: Tensor, target: Tensor, ignored: int) -> Tensor:
-        """- log p of a class per row: [R], 0 for the class id ``ignored``."""
         return self._loss(x, target, ignored, "none", torch.float32)
 
     def loss(self, x: Tensor, target: Tensor, ignored: int, reduction: str, dtype: torch.dtype) -> Tensor:
-        """Their mean over rows that are not ignored, or their sum."""
         if len(x) == 0 or is_compiling():
             return super().loss(x, target, ignored, reduction, dtype)
         return self._loss(x, target, ignored, reduction, dtype)
@@ -353,7 +299,6 @@ class KernelLinearWalk(LinearWalk):
 
     @torch.no_grad()
     def sample(self, x: Tensor, generator: Generator) -> Tensor:
-        """A class per row."""
         given = x.contiguous(), self.weight, self.bias, seed_for(x, generator)
         found: Tensor
         found = torch.ops.catnat.wide_sample(*given, *self.tables) if is_compiling() else sample(*given, self.tables)

@@ -30,7 +30,7 @@ def compile_all(rows: int, width: int, classes: int, dtype: torch.dtype) -> dict
 
     from catnat import Parameterization, Tree
     from catnat.torch._gpu import wide_launch
-    from catnat.torch._gpu.launcher import Launcher
+    from catnat.torch._gpu.launch import Launcher
 
     found: dict[str, str] = {}
     short = {

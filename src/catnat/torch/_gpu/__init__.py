@@ -2,8 +2,8 @@
 
 - `node`: the logit of a score and its slope, in registers, and what follows from them;
 - `walk`: log p (or p) of every class; `pull`: its gradient; `moves`: between memory and registers;
-- `path`: log p of given classes, a loss, their gradient, and sampling; `head`: a draw, its log p and the entropy;
-- `blocks`: which shape of program for which tree; `launcher`, `launch`: tensors to grids;
+- `path`: log p of given classes, a loss, their gradient, and sampling; a draw with its log p and the entropy;
+- `blocks`: which shape of program for which tree; `launch`: tensors to grids;
 - `operators`: what PyTorch's compilers see of it; `autograd`: the walk made of it; `wide`, `wide_launch`: linear heads.
 """
 

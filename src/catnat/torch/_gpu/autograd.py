@@ -122,51 +122,40 @@ class _Differentiable(torch.autograd.Function):
             dx = plain_backward(lambda x: plain(x, plan, *arguments, *results), x, gradients)
         else:
             assert operator.backward is not None
-            dx = operator.backward(operators.directly, x, plan.bernoulli, arguments, results, gradients)
+            name, *given = operator.backward(arguments, results, gradients)
+            dx = operators.directly(name, x, plan.bernoulli, *given)
         return dx, None, None, *[None] * len(arguments)
 
 
 # -- the same in plain tensor code, for x, the plan, the arguments and what was kept of the results ----------------
 
 
-def _plain_classes(x: Tensor, plan: Plan) -> Tensor:
-    found = _eager.log_classes(x.float(), plan)
-    return found if plan.class_of is None else found[..., plan.class_of]
+def _own_ids(index: Tensor, plan: Plan) -> Tensor:
+    return index if plan.class_of is None else plan.class_of[index]
 
 
 def _plain_walk(x: Tensor, plan: Plan, exp: bool) -> Tensors:
-    found = _plain_classes(x, plan)
+    found = _eager.log_classes(x.float(), plan)
+    found = found if plan.class_of is None else found[..., plan.class_of]
     return ((found.exp() if exp else found).to(x.dtype),)
-
-
-def _plain_path(x: Tensor, plan: Plan, index: Tensor) -> Tensors:
-    return (_eager.log_path(x.float(), index if plan.class_of is None else plan.class_of[index], plan),)
 
 
 def _plain_loss(
     x: Tensor, plan: Plan, target: Tensor, ignored: int, weight: Tensor | None, reduction: str, share: Tensor
 ) -> Tensors:
-    keep = target.reshape(-1) != ignored
-    ids = torch.where(keep, target.reshape(-1), 0)
-    (found,) = _plain_path(x.reshape(-1, x.shape[-1]), plan, ids)
-    loss = torch.where(keep, -found if weight is None else -found * weight[ids], 0.0)
-    return ((loss.reshape(target.shape) if reduction == "none" else loss.sum() * share).to(x.dtype),)
-
-
-def _plain_entropy(x: Tensor, plan: Plan) -> Tensors:
-    return (_eager.minus_p_log_p(_plain_classes(x, plan)).sum(-1),)
+    loss = Walk(plan).loss(x, target, ignored, weight, "none")
+    return ((loss if reduction == "none" else loss.sum() * share).to(x.dtype),)
 
 
 def _plain_score(x: Tensor, plan: Plan, index: Tensor) -> Tensors:
-    found = _plain_classes(x, plan).gather(-1, index.unsqueeze(-1)).squeeze(-1)
-    return found, *_plain_entropy(x, plan)
+    return Walk(plan).log_prob(x, _own_ids(index, plan)), Walk(plan).entropy(x)
 
 
 PLAIN: dict[str, Callable[..., Tensors]] = {
     "walk": _plain_walk,
-    "log_path": _plain_path,
+    "log_path": lambda x, plan, index: (Walk(plan).log_path(x, _own_ids(index, plan)),),
     "loss": _plain_loss,
-    "entropy": _plain_entropy,
+    "entropy": lambda x, plan: (Walk(plan).entropy(x),),
     "sample_and_score": lambda x, plan, seed, index: _plain_score(x, plan, index),
     "score": _plain_score,
 }

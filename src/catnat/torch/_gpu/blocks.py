@@ -132,12 +132,10 @@ class Form:
 
     @property
     def tan(self) -> Polynomial:
-        """Of a tangent."""
         return Polynomial((fits.TAN if self.exact else fits.TAN_SHORT).coefficients)
 
     @property
     def log2_tan(self) -> Polynomial:
-        """And of its logarithm."""
         return Polynomial((fits.LOG2_TAN if self.exact else fits.LOG2_TAN_SHORT).coefficients)
 
     # Where there are several blocks, all but one are even: left of that one a level deeper than right of it. Nodes with
@@ -155,7 +153,6 @@ class Form:
 
 
 def walk_block(classes: int, exact: bool) -> Block:
-    """For `walk.walk`."""
     even = _is_power_of_two(classes)
     if not exact:
         if classes <= 64:
@@ -173,7 +170,6 @@ def walk_block(classes: int, exact: bool) -> Block:
 
 
 def pull_block(classes: int, exact: bool) -> Block:
-    """For `pull.pull`."""
     even = _is_power_of_two(classes)
     if not exact:
         if classes <= 8:
@@ -200,7 +196,7 @@ def writes_whole_rows(classes: int, exact: bool) -> bool:
 
 
 def head_block(classes: int) -> Block:
-    """For `head.head`: the whole tree in one program; few rows a program, since a policy's batch is small."""
+    """For `path.head`: the whole tree in one program; few rows a program, since a policy's batch is small."""
     return Block(6, 256, 1) if classes <= 64 else Block(12, 1024, 2 if classes <= 1024 else 4)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-NUMBERS = ("rows", "stride", "items", "batch", "samples", "ignored", "programs")  # see `launcher`
+NUMBERS = ("rows", "stride", "items", "batch", "samples", "ignored", "programs")  # see `launch.Launcher`
 
 
 @triton.jit

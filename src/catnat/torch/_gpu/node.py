@@ -6,18 +6,14 @@ at the joint, and T = tan(u),
     |z| = -2 log T + 4 (how far the score lies past the joint, as an angle) / sin(2 u),
     dz/dx = gain / sin(2 u) = gain (T + 1/T) / 2 = gain cosh(z / 2), which stops growing at the joint.
 
-The sigmoid is the end of the family that has its joint at the centre: all of |z| lies past it. The paper's formula is
-the other end: nothing lies past its floor. Everything else follows from the root of the odds, e^(-|z| / 2), which is T
-up to the joint; no activation has a formula of its own for it.
+The sigmoid has its joint at the centre: all of |z| lies past it. Of the paper's formula nothing lies past its floor.
+Everything else follows from the root of the odds, e^(-|z| / 2), which is T up to the joint; its logarithm is half of z,
+so logarithms are to the base 4 until a class is stored: the GPU's own are to the base 2.
 
-Logarithms are to the base 4 until a class is stored: the GPU's own are to the base 2, and half of z is what the root of
-the odds has for its logarithm. ``exact`` is for scores in float32: right to 3e-7 a level, the error of that logarithm.
-Else the scores have 16 bits, whose last digit is 4e-3 or 5e-4, and right to 1e-4 will do; only a slope that is tiny
-beside its node's other one has fewer digits then (2e-3 of the gradient below the node).
-
-With 16 bits, arithmetic is what a gradient's time goes to, and the GPU's own functions are the dearest of it, eight
-products each. So there z and dz/dx are polynomials where they are short (`blocks.Short`), and two of its functions
-are left of four.
+``exact`` is for scores in float32: right to 3e-7 a level, the error of that logarithm. For 16 bits, whose last digit is
+4e-3 or 5e-4, 1e-4 will do; only a slope that is tiny beside its node's other one has fewer digits then (2e-3 of the
+gradient below the node). There arithmetic is what a gradient's time goes to, and the GPU's own functions are eight
+products each: z and dz/dx are polynomials where these are short (`blocks.Short`), which leaves two functions of four.
 """
 
 from __future__ import annotations

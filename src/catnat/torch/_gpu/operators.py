@@ -24,14 +24,13 @@ Tensors = tuple[Tensor, ...]
 
 
 class Operator(NamedTuple):
-    """One operator, its results' shapes, and how its gradient is had from other operators."""
+    """One operator, its results' shapes, and which operator is its gradient."""
 
     schema: str  # of what follows the scores and the nodes
     start: Callable[..., Any]  # x, the nodes and the arguments to its results
     fake: Callable[..., Any]
-    # (call, x, bernoulli, arguments, what it kept of its results, gradients) to the scores' gradient, where ``call``
-    # starts an operator by its name
-    backward: Callable[..., Tensor] | None = None
+    # (arguments, what it kept of its results, gradients) to the name and the arguments of the operator for its gradient
+    backward: Callable[..., tuple[Any, ...]] | None = None
     differentiable: int = 1  # results; those after them are kept for the backward pass
 
 
@@ -43,14 +42,13 @@ def _like(x: Tensor, *rest: Any) -> Tensor:
     return x.new_empty(x.shape)
 
 
-def _pull_loss(call: Any, x: Tensor, bernoulli: Bernoulli, arguments: Any, kept: Any, gradients: Any) -> Any:
+def _pull_loss(arguments: Any, kept: Any, gradients: Any) -> tuple[Any, ...]:
     target, ignored, weight, reduction = arguments
-    return call("pull_path", x, bernoulli, target, gradients[0], launch.ASKED[reduction], ignored, weight, kept[0])
+    return "pull_path", target, gradients[0], launch.ASKED[reduction], ignored, weight, kept[0]
 
 
-def _pull_head(call: Any, x: Tensor, bernoulli: Bernoulli, arguments: Any, kept: Any, gradients: Any) -> Any:
-    index = kept[0] if kept else arguments[0]
-    return call("pull_head", x, bernoulli, index, *gradients)
+def _pull_head(arguments: Any, kept: Any, gradients: Any) -> tuple[Any, ...]:
+    return "pull_head", kept[0] if kept else arguments[0], *gradients
 
 
 OPERATORS = {
@@ -59,7 +57,7 @@ OPERATORS = {
         "bool exp) -> Tensor",
         launch.walk,
         lambda x, bernoulli, exp: x.new_empty((*x.shape[:-1], bernoulli.classes)),
-        lambda call, x, bernoulli, arguments, kept, gradients: call("pull", x, bernoulli, gradients[0], *arguments),
+        lambda arguments, kept, gradients: ("pull", gradients[0], *arguments),
     ),
     "pull": Operator(
         "Tensor gradient, bool exp) -> Tensor",
@@ -71,9 +69,7 @@ OPERATORS = {
         "Tensor index) -> Tensor",
         lambda x, bernoulli, index: launch.log_path(x, index, bernoulli),
         lambda x, bernoulli, index: x.new_empty(index.shape, dtype=torch.float32),
-        lambda call, x, bernoulli, arguments, kept, gradients: call(
-            "pull_path", x, bernoulli, *arguments, gradients[0], launch.LOG_P, 0, None, None
-        ),
+        lambda arguments, kept, gradients: ("pull_path", *arguments, gradients[0], launch.LOG_P, 0, None, None),
     ),
     "loss": Operator(
         "Tensor target, int ignored, Tensor? weight, str reduction) -> (Tensor, Tensor)",
@@ -99,7 +95,7 @@ OPERATORS = {
         ") -> Tensor",
         lambda x, bernoulli: launch.head(x, None, None, bernoulli)[1],
         lambda x, bernoulli: _per_row(x),
-        lambda call, x, bernoulli, arguments, kept, gradients: call("pull_head", x, bernoulli, None, None, *gradients),
+        lambda arguments, kept, gradients: ("pull_head", None, None, *gradients),
     ),
     "sample_and_score": Operator(
         "Tensor seed) -> (Tensor, Tensor, Tensor)",
@@ -123,11 +119,6 @@ OPERATORS = {
         _like,
     ),
 }
-
-
-def by_name(name: str, x: Tensor, bernoulli: Bernoulli, *arguments: Any) -> Any:
-    """Call an operator as compilers see it."""
-    return getattr(torch.ops.catnat, name)(x, *bernoulli, *arguments)
 
 
 def directly(name: str, x: Tensor, bernoulli: Bernoulli, *arguments: Any) -> Any:
@@ -195,9 +186,8 @@ def _register(name: str, operator: Operator) -> None:
 
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         (x, *rest), results = kept(ctx)
-        gradients = gradients[: operator.differentiable]
-        dx = pull(by_name, x, Bernoulli(*rest[:N]), rest[N:], results, gradients)
-        return dx, *[None] * len(rest)
+        name, *given = pull(rest[N:], results, gradients[: operator.differentiable])
+        return getattr(torch.ops.catnat, name)(x, *rest[:N], *given), *[None] * len(rest)
 
     differentiate(name, backward, partial(keep, differentiable=operator.differentiable))
 

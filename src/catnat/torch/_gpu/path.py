@@ -1,4 +1,4 @@
-"""Given classes: their log p, a loss and its gradient, from the scores on their paths alone; and sampling.
+"""Given classes: their log p, a loss and its gradient, from the scores on their paths alone; sampling; a policy's head.
 
 Steps are numbered by level, so that a node is always in the same column: several classes of one row then meet in one
 thread, and their gradients are added up in a fixed order.
@@ -9,13 +9,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from catnat.torch._gpu import moves, node
+from catnat.torch._gpu import moves, node, walk
 
 # What is asked for: log p, the losses - w log p, or their sum or mean.
 LOG_P: tl.constexpr = tl.constexpr(0)
 LOSS: tl.constexpr = tl.constexpr(1)
 SUM: tl.constexpr = tl.constexpr(2)
 MEAN: tl.constexpr = tl.constexpr(3)
+# And of a head besides the entropy: nothing, log p of given classes, or of drawn ones.
+ENTROPY: tl.constexpr = tl.constexpr(0)
+GIVEN: tl.constexpr = tl.constexpr(1)
+DRAWN: tl.constexpr = tl.constexpr(2)
 
 
 @triton.jit
@@ -206,3 +210,36 @@ def sample(
     row = item if ONE else item % batch
     found, _ = toss(x_ptr, moves.row_start(row, stride, F), item, tl.load(seed_ptr), centers_ptr, numbers, F)
     tl.store(out_ptr + item, found.to(tl.int64))
+
+
+@triton.jit(do_not_specialize=moves.NUMBERS)
+def head(
+    x_ptr, index_ptr, seed_ptr, log_prob_ptr, entropy_ptr, centers_ptr, rows, stride,
+    half, half_rest, angle, least, steepness, WHAT: tl.constexpr, F: tl.constexpr,
+):  # fmt: skip
+    """A draw a row (or given classes), its log p and the entropy of the row: the whole tree in one program.
+
+    Its gradient is `pull.pull` of HEAD: that of the entropy in log p_k is -p_k log p_k, but for a multiple of p_k that
+    falls out since the probabilities sum to one.
+    """
+    numbers = (half, half_rest, angle, least, steepness)
+    first, root = moves.first_and_root(rows, F)
+    line = moves.lines(rows, first, False, F)
+    row = first + tl.sum(line, 1)
+    base = x_ptr + moves.row_start(first, stride, F) - 1
+    loaded = moves.load_levels(base, moves.row_start(line, stride, F), root, F)
+    start = moves.row_start(row, stride, F)
+    if WHAT == DRAWN:
+        index, log_p = toss(x_ptr, start, row, tl.load(seed_ptr), centers_ptr, numbers, F)
+        tl.store(index_ptr + row, index.to(tl.int64))
+        tl.store(log_prob_ptr + row, log_p)
+    elif WHAT == GIVEN:
+        index = checked(tl.load(index_ptr + row), F)
+        tl.store(log_prob_ptr + row, log_of(x_ptr, start, index, centers_ptr, numbers, F))
+    here = walk.descend(tl.zeros_like(line).to(tl.float32), loaded, root, centers_ptr, numbers, F.depth - 1, F)
+    deepest = walk.last_level(here, loaded[F.depth - 1], root, centers_ptr, numbers, F)
+    hangs = moves.pairs(2 * F.width, F.part) < 2 * F.classes  # its parent is a node
+    entropy = tl.sum(tl.sum(walk.minus_p_log_p(deepest, hangs), 2), 1)
+    if not F.even:
+        entropy += tl.sum(walk.minus_p_log_p(here, F.width + moves.columns(F.width) >= F.classes), 1)
+    tl.store(entropy_ptr + row, entropy)

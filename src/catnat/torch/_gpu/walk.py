@@ -1,11 +1,9 @@
 """log p (or p) of every class: each score is read once, and the levels stay in registers. `pull` is its gradient.
 
 A program takes some rows and one block of the tree, a subtree (`blocks.Form`). Inside it, level l of a subtree rooted
-at place r is the contiguous slice r 2^l .. r 2^l + 2^l - 1, so the next level is two vectors interleaved. What happened
-above the block is recomputed from the few scores on the way to its root.
-
-Where the number of classes is no power of two, the last level holds nodes (places below the number of classes) and
-classes; ``part`` covers its nodes, so that a few of them do not cost a whole level.
+at place r is the contiguous slice r 2^l .. r 2^l + 2^l - 1, so the next level is two vectors interleaved. Where the
+number of classes is no power of two, the last level holds nodes (places below the number of classes) and classes;
+``part`` covers its nodes, so that a few of them do not cost a whole level.
 
 All loads come first: the compiler does not move one across the barriers between the levels. The last program of a
 ragged batch repeats the last row instead of masking every access; the others (FULL) have addresses that need no

@@ -20,7 +20,7 @@ import triton.language as tl
 
 from catnat.torch._gpu import node, path
 
-NUMBERS = ("rows", "chunks", "nodes", "ignored")  # see `launcher`
+NUMBERS = ("rows", "chunks", "nodes", "ignored")  # see `launch.Launcher`
 FAR: tl.constexpr = tl.constexpr(1 << 30)
 
 
@@ -116,8 +116,7 @@ def find_runs(
     ends = tl.where((ending[:, None] <= level) & is_row[:, None], row[:, None] + 1, FAR)
     ends = tl.associative_scan(ends, 0, _least, reverse=True)
     begins = (leaves[:, None] <= level) & (own != 0)
-    if passed_ptr is not None:
-        tl.store(passed_ptr + tl.abs(own) - 1, 1, begins)
+    tl.store(passed_ptr + tl.abs(own) - 1, 1, begins)
     cell = row[:, None] * DEPTH + level
     tl.store(sorted_steps_ptr + cell, own, level < DEPTH)
     tl.store(sorted_slopes_ptr + cell, slope, level < DEPTH)

@@ -18,8 +18,7 @@ from catnat.torch._eager import reduced
 from catnat.torch._gpu import blocks, operators, path, wide
 from catnat.torch._gpu.autograd import seed_for
 from catnat.torch._gpu.blocks import Block
-from catnat.torch._gpu.launch import CHECKED, numbers_of
-from catnat.torch._gpu.launcher import Launcher
+from catnat.torch._gpu.launch import CHECKED, Launcher, numbers_of
 from catnat.torch._plan import Plan
 from catnat.torch._walk import Generator
 from catnat.torch._wide import LinearWalk
@@ -281,20 +280,20 @@ class KernelLinearWalk(LinearWalk):
     def _loss(self, x: Tensor, target: Tensor, ignored: int, reduction: str, dtype: torch.dtype) -> Tensor:
         x, target, weight, bias = x.contiguous(), target.contiguous(), self.weight, self.bias
         learns = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias))
+        given = x, weight, bias, target, ignored
         found: Tensor
-        if learns and not is_compiling():
+        if is_compiling():  # which never asks for another reduction
+            found = torch.ops.catnat.wide_loss(*given, learns, learns and x.requires_grad, *self.tables)[0]
+            return found
+        if learns:
 
             def plain(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
                 each = self.plain_losses(x, weight, bias, target, ignored)
                 return reduced(each, target != ignored, reduction).to(dtype)
 
-            found = _Loss.apply(x, weight, bias, target, ignored, self.tables, reduction, dtype, plain)
+            found = _Loss.apply(*given, self.tables, reduction, dtype, plain)
             return found
-        given = x, weight, bias, target, ignored, learns, learns and x.requires_grad
-        if is_compiling():
-            found = torch.ops.catnat.wide_loss(*given, *self.tables)[0]
-        else:
-            found = loss(*given, self.tables)[0]
+        found = loss(*given, False, False, self.tables)[0]
         return found if reduction == "none" else add_losses(found, target, ignored, reduction, dtype)[0]
 
     @torch.no_grad()

@@ -7,10 +7,7 @@ except ModuleNotFoundError as missing:
         "catnat.torch needs PyTorch 2.6 or newer; it comes with catnat's extra 'torch'"
     ) from missing
 
-from catnat.core.parameterization import Natural as _Natural
-from catnat.core.parameterization import Parameterization as _Parameterization
-from catnat.core.parameterization import Sigmoid as _Sigmoid
-from catnat.core.tree import Tree as _Tree
+import catnat as _catnat
 from catnat.torch.distributions import (
     CatnatCategorical,
     MultiCatnat,
@@ -27,12 +24,7 @@ from catnat.torch.estimators import (
     score_function,
     straight_through,
 )
-from catnat.torch.fisher import (
-    fisher_diagonal,
-    fisher_matrix,
-    natural_gradient,
-    softmax_fisher,
-)
+from catnat.torch.fisher import fisher_diagonal, fisher_matrix, natural_gradient, softmax_fisher
 from catnat.torch.functional import (
     catnat,
     cross_entropy,
@@ -49,7 +41,7 @@ from catnat.torch.nn import Catnat, CatnatCrossEntropyLoss, CatnatLinear, LogCat
 from catnat.torch.sampling import Draw, draw, mode, sample
 
 # what a checkpoint may hold beside tensors: `torch.load` refuses classes that nobody has vouched for
-_torch.serialization.add_safe_globals([_Natural, _Parameterization, _Sigmoid, _Tree])
+_torch.serialization.add_safe_globals([_catnat.Natural, _catnat.Parameterization, _catnat.Sigmoid, _catnat.Tree])
 
 _GONE = ("condition_number", "monte_carlo_fisher", "network_fisher")
 

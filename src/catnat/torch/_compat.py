@@ -17,21 +17,6 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = [
-    "assert_on_device",
-    "autocasts",
-    "fake_mode_of",
-    "has_hooks",
-    "in_forward_mode",
-    "in_function_transform",
-    "is_eager",
-    "is_plain",
-    "must_be_plain",
-    "plain_backward",
-    "plain_backwards",
-    "ordinary_tensors",
-]
-
 PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
 
 
@@ -89,26 +74,22 @@ def plain_backward(function: Callable[[Tensor], Any], x: Tensor, gradient: Any) 
 
     ``function`` returns a tensor or several, and so is ``gradient``.
     """
-    again = torch.is_grad_enabled()
-    if in_function_transform() and not again:
-        return torch.func.vjp(function, x)[1](gradient)[0]
-    with torch.enable_grad():
-        # a view of our own: the user's hooks on x must see this gradient once, not twice
-        x = x.view_as(x) if again else x.detach().requires_grad_()
-        return torch.autograd.grad(function(x), x, gradient, create_graph=again)[0]
+    if in_function_transform() and not torch.is_grad_enabled():
+        found: Tensor = torch.func.vjp(function, x)[1](gradient)[0]
+        return found
+    return plain_backwards(function, (x,), gradient)[0]
 
 
-def plain_backwards(function: Callable[..., Tensor], inputs: Sequence[Tensor], gradient: Tensor) -> list[Tensor | None]:
+def plain_backwards(function: Callable[..., Any], inputs: Sequence[Tensor], gradient: Any) -> list[Any]:
     """The same in several tensors; None for those that want no gradient."""
     again = torch.is_grad_enabled()
     with torch.enable_grad():
+        # views of our own: the user's hooks must see these gradients once, not twice
         own = [t.view_as(t) if again else t.detach().requires_grad_(t.requires_grad) for t in inputs]
         wanted = [i for i, t in enumerate(own) if t.requires_grad]
         found = torch.autograd.grad(function(*own), [own[i] for i in wanted], gradient, create_graph=again)
-    results: list[Tensor | None] = [None] * len(own)
-    for i, one in zip(wanted, found, strict=True):
-        results[i] = one
-    return results
+    gradients = dict(zip(wanted, found, strict=True))
+    return [gradients.get(i) for i in range(len(own))]
 
 
 def has_hooks(module: torch.nn.Module) -> bool:

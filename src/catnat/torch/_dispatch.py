@@ -15,16 +15,8 @@ from torch.compiler import is_compiling
 
 from catnat.core.caches import Kept
 from catnat.core.parameterization import Parameterization, ParameterizationLike, numbered, resolve
-from catnat.torch import _plan
-from catnat.torch._compat import (
-    autocasts,
-    fake_mode_of,
-    in_forward_mode,
-    in_function_transform,
-    is_eager,
-    is_plain,
-    ordinary_tensors,
-)
+from catnat.torch import _compat, _plan
+from catnat.torch._compat import is_eager, is_plain, ordinary_tensors
 from catnat.torch._plan import Plan
 from catnat.torch._walk import Walk
 from catnat.torch._wide import MAX_DEPTH, LinearWalk
@@ -39,7 +31,7 @@ def plan_for(parameterization: ParameterizationLike, dtype: torch.dtype, like: T
         from catnat.torch._constant import constant
 
         return constant(_ready, _constant_of(parameterization), dtype, like.device)
-    if type(like) is not Tensor and (faking := fake_mode_of(like)) is not None:
+    if type(like) is not Tensor and (faking := _compat.fake_mode_of(like)) is not None:
         with faking:  # tensors without values want constants without values
             return _plan.make_plan(resolve(parameterization), dtype, like.device)
     return _plan.find_plan(parameterization, dtype, like.device)
@@ -58,7 +50,7 @@ def walk_for(plan: Plan, x: Tensor, mask: Tensor | None = None) -> Walk:
     """The walk that serves these scores, and this mask of theirs, here and now."""
     if is_compiling():
         kernels = _KERNEL_WALK.get(x.device.type) if plan.bernoulli is not None and mask is None else None
-        if kernels is not None and not in_function_transform() and not in_forward_mode():
+        if kernels is not None and not _compat.in_function_transform() and not _compat.in_forward_mode():
             found: Walk = kernels(plan)
             return found
     elif is_eager(x) and (mask is None or (x.is_cpu and is_eager(mask))):
@@ -126,8 +118,8 @@ def path_walk_for(
         x.device.type == "cuda"
         and dtype == torch.float32
         and all(t.is_contiguous() for t in tensors[1:])
-        and not in_forward_mode()
-        and not in_function_transform()
+        and not _compat.in_forward_mode()
+        and not _compat.in_function_transform()
         and x.shape[:-1].numel() * plan.depth < MAX_CELLS
         and (is_compiling() or all(map(is_plain, tensors)))
         and (tables := _kernel_tables(pi, x)) is not None
@@ -140,7 +132,7 @@ def must_align(pi: Parameterization, x: Tensor, weight: Tensor) -> bool:
     """Whether a GPU's 16-bit matrix products, which want a multiple of eight outputs, have no fast path for K-1."""
     if pi.num_classes < ALIGNED_FROM or pi.num_classes % 8 == 1 or not (is_plain(x) and is_plain(weight) and x.is_cuda):
         return False
-    short = weight.element_size() == 2 or (autocasts(x.device) and x.dtype != torch.float64)
+    short = weight.element_size() == 2 or (_compat.autocasts(x.device) and x.dtype != torch.float64)
     return short and x.numel() >= ALIGNED_ROWS * x.shape[-1]
 
 

@@ -23,16 +23,7 @@ MAX_STEPS = 64
 
 
 def descend(left: Tensor, right: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
-    """Sum along every path what stands on the branches.
-
-    Args:
-        left: [..., K-1] what stands on every node's left branch.
-        right: [..., K-1] likewise on the right.
-        plan: the tree.
-
-    Returns:
-        The sums down to every class [..., K] and down to every node [..., K-1].
-    """
+    """Sum along every path what stands on the branches [..., K-1]: down to every class [..., K] and every node."""
     if plan.num_classes == 1:
         return left.sum(-1, keepdim=True), left  # of nothing: 0, and still part of the graph
     if plan.is_heap:
@@ -97,16 +88,7 @@ def log_classes(x: Tensor, plan: Plan) -> Tensor:
 
 
 def log_path(x: Tensor, index: Tensor, plan: Plan) -> Tensor:
-    """log p of classes from the scores on their paths alone.
-
-    Args:
-        x: [R, K-1] scores.
-        index: [R] one class per row, or [R, M] several.
-        plan: the tree and the activation.
-
-    Returns:
-        As ``index``.
-    """
+    """log p of one class per row [R], or of several [R, M], from the scores [R, K-1] on their paths alone."""
     if plan.num_classes == 1:
         return x.new_zeros(index.shape) + x.sum(-1).reshape(-1, *[1] * (index.dim() - 1))
     nodes, turns_right, on_path = paths(index, plan)  # [R, (M,) depth]
@@ -191,17 +173,6 @@ def p_log_ratio(log_p: Tensor, log_q: Tensor) -> Tensor:
 # -- sampling ----------------------------------------------------------------------------------------------------
 
 LogitsAt = Callable[[Tensor], Tensor]  # z at zero-based nodes [..., M] of every row
-
-
-def logits_of_scores(x: Tensor, plan: Plan) -> LogitsAt:
-    """The logits of a row of scores, worked out only where the walk comes by."""
-    return lambda nodes: logit(torch.gather(x, -1, nodes), plan, nodes)
-
-
-def logits_of_branches(left: Tensor, right: Tensor) -> LogitsAt:
-    """The logits of a masked tree: infinite at a node with a dead branch, which is then never taken."""
-    # where one branch is dead the other's log-probability is 0, never NaN
-    return lambda nodes: torch.gather(right - left, -1, nodes)
 
 
 def draw(

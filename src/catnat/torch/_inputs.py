@@ -11,18 +11,11 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from catnat.core.errors import (
-    MASK_MODES,
-    check_choice,
-    check_classes,
-    check_index_range,
-    check_positive,
-    check_width,
-    empty_mask_row,
-)
-from catnat.core.parameterization import Parameterization, ParameterizationLike
+from catnat.core import errors
+from catnat.core.errors import MASK_MODES
+from catnat.core.parameterization import ParameterizationLike
 from catnat.torch._compat import assert_on_device, in_function_transform, is_plain
-from catnat.torch._dispatch import plan_for
+from catnat.torch._dispatch import plan_for, resolved
 from catnat.torch._plan import Plan
 
 INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
@@ -67,7 +60,7 @@ def prepare(scores: Tensor, parameterization: ParameterizationLike, dim: int = -
     sixteen_bits = answer is torch.float16 or answer is torch.bfloat16
     plan = plan_for(parameterization, torch.float32 if sixteen_bits else answer, x)
     if plan.num_nodes != width:
-        check_width(plan.num_classes, width, scores.shape, dim)
+        errors.check_width(plan.num_classes, width, scores.shape, dim)
     if sixteen_bits and torch.is_autocast_enabled(scores.device.type):
         answer = torch.float32  # as torch.log_softmax on a GPU: losses want the digits
     if sixteen_bits and answer != scores.dtype:
@@ -105,7 +98,7 @@ def to_last(tensor: Tensor, dim: int, argument: str) -> Tensor:
 def prepare_mask(mask: Tensor | None, mask_mode: str, x: Tensor, plan: Plan, dim: int = -1) -> Tensor | None:
     """The mask with its classes' axis last, checked against prepared scores ``x``."""
     if mask_mode not in MASK_MODES:
-        check_choice("mask_mode", mask_mode, MASK_MODES)
+        errors.check_choice("mask_mode", mask_mode, MASK_MODES)
     if mask is None:
         return None
     check_mask(mask)
@@ -115,7 +108,7 @@ def prepare_mask(mask: Tensor | None, mask_mode: str, x: Tensor, plan: Plan, dim
             f"got shape {tuple(mask.shape)}"
         )
     moved = mask if mask.dim() == 1 else to_last(mask, dim, "mask")
-    check_classes("mask", plan.num_classes, int(moved.shape[-1]) if moved.dim() else 0, mask.shape)
+    errors.check_classes("mask", plan.num_classes, int(moved.shape[-1]) if moved.dim() else 0, mask.shape)
     if moved.dim() > 1 and moved.shape[:-1] != x.shape[:-1]:
         try:
             torch.broadcast_shapes(moved.shape[:-1], x.shape[:-1])
@@ -129,7 +122,7 @@ def prepare_mask(mask: Tensor | None, mask_mode: str, x: Tensor, plan: Plan, dim
         if moved.device.type != "cpu":
             assert_on_device(allowed.all())
         elif not allowed.all():
-            raise empty_mask_row((~allowed).nonzero()[0].tolist())
+            raise errors.empty_mask_row((~allowed).nonzero()[0].tolist())
     return moved
 
 
@@ -142,9 +135,7 @@ def prepare_probs(
     last = to_last(probs if probs.is_floating_point() else probs.to(torch.get_default_dtype()), dim, argument)
     if last.shape[-1] == 0:
         raise ValueError(f"{argument} must hold at least one class along dim {dim}; got shape {tuple(probs.shape)}")
-    if not isinstance(parameterization, bool) and isinstance(parameterization, (int, Parameterization)):
-        size = parameterization if isinstance(parameterization, int) else parameterization.num_classes
-        check_classes(argument, size, last.shape[-1], probs.shape)
+    errors.check_classes(argument, resolved(parameterization).num_classes, last.shape[-1], probs.shape)
     if is_plain(last) and last.device.type == "cpu":
         _check_mass(last.detach(), argument)
     return last
@@ -171,7 +162,7 @@ def check_index(index: Tensor, plan: Plan, argument: str = "index", ignored: int
     ids = index if ignored is None else torch.where(index == ignored, 0, index)
     if is_plain(index) and index.device.type == "cpu":
         low, high = torch.aminmax(ids)
-        check_index_range(plan.num_classes, int(low), int(high), argument)
+        errors.check_index_range(plan.num_classes, int(low), int(high), argument)
     elif not in_function_transform():
         assert_on_device(((ids >= 0) & (ids < plan.num_classes)).all())
 
@@ -180,7 +171,7 @@ def check_class_weights(weight: Tensor, plan: Plan) -> None:
     """Raise unless ``weight`` holds one number per class."""
     if not isinstance(weight, Tensor):
         raise TypeError(f"weight must be a torch.Tensor, one number per class; got {type(weight).__name__}")
-    check_classes("weight", plan.num_classes, weight.shape[0] if weight.dim() == 1 else 0, weight.shape)
+    errors.check_classes("weight", plan.num_classes, weight.shape[0] if weight.dim() == 1 else 0, weight.shape)
 
 
 def check_integers(index: Tensor, argument: str) -> None:
@@ -193,7 +184,7 @@ def check_integers(index: Tensor, argument: str) -> None:
 def check_temperature(temperature: float | Tensor) -> float | Tensor:
     """A temperature, or raise unless it is finite and above zero."""
     if not isinstance(temperature, Tensor):
-        return check_positive("temperature", temperature)
+        return errors.check_positive("temperature", temperature)
     usable = ((temperature > 0) & temperature.isfinite()).all()
     if temperature.device.type != "cpu":
         assert_on_device(usable)
@@ -236,6 +227,6 @@ def check_target_probs(target: Tensor, x: Tensor, plan: Plan, dim: int) -> Tenso
     if target.shape == x.shape[:-1]:
         raise TypeError(f"target must hold integers if it holds class ids; got {target.dtype}")
     probs = to_last(target, dim, "target")
-    check_classes("target", plan.num_classes, probs.shape[-1], target.shape)
+    errors.check_classes("target", plan.num_classes, probs.shape[-1], target.shape)
     check_batch("target", probs.shape[:-1], x.shape[:-1])
     return probs

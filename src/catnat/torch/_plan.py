@@ -100,6 +100,10 @@ def make_plan(pi: Parameterization, dtype: torch.dtype, device: torch.device) ->
     def table(values: np.ndarray) -> Tensor:
         return torch.tensor(np.array(values, dtype=np.int64), device=device)
 
+    def end(ends: Floats, rest: Floats) -> tuple[Tensor, Tensor]:
+        """Each as a leading part in our dtype, and what that lacks."""
+        return numbers(ends), numbers((ends - ends.astype(kind).astype(np.float64)) + rest)
+
     assert pi.tree is not None and isinstance(pi.activation, Activation)
     centers = pi.centers[:1] if pi.centers.size and np.all(pi.centers == pi.centers[0]) else pi.centers
     natural, tree, size = pi.activation, pi.tree, pi.num_classes
@@ -108,23 +112,13 @@ def make_plan(pi: Parameterization, dtype: torch.dtype, device: torch.device) ->
         reach = natural.joint / natural.gain
         if natural.tail == 0:
             lower, lower_rest, upper, upper_rest = natural.edges(centers)
-            # each end as a leading part in our dtype and what that lacks
-            rest = [
-                (ends - ends.astype(kind).astype(np.float64)) + r
-                for ends, r in ((lower, lower_rest), (upper, upper_rest))
-            ]
-            paper = Paper(
-                numbers(lower), numbers(rest[0]), numbers(upper), numbers(rest[1]),
-                angle=math.pi / (2 * natural.amplitude),
-                # a floor below the dtype's smallest number counts as none
-                margin=natural.margin if (natural.floor or 0.0) >= torch.finfo(dtype).tiny else 0.0,
-            )  # fmt: skip
+            # a floor below the dtype's smallest number counts as none
+            margin = natural.margin if (natural.floor or 0.0) >= torch.finfo(dtype).tiny else 0.0
+            paper = Paper(*end(lower, lower_rest), *end(upper, upper_rest), math.pi / (2 * natural.amplitude), margin)
     bernoulli = bernoulli_of(pi, device) if dtype == torch.float32 else None
     is_heap = tree.heap_order is not None
     reordered = tree.heap_order if is_heap and not tree.is_heap else None
-    steps = None
-    if not is_heap and size * tree.depth <= MAX_PATH_TABLE:
-        steps = tree.paths
+    steps = tree.paths if not is_heap and size * tree.depth <= MAX_PATH_TABLE else None
     plan = Plan(
         pi=pi,
         num_classes=size,
@@ -161,9 +155,8 @@ def make_plan(pi: Parameterization, dtype: torch.dtype, device: torch.device) ->
 
 def _formula_of(activation: Activation) -> int:
     """The number of an activation's class; its own for every plan, since two classes may well have one name."""
-    for number, known in ((0, Natural), (1, Sigmoid)):
-        if type(activation) is known:
-            return number
+    if type(activation) in (Natural, Sigmoid):
+        return int(type(activation) is Sigmoid)
     number = next(_NUMBERS)
     FORMULAS[number] = type(activation)
     return number

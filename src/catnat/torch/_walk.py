@@ -7,6 +7,8 @@ broadcast with their batch, and class ids are int64.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.compiler import is_compiling
@@ -14,6 +16,7 @@ from torch.compiler import is_compiling
 from catnat.core.errors import nan_scores
 from catnat.torch import _eager, _masks
 from catnat.torch._compat import in_function_transform, is_plain
+from catnat.torch._node import logit
 from catnat.torch._plan import Plan
 
 Generator = torch.Generator | None
@@ -103,7 +106,8 @@ class Walk:
         """
         plan = self.plan
         if self.races(x, count):
-            return self.first_of(self.log_probs(x, mask, mask_mode), count, generator)
+            log_p = self.log_probs(x, mask, mask_mode).detach()
+            return known(_eager.exponential_race(log_p, count, generator), plan.num_classes)
         x = _widened(x)
         if mask is not None:
             batch = torch.broadcast_shapes(x.shape[:-1], mask.shape[:-1])
@@ -111,26 +115,23 @@ class Walk:
         if plan.depth > _eager.MAX_STEPS:
             drawn = _eager.draw_by_sums(_masks.log_classes(x, plan, mask, mask_mode), count, generator)
         else:
-            if mask is None:
-                logits_at = _eager.logits_of_scores(x, plan)
-            else:
-                logits_at = _eager.logits_of_branches(*_masks.branches(x, plan, mask, mask_mode))
+            if mask is not None:
+                left, right = _masks.branches(x, plan, mask, mask_mode)
+                x = right - left  # where one branch is dead the other's log-probability is 0, never NaN
+
+            def logits_at(nodes: Tensor) -> Tensor:
+                at = torch.gather(x, -1, nodes)
+                return at if mask is not None else logit(at, plan, nodes)
+
             drawn = _eager.draw(logits_at, (*x.shape[:-1], count), plan, x, generator)
         return known(drawn.movedim(-1, 0), plan.num_classes)
 
-    def draw(
-        self,
-        x: Tensor,
-        index: Tensor | None,
-        generator: Generator,
-        mask: Tensor | None = None,
-        mask_mode: str = "renormalize",
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """A class per row, drawn or given, its log p and the row's entropy."""
+    def draw(self, x: Tensor, index: Tensor | None, generator: Generator, *masking: Any) -> tuple[Tensor, ...]:
+        """A class per row, drawn or given, its log p and the row's entropy; ``masking`` as in `log_probs`."""
         if index is None:
             with torch.no_grad():
-                index = self.sample(x, 1, generator, mask, mask_mode).squeeze(0)
-        return index, self.log_prob(x, index, mask, mask_mode), self.entropy(x, mask, mask_mode)
+                index = self.sample(x, 1, generator, *masking).squeeze(0)
+        return index, self.log_prob(x, index, *masking), self.entropy(x, *masking)
 
     def mode(self, x: Tensor, mask: Tensor | None, mask_mode: str) -> Tensor:
         """The likeliest class of every row, the first of several."""
@@ -145,11 +146,6 @@ class Walk:
         """Whether draws are a race of all classes, not a walk down the tree."""
         traces = is_compiling() or in_function_transform()
         return self.is_small(x) and count * x.numel() <= SMALL_RACE and not traces
-
-    def first_of(self, log_p: Tensor, count: int, generator: Generator) -> Tensor:
-        """[count, ...] draws by a race, from log p of all classes."""
-        drawn = _eager.exponential_race(log_p.detach(), count, generator)
-        return known(drawn, self.plan.num_classes)
 
 
 def known(drawn: Tensor, num_classes: int) -> Tensor:

@@ -8,25 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.compiler import is_compiling
-from torch.distributions import (
-    Categorical,
-    Distribution,
-    ExpTransform,
-    OneHotCategorical,
-    RelaxedOneHotCategorical,
-    TransformedDistribution,
-    biject_to,
-    constraints,
-    transform_to,
-)
+from torch.distributions import Categorical, Distribution, OneHotCategorical, constraints, transforms
+from torch.distributions.constraint_registry import biject_to, transform_to
 from torch.distributions.kl import kl_divergence, register_kl
-from torch.distributions.relaxed_categorical import ExpRelaxedCategorical
-from torch.distributions.transforms import (
-    IndependentTransform,
-    SoftmaxTransform,
-    StickBreakingTransform,
-    identity_transform,
-)
+from torch.distributions.relaxed_categorical import ExpRelaxedCategorical, RelaxedOneHotCategorical
 
 from catnat.core.errors import check_width
 from catnat.core.parameterization import Parameterization, ParameterizationLike, parts_of, repr_arguments
@@ -58,9 +43,9 @@ class _WideSimplex(constraints.Constraint):
 
 
 for registry in (biject_to, transform_to):
-    registry.register(_Scores, lambda _: IndependentTransform(identity_transform, 1))
-biject_to.register(_WideSimplex, lambda _: StickBreakingTransform())
-transform_to.register(_WideSimplex, lambda _: SoftmaxTransform())
+    registry.register(_Scores, lambda _: transforms.IndependentTransform(transforms.identity_transform, 1))
+biject_to.register(_WideSimplex, lambda _: transforms.StickBreakingTransform())
+transform_to.register(_WideSimplex, lambda _: transforms.SoftmaxTransform())
 
 
 class _ClassIds(constraints.Constraint):
@@ -207,13 +192,8 @@ class CatnatCategorical(Categorical):
 
     def sample(self, sample_shape: Shape = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Draw class ids by tree descent."""
-        return sampling.sample(
-            self.scores,
-            self.parameterization,
-            sample_shape=torch.Size(sample_shape),
-            generator=generator,
-            **self._masking,
-        )
+        settings = {"sample_shape": torch.Size(sample_shape), "generator": generator, **self._masking}
+        return sampling.sample(self.scores, self.parameterization, **settings)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log p of class ids."""
@@ -235,15 +215,7 @@ def _kl_catnat_catnat(p: CatnatCategorical, q: CatnatCategorical) -> Tensor:
 
 
 @register_kl(CatnatCategorical, Categorical)
-def _kl_catnat_categorical(p: CatnatCategorical, q: Categorical) -> Tensor:
-    return _kl_by_class(p, q)
-
-
 @register_kl(Categorical, CatnatCategorical)
-def _kl_categorical_catnat(p: Categorical, q: CatnatCategorical) -> Tensor:
-    return _kl_by_class(p, q)
-
-
 def _kl_by_class(p: Categorical, q: Categorical) -> Tensor:
     if p._num_events != q._num_events:
         raise ValueError(f"KL needs equally many classes; got {p._num_events} and {q._num_events}")
@@ -339,15 +311,9 @@ class OneHotCatnatStraightThrough(OneHotCatnat):
 class RelaxedOneHotCatnat(RelaxedOneHotCategorical):
     """Gumbel-softmax samples around catnat probabilities; in place of `RelaxedOneHotCategorical`.
 
-    Args:
-        temperature: above 0; towards 0 the samples become one-hot. A tensor may be learned.
-        scores: [..., K-1].
-        parameterization: as in `CatnatCategorical`.
-        probs: in place of scores, as in `CatnatCategorical`.
-        logits: in place of scores, as in `CatnatCategorical`.
-        validate_args: as in torch.
-
-    There is no mask: a relaxed sample has mass everywhere. As in torch, the scores are read once, at the construction.
+    With ``temperature``, above 0, towards 0 the samples become one-hot; a tensor may be learned. Other arguments as in
+    `CatnatCategorical`, but there is no mask: a relaxed sample has mass everywhere. As in torch, the scores are read
+    once, at the construction.
 
     Example:
         >>> import torch, catnat.torch as ct
@@ -377,7 +343,7 @@ class RelaxedOneHotCatnat(RelaxedOneHotCategorical):
         # torch refuses an empty batch, but expands one row to it; the sum over no rows is zero and keeps the gradient
         row = log_p if log_p.numel() else log_p.reshape(-1, log_p.shape[-1]).sum(0)
         base = ExpRelaxedCategorical(value, logits=row, validate_args=False).expand(log_p.shape[:-1])
-        TransformedDistribution.__init__(self, base, ExpTransform(), validate_args=validate_args)
+        super(RelaxedOneHotCategorical, self).__init__(base, transforms.ExpTransform(), validate_args=validate_args)
 
     def __repr__(self) -> str:
         arrays = {"temperature": self.temperature, "scores": self.scores}
@@ -401,12 +367,8 @@ class RelaxedOneHotCatnat(RelaxedOneHotCategorical):
 class MultiCatnat(Distribution):
     """Independent catnats of different sizes side by side, for actions with several parts (`MultiDiscrete`).
 
-    Args:
-        scores: [..., sum of (n - 1)], the parts' scores one after the other.
-        nvec: for every part how many classes, or a `catnat.Parameterization` of them.
-        mask: [..., sum of n] allowed classes, the parts' one after the other.
-        mask_mode: as in `CatnatCategorical`.
-        validate_args: as in torch.
+    ``scores`` [..., sum of (n - 1)] and ``mask`` [..., sum of n] hold the parts' one after the other; ``nvec`` says for
+    every part how many classes, or a `catnat.Parameterization` of them. Other arguments as in `CatnatCategorical`.
 
     Example:
         >>> import torch, catnat.torch as ct
@@ -503,7 +465,7 @@ class MultiCatnat(Distribution):
 def _kl_multi_multi(p: MultiCatnat, q: MultiCatnat) -> Tensor:
     if p.nvec != q.nvec:
         raise ValueError(f"KL needs the same nvec on both sides; got {p.nvec} and {q.nvec}")
-    parts = [torch.distributions.kl_divergence(a, b) for a, b in zip(p.parts, q.parts, strict=True)]
+    parts = [kl_divergence(a, b) for a, b in zip(p.parts, q.parts, strict=True)]
     return torch.stack(parts, -1).sum(-1)
 
 
@@ -514,12 +476,10 @@ def _remember_kl() -> None:
     """Ask for the KL of every pair: how PyTorch chooses among them for the first time, its compiler cannot trace."""
     if _remembered:
         return
-    _remembered.append(True)
+    _remembered.append(True)  # first: what follows may come by here
     scores, logits = torch.zeros(1, device="meta"), torch.zeros(2, device="meta")  # no values, and no work
     settings: dict[str, Any] = {"validate_args": False}
     ours, theirs = CatnatCategorical(scores, 2, **settings), Categorical(logits=logits, **settings)
-    for p, q in ((ours, ours), (ours, theirs), (theirs, ours)):
-        kl_divergence(p, q)
     one_hot, several = OneHotCatnat(scores, 2, **settings), MultiCatnat(scores, [2], **settings)
-    kl_divergence(one_hot, one_hot)
-    kl_divergence(several, several)
+    for p, q in ((ours, ours), (ours, theirs), (theirs, ours), (one_hot, one_hot), (several, several)):
+        kl_divergence(p, q)

@@ -17,11 +17,8 @@ from catnat.torch._walk import known
 class MovingAverage(torch.nn.Module):
     """A baseline that follows the mean of the costs it has seen: b <- decay * b + (1 - decay) * mean(cost).
 
-    The first batch sets it. Costs that are not finite, as of an overflow in mixed precision, are left out, and counted
-    in `skipped`. It is a module so that its value is saved and moved with the model.
-
-    Args:
-        decay: in [0, 1); near 1 it is slow.
+    The first batch sets it; with ``decay``, in [0, 1), near 1 it is slow. Costs that are not finite, as of an overflow
+    in mixed precision, are left out, and counted in `skipped`. It is a module so that its value is saved and moved.
     """
 
     value: Tensor
@@ -61,11 +58,7 @@ class MovingAverage(torch.nn.Module):
 
 
 class LeaveOneOut:
-    """A baseline for several samples a row: for each sample, the mean cost of the others. Unbiased, no state.
-
-    Args:
-        dim: the axis of the samples; at least two are needed.
-    """
+    """A baseline for two or more samples along ``dim``: for each the mean cost of the others. Unbiased, no state."""
 
     def __init__(self, dim: int = 0) -> None:
         self.dim = dim
@@ -93,11 +86,9 @@ def score_function(cost: Tensor, log_prob: Tensor, baseline: Baseline = None) ->
     The gradient is d cost + (cost - baseline) d log p, elementwise; take the mean over samples and minimise. It is
     unbiased for every baseline here.
 
-    Args:
-        cost: the cost of every sample; its own gradient, where it has one, is kept.
-        log_prob: log p of every sample, of the same shape, with a gradient.
-        baseline: None, a constant, a tensor such as a value network's output (no gradient flows into it), a
-            `MovingAverage`, or `LeaveOneOut` along the axis of the samples.
+    The own gradient of ``cost``, where it has one, is kept; ``log_prob`` has the same shape and must have a gradient.
+    ``baseline`` is None, a constant, a tensor such as a value network's output (no gradient flows into it), a
+    `MovingAverage`, or `LeaveOneOut` along the axis of the samples.
 
     Example:
         >>> import torch, catnat.torch as ct
@@ -147,9 +138,8 @@ def straight_through(
         >>> ct.straight_through(torch.zeros(2, 3), 4).sum(-1)
         tensor([1., 1.])
     """
-    masking = {"mask": mask, "mask_mode": mask_mode}
-    probs = functional.catnat(scores, parameterization, **masking)  # type: ignore[arg-type]
-    drawn = sampling.sample(scores, parameterization, generator=generator, **masking)  # type: ignore[arg-type]
+    probs = functional.catnat(scores, parameterization, mask=mask, mask_mode=mask_mode)
+    drawn = sampling.sample(scores, parameterization, mask=mask, mask_mode=mask_mode, generator=generator)
     return F.one_hot(drawn, probs.shape[-1]).to(probs.dtype) + (probs - probs.detach())
 
 
@@ -171,9 +161,7 @@ def relaxed_sample(
         >>> ct.relaxed_sample(torch.zeros(2, 3), 4, temperature=0.5).shape
         torch.Size([2, 4])
     """
-    temperature = check_temperature(temperature)
-    perturbed = _perturbed(scores, parameterization, mask, mask_mode, generator)
-    return torch.softmax(perturbed / temperature, -1).to(scores.dtype)
+    return _relaxed(scores, parameterization, temperature, mask, mask_mode, generator)[1]
 
 
 def gumbel_straight_through(
@@ -194,9 +182,7 @@ def gumbel_straight_through(
         >>> ct.gumbel_straight_through(torch.zeros(2, 3), 4, temperature=0.5).sum(-1)
         tensor([1., 1.])
     """
-    temperature = check_temperature(temperature)
-    perturbed = _perturbed(scores, parameterization, mask, mask_mode, generator)
-    soft = torch.softmax(perturbed / temperature, -1).to(scores.dtype)
+    perturbed, soft = _relaxed(scores, parameterization, temperature, mask, mask_mode, generator)
     # the largest before the softmax, which may round neighbours together
     hard = F.one_hot(perturbed.argmax(-1), soft.shape[-1]).to(soft.dtype)
     return hard + (soft - soft.detach())
@@ -213,19 +199,9 @@ def sample_without_replacement(
 ) -> Tensor:
     """Draw different classes one after the other, each among those that are left: the largest of log p + Gumbel noise.
 
-    Classes without any mass come last, in any order.
-
-    Args:
-        scores: [..., K-1].
-        num_samples: how many classes a row, at most K or as many as the mask allows. (Where a mask cannot be looked at,
-            as under `torch.compile`, forbidden classes fill the places that are left.)
-        parameterization: as in `catnat.torch.log_catnat`.
-        mask: as in `catnat.torch.log_catnat`.
-        mask_mode: as in `catnat.torch.log_catnat`.
-        generator: the source of random numbers; None is torch's own.
-
-    Returns:
-        int64 class ids [..., num_samples] in the order of the draws; NaN scores are an error, or give K as in `sample`.
+    Gives int64 class ids [..., num_samples] in the order of the draws, at most K a row or as many as the mask allows.
+    (Where a mask cannot be looked at, as under `torch.compile`, forbidden classes fill the places that are left.)
+    Classes without any mass come last, in any order. NaN scores are an error, or give K as in `sample`.
 
     Example:
         >>> import torch, catnat.torch as ct
@@ -250,16 +226,19 @@ def sample_without_replacement(
         return known(torch.where(lost, log_p.shape[-1], drawn), log_p.shape[-1])
 
 
-def _perturbed(
+def _relaxed(
     scores: Tensor,
     parameterization: ParameterizationLike,
+    temperature: float | Tensor,
     mask: Tensor | None,
     mask_mode: str,
     generator: torch.Generator | None,
-) -> Tensor:
-    """log p plus Gumbel noise, in float32 at least."""
+) -> tuple[Tensor, Tensor]:
+    """log p plus Gumbel noise, in float32 at least; and the softmax of it, divided by the temperature."""
+    temperature = check_temperature(temperature)
     log_p = functional.log_catnat(_at_least_single(scores), parameterization, mask=mask, mask_mode=mask_mode)
-    return _with_gumbel_noise(log_p, generator)
+    perturbed = _with_gumbel_noise(log_p, generator)
+    return perturbed, torch.softmax(perturbed / temperature, -1).to(scores.dtype)
 
 
 def _at_least_single(scores: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from catnat.core.errors import check_nonnegative
 from catnat.core.parameterization import ParameterizationLike
 from catnat.torch import _eager, _masks, _node
 from catnat.torch._inputs import prepare, prepare_mask
+from catnat.torch.functional import restore_dtype_and_dim
 
 
 def fisher_diagonal(
@@ -23,11 +24,7 @@ def fisher_diagonal(
     inside its natural range (Corollary 1). Beyond, it is a (1-a) s^2, s the slope of the straight line; with ``tail=0``
     it is 0.
 
-    Args:
-        scores: K-1 wide along ``dim``.
-        parameterization: as in `catnat.torch.log_catnat`.
-        mask: allowed classes; prunes the tree. (A renormalised catnat has no diagonal Fisher matrix.)
-        dim: axis of the scores.
+    A mask prunes the tree: a renormalised catnat has no diagonal Fisher matrix.
 
     Example:
         >>> import torch, catnat.torch as ct
@@ -41,8 +38,7 @@ def fisher_diagonal(
     if mask is not None:
         information = torch.where(_masks.both_live(mask, plan, x.dtype), information, 0.0)
     reached = _eager.descend(*_masks.branches(x, plan, mask), plan)[1]
-    diagonal = (reached.exp() * information).to(dtype)
-    return diagonal if dim in (-1, scores.dim() - 1) else diagonal.movedim(-1, dim)
+    return restore_dtype_and_dim(reached.exp() * information, dtype, dim)
 
 
 def natural_gradient(
@@ -93,14 +89,9 @@ def softmax_fisher(logits: Tensor) -> Tensor:
 
 
 def fisher_matrix(log_probs: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:
-    """The Fisher matrix of any head by automatic differentiation: sum over classes of p_k grad log p_k grad log p_k^T.
+    """The Fisher matrix [..., S, S] of any head by automatic differentiation: the mean of grad log p_k grad log p_k^T.
 
-    Args:
-        log_probs: maps one row of scores [S] to log-probabilities [K]; e.g. `torch.log_softmax` or `log_catnat`.
-        scores: [..., S].
-
-    Returns:
-        [..., S, S].
+    ``log_probs`` maps a row of ``scores`` [..., S] to log-probabilities [K], as `torch.log_softmax` and `log_catnat`.
 
     Example:
         >>> import torch, catnat.torch as ct

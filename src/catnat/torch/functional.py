@@ -7,20 +7,9 @@ from torch import Tensor
 
 from catnat.core.errors import REDUCTIONS, check_choice, check_share
 from catnat.core.parameterization import ParameterizationLike
-from catnat.torch import _eager, _masks, _node
+from catnat.torch import _eager, _inputs, _masks, _node
 from catnat.torch._dispatch import plan_for, walk_for
-from catnat.torch._inputs import (
-    advised,
-    check_class_weights,
-    check_index,
-    check_integers,
-    check_target_ids,
-    check_target_probs,
-    class_dim,
-    prepare,
-    prepare_mask,
-    prepare_probs,
-)
+from catnat.torch._inputs import advised, prepare, prepare_mask, prepare_probs
 
 
 def log_catnat(
@@ -90,12 +79,8 @@ def log_prob(
 ) -> Tensor:
     """log p of given classes, from the scores on their paths alone: O(log K) work a class on a balanced tree.
 
-    Args:
-        scores: [..., K-1].
-        index: class ids; their shape broadcasts with the scores' batch (extra leading axes are samples).
-        parameterization: as in `log_catnat`.
-        mask: as in `log_catnat`. A mask costs the whole row: which class is allowed is not written on one path.
-        mask_mode: as in `log_catnat`.
+    The shape of ``index`` broadcasts with the scores' batch (leading axes more are samples). A mask costs the whole
+    row: which class is allowed is not written on one path.
 
     Example:
         >>> import torch, catnat.torch as ct
@@ -104,13 +89,13 @@ def log_prob(
     """
     x, plan, dtype = prepare(scores, parameterization)
     mask = prepare_mask(mask, mask_mode, x, plan)
-    check_integers(index, "index")
+    _inputs.check_integers(index, "index")
     if plan.num_classes == 1:  # there is no path to look it up on
-        check_index(index, plan)
+        _inputs.check_index(index, plan)
     try:
         found = walk_for(plan, x, mask).log_prob(x, index, mask, mask_mode)
     except (IndexError, RuntimeError):  # a walk checks on the way what it looks up
-        check_index(index, plan)  # and says which one it was
+        _inputs.check_index(index, plan)  # and says which one it was
         raise
     return found if found.dtype == dtype else found.to(dtype)
 
@@ -182,7 +167,7 @@ def cross_entropy(
     Args:
         scores: K-1 wide along ``dim``.
         target: class ids, shaped like the scores without ``dim``; or probabilities, K wide along ``dim``.
-        parameterization: as in `log_catnat`.
+        parameterization: how many classes, or a `catnat.Parameterization` of them.
         weight: [K] weight of every class.
         ignore_index: a class id whose rows count for nothing.
         reduction: ``"mean"`` (weighted, over rows that count), ``"sum"`` or ``"none"``.
@@ -200,26 +185,26 @@ def cross_entropy(
         check_share("label_smoothing", label_smoothing)
     if not isinstance(target, Tensor):
         raise TypeError(f"target must be a torch.Tensor of class ids or of probabilities; got {type(target).__name__}")
-    dim = class_dim(scores, target, dim)
+    dim = _inputs.class_dim(scores, target, dim)
     x, plan, dtype = prepare(scores, parameterization, dim)
     walk, number = walk_for(plan, x), plan.center.dtype
     if weight is not None:
-        check_class_weights(weight, plan)
+        _inputs.check_class_weights(weight, plan)
         weight = weight.to(number)
     if target.is_floating_point():
-        probs = check_target_probs(target, x, plan, dim).to(number)
+        probs = _inputs.check_target_probs(target, x, plan, dim).to(number)
         probs = probs * (1 - label_smoothing) + label_smoothing / plan.num_classes
         log_p = walk.log_probs(x).to(number)
         loss = -_eager.times_log(probs if weight is None else probs * weight, log_p).sum(-1)
         return _eager.reduced(loss, torch.ones_like(loss), reduction).to(dtype)
-    check_target_ids(target, x.shape[:-1])
+    _inputs.check_target_ids(target, x.shape[:-1])
     if label_smoothing == 0 and plan.num_classes > 1:
         try:
             return walk.loss(x, target, ignore_index, weight, reduction).to(dtype)
         except (IndexError, RuntimeError):  # a walk checks on the way what it looks up
-            check_index(target, plan, "target", ignore_index)  # and says which one it was
+            _inputs.check_index(target, plan, "target", ignore_index)  # and says which one it was
             raise
-    check_index(target, plan, "target", ignore_index)
+    _inputs.check_index(target, plan, "target", ignore_index)
     keep = target != ignore_index
     ids = torch.where(keep, target, 0).long()
     own, spread = (1.0, 1.0) if weight is None else (weight[ids], weight)

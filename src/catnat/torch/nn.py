@@ -13,17 +13,10 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from catnat.core.errors import MASK_MODES, REDUCTIONS, CatnatWarning, check_choice, check_share
 from catnat.core.parameterization import Parameterization, ParameterizationLike, repr_arguments, resolve
-from catnat.torch import _eager, functional, sampling
+from catnat.torch import _eager, _inputs, functional, sampling
 from catnat.torch._compat import autocasts, has_hooks
 from catnat.torch._dispatch import must_align, path_walk_for
-from catnat.torch._inputs import (
-    INTEGERS,
-    advised,
-    check_class_weights,
-    check_index,
-    check_integers,
-    check_target_ids,
-)
+from catnat.torch._inputs import INTEGERS, advised, check_integers
 from catnat.torch._walk import known
 from catnat.torch._wide import LinearWalk, TopK, aligned_scores
 from catnat.torch.distributions import CatnatCategorical
@@ -102,10 +95,7 @@ def _compare(module: Any, state: Any, prefix: str, *rest: Any) -> None:
 class Catnat(_Defined):
     """Probabilities of K classes from K-1 scores; in place of `torch.nn.Softmax`.
 
-    Args:
-        parameterization: how many classes, or a `catnat.Parameterization` of them.
-        dim: the axis of the scores, and of the classes in the result.
-        mask_mode: as in `catnat.torch.log_catnat`.
+    Arguments as in `catnat.torch.log_catnat`.
 
     Example:
         >>> import torch, catnat.torch as ct
@@ -116,11 +106,7 @@ class Catnat(_Defined):
 
     @advised
     def __init__(
-        self,
-        parameterization: ParameterizationLike,
-        dim: int = -1,
-        *,
-        mask_mode: str = "renormalize",
+        self, parameterization: ParameterizationLike, dim: int = -1, *, mask_mode: str = "renormalize"
     ) -> None:
         super().__init__(parameterization)
         check_choice("mask_mode", mask_mode, MASK_MODES)
@@ -195,11 +181,6 @@ class CatnatCrossEntropyLoss(_Defined):
         return repr_arguments(self.parameterization, {"weight": self.weight}, reduction=self.reduction, dim=self.dim)
 
 
-def _known(found: TopK, num_classes: int) -> Tensor:
-    """Classes, but none where scores are NaN."""
-    return known(torch.where(found.log_probs.isnan(), num_classes, found.classes), num_classes)
-
-
 class _Scores(torch.nn.Linear):
     """The layer inside a head. Its bias starts by itself, for who resets modules one by one, the outer ones first."""
 
@@ -254,9 +235,11 @@ class CatnatLinear(_Defined):
         super().__init__(parameterization, device)
         self.num_classes = self.parameterization.num_classes
         self.linear = _Scores(in_features, self.num_classes - 1, bias=bias, device=device, dtype=dtype)
-        self.class_frequencies = self._checked(class_frequencies)
-        if self.class_frequencies is not None:
-            frequencies = torch.tensor(self.class_frequencies, dtype=torch.float64, device="cpu")
+        self.class_frequencies: tuple[float, ...] | None = None
+        if class_frequencies is not None:
+            frequencies = torch.as_tensor(class_frequencies, dtype=torch.float64, device="cpu")
+            self._check_frequencies(frequencies)
+            self.class_frequencies = tuple(frequencies.tolist())
             self.linear.start = functional.scores_from_probs(frequencies, self.parameterization).tolist()
             self.linear.start_bias()
         self.register_load_state_dict_pre_hook(_tell_of_linear)
@@ -266,18 +249,14 @@ class CatnatLinear(_Defined):
         super().reset_parameters()
         self.linear.reset_parameters()
 
-    def _checked(self, frequencies: Tensor | None) -> tuple[float, ...] | None:
-        if frequencies is None:
-            return None
+    def _check_frequencies(self, values: Tensor) -> None:
         if self.linear.bias is None:
             raise ValueError("class_frequencies need a bias to start from; got bias=False")
-        values = torch.as_tensor(frequencies, dtype=torch.float64, device="cpu")
         if values.shape != (self.num_classes,):
             shape = tuple(values.shape)
             raise ValueError(f"class_frequencies must hold one number per class: {self.num_classes}; got {shape}")
         if not bool(((values > 0) & values.isfinite()).all()):
             raise ValueError("class_frequencies must be finite and above 0: a class that never comes has no score")
-        return tuple(values.tolist())
 
     @property
     def weight(self) -> Tensor:
@@ -344,17 +323,10 @@ class CatnatLinear(_Defined):
         has_ids = isinstance(target, Tensor) and target.dtype in INTEGERS
         walk = self._path_walk(x) if has_ids and label_smoothing == 0 else None
         if walk is None:
-            return cross_entropy(
-                self.scores(x),
-                target,
-                self.parameterization,
-                weight=weight,
-                ignore_index=ignore_index,
-                reduction=reduction,
-                label_smoothing=label_smoothing,
-                dim=-1,
-            )
-        check_target_ids(target, x.shape[:-1])
+            settings: Any = {"weight": weight, "reduction": reduction, "label_smoothing": label_smoothing}
+            scores = self.scores(x)
+            return cross_entropy(scores, target, self.parameterization, ignore_index=ignore_index, dim=-1, **settings)
+        _inputs.check_target_ids(target, x.shape[:-1])
         rows, ids = self._rows(x, target, ignore_index, walk, "target")
         dtype = self._answer_dtype(x)
         if weight is None and reduction != "none":
@@ -362,7 +334,7 @@ class CatnatLinear(_Defined):
         losses = walk.losses(rows, ids, ignore_index).reshape(target.shape)
         counted = keep = target != ignore_index
         if weight is not None:
-            check_class_weights(weight, walk.plan)
+            _inputs.check_class_weights(weight, walk.plan)
             counted = torch.where(keep, weight.to(losses.dtype)[torch.where(keep, target, 0)], 0.0)
             losses = losses * counted
         return _eager.reduced(losses, counted, reduction).to(dtype)
@@ -392,26 +364,23 @@ class CatnatLinear(_Defined):
     def topk(self, x: Tensor, k: int, *, beam: int | None = None) -> TopK:
         """The ``k`` likeliest classes of every row and their log-probabilities: [..., k] each.
 
-        Args:
-            x: [..., in_features].
-            k: how many.
-            beam: None computes all K scores. A number, at least k, follows that many subtrees down the tree instead.
-                What it finds has its right log-probability, but a likelier class may have been missed, in a subtree
-                that was unlikely as a whole.
+        With ``beam=None`` all K scores are computed. A number, at least k, follows that many subtrees down the tree
+        instead. What it finds has its right log-probability, but a likelier class may have been missed, in a subtree
+        that was unlikely as a whole.
         """
         if not 1 <= k <= self.num_classes:
             raise ValueError(f"k must lie in [1, {self.num_classes}]; got {k}")
         if beam is None:
-            found = TopK(*self.log_probs(x).topk(k))
-            return found._replace(classes=_known(found, self.num_classes))
-        if beam < k:
+            log_p, classes = self.log_probs(x).topk(k)
+        elif beam < k:
             raise ValueError(f"beam must be at least k = {k}; got {beam}")
-        self._check_features(x)
-        walk = path_walk_for(self.parameterization, x, self.linear.weight, self.linear.bias, always=True)
-        found = walk.topk(x.reshape(-1, x.shape[-1]), k, min(beam, self.num_classes))  # type: ignore[union-attr]
-        dtype = self._answer_dtype(x)
-        found = TopK(*(t.reshape(*x.shape[:-1], k) for t in (found.log_probs.to(dtype), found.classes)))
-        return found._replace(classes=_known(found, self.num_classes))
+        else:
+            self._check_features(x)
+            walk = path_walk_for(self.parameterization, x, self.linear.weight, self.linear.bias, always=True)
+            found = walk.topk(x.reshape(-1, x.shape[-1]), k, min(beam, self.num_classes))  # type: ignore[union-attr]
+            log_p, classes = (t.reshape(*x.shape[:-1], k) for t in found)
+            log_p = log_p.to(self._answer_dtype(x))
+        return TopK(log_p, known(torch.where(log_p.isnan(), self.num_classes, classes), self.num_classes))
 
     def mode(self, x: Tensor, *, beam: int | None = None) -> Tensor:
         """The likeliest class of every row, about which the largest score says nothing; ``beam`` as in `topk`."""
@@ -451,7 +420,7 @@ class CatnatLinear(_Defined):
         if target.device != x.device:
             raise ValueError(f"{argument} must be on the device of x, {x.device}; got {target.device}")
         if not x.is_cuda:  # there the kernels look themselves
-            check_index(target, walk.plan, argument, ignored)
+            _inputs.check_index(target, walk.plan, argument, ignored)
         return x.reshape(target.numel(), x.shape[-1]), target.long().reshape(-1)
 
     def _answer_dtype(self, x: Tensor) -> torch.dtype:

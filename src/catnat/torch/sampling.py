@@ -23,16 +23,8 @@ def sample(
 ) -> Tensor:
     """Draw classes by walking down the tree, a coin a node: O(log K) work a draw on a balanced tree.
 
-    Args:
-        scores: [..., K-1].
-        parameterization: as in `log_catnat`.
-        sample_shape: leading shape of the draws.
-        mask: as in `log_catnat`; a forbidden class is never drawn.
-        mask_mode: as in `log_catnat`.
-        generator: the source of random numbers; None is torch's own.
-
-    Returns:
-        int64 class ids of shape ``sample_shape + batch``.
+    Gives int64 class ids of shape ``sample_shape + batch``. A class that the mask forbids is never drawn. ``generator``
+    is the source of random numbers; None is torch's own. Other arguments as in `log_catnat`.
 
     Example:
         >>> import torch, catnat.torch as ct
@@ -67,18 +59,9 @@ def draw(
     """Draw a class a row, with its log p and the entropy of the row; all in one walk.
 
     This is the head of a policy: draw while acting; while learning, pass the actions that were taken as ``index`` and
-    get their log-probabilities and the entropies. Class ids carry no gradient.
+    get their log-probabilities and the entropies. Class ids carry no gradient. Other arguments as in `sample`.
 
-    Args:
-        scores: [..., K-1].
-        parameterization: as in `log_catnat`.
-        index: class ids of the batch's shape, where they are not to be drawn.
-        mask: as in `log_catnat`; a forbidden class is never drawn.
-        mask_mode: as in `log_catnat`.
-        generator: the source of random numbers; None is torch's own.
-
-    Returns:
-        ``sample`` (int64 class ids, or ``index`` as it came), ``log_prob`` and ``entropy``, each of the batch's shape.
+    Gives ``sample`` (int64 ids, or ``index`` as it came), ``log_prob`` and ``entropy``, each of the batch's shape.
 
     Example:
         >>> import torch, catnat.torch as ct

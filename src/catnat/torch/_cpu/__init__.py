@@ -59,18 +59,11 @@ class CompiledWalk(Walk):
         """Entropy in nats: [...]."""
         return _eager.entropy_of_classes(self.log_probs(x, mask, mask_mode))
 
-    def draw(
-        self,
-        x: Tensor,
-        index: Tensor | None,
-        generator: Generator,
-        mask: Tensor | None = None,
-        mask_mode: str = "renormalize",
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def draw(self, x: Tensor, index: Tensor | None, generator: Generator, *masking: Any) -> tuple[Tensor, ...]:
         """A class per row, drawn or given, its log p and the row's entropy."""
         if not self.races(x, 1):
-            return super().draw(x, index, generator, mask, mask_mode)
-        log_p = self.log_probs(x, mask, mask_mode)
+            return super().draw(x, index, generator, *masking)
+        log_p = self.log_probs(x, *masking)
         if index is None:
             index = known(_eager.exponential_race(log_p.detach(), 1, generator), self.plan.num_classes)[0]
         own = log_p.gather(-1, index.long().unsqueeze(-1)).squeeze(-1)

@@ -53,16 +53,13 @@ class KernelWalk(Walk):
     ) -> Tensor:
         return self._from_heap(_call("sample", x.detach(), self.plan, seed_for(x, generator), count)[0])
 
-    def draw(
-        self, x: Tensor, index: Tensor | None, generator: Generator,
-        mask: Tensor | None = None, mask_mode: str = "renormalize",
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    def draw(self, x: Tensor, index: Tensor | None, generator: Generator, *masking: Any) -> tuple[Tensor, ...]:
         if not self._is_row():
             return super().draw(x, index, generator)
         if index is None:
             log_p, entropy, drawn = _call("sample_and_score", x, self.plan, seed_for(x, generator))
             return self._from_heap(drawn), log_p, entropy
-        return index, *_call("score", x, self.plan, self._in_heap(index.long()))  # type: ignore[return-value]
+        return index, *_call("score", x, self.plan, self._in_heap(index.long()))
 
     def _is_row(self) -> bool:
         return self.plan.num_classes <= MAX_ROW

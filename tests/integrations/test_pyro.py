@@ -203,3 +203,14 @@ def test_relaxed_samples_in_a_plate():
         drawn = pyro.sample("z", RelaxedOneHotCatnat(torch.tensor(0.5), scores, K))
     assert drawn.shape == (3, K)
     assert torch.autograd.grad(drawn[:, 0].sum(), scores)[0].abs().sum() > 0
+
+
+def test_pyro_finds_what_depends_on_a_class():
+    # it follows values by tensors of a class of its own, whose shapes are plain tuples
+    def model():
+        scores = pyro.sample("scores", dist.Normal(torch.zeros(K - 1), 1.0).to_event(1))
+        k = pyro.sample("k", CatnatCategorical(scores, K))
+        pyro.sample("x", dist.Normal(torch.arange(float(K))[k], 1.0), obs=torch.ones(()))
+
+    found = pyro.infer.inspect.get_dependencies(model)["prior_dependencies"]
+    assert found == {"scores": {"scores": set()}, "k": {"scores": set(), "k": set()}, "x": {"k": set(), "x": set()}}

@@ -61,10 +61,10 @@ class Walk:
                     f"index must broadcast with the scores' batch {tuple(batch)}; got shape {came}"
                 ) from None
             x, index, extra = x.expand((*shape, -1)), index.expand(shape), 0
-        rows = x.reshape(x.shape[:-1].numel(), x.shape[-1])
+        rows = x.unsqueeze(0).flatten(0, -2)  # by no shape: those of subclasses may be plain tuples
         # samples go last, so that a row's gradient is one row however many samples it has
-        samples = index.shape[:extra].numel()
-        columns = index.reshape((samples, *batch)).movedim(0, -1).reshape(batch.numel(), samples) if extra else None
+        samples = index.unsqueeze(0).flatten(0, extra).movedim(0, -1)
+        columns = samples.unsqueeze(0).flatten(0, -2) if extra else None
         ids = index.reshape(-1) if columns is None else columns
         found = _gathered(rows, ids) if whole else self.log_path(rows, ids)
         return (found if columns is None else found.movedim(-1, 0)).reshape(index.shape)

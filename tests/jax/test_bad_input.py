@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 
 import jax
@@ -119,6 +120,27 @@ def test_scores_of_a_dtype_that_we_do_not_compute_in(call: Callable[..., object]
         call(X.astype(dtype), PI)
     with pytest.raises(TypeError, match=wanted.replace("scores", "probs")):
         cj.scores_from_probs(jnp.ones(K, dtype), PI)
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: cj.sample(X, K), r"missing .* It takes key, scores, parameterization, .*; key is one random key"),
+        (lambda: cj.draw(KEY, X), r"It takes key, scores, .*parameterization is the number of classes"),
+        (lambda: cj.log_catnat(X, K, activation="sigmoid"), r"'activation'. It takes .*classes, or catnat.Parameter"),
+        (lambda: cj.entropy(X, num_classes=K), r"'num_classes'. .*parameterization is the number of classes"),
+        (lambda: cj.CatnatCategorical(X, num_classes=K), r"'num_classes'. It takes scores, parameterization, probs"),
+        (lambda: cj.Catnat(K, activation="paper"), r"'activation'. It takes parameterization, axis, mask_mode;"),
+        (lambda: cj.CatnatLinear.init(KEY, K), r"It takes key, in_features, parameterization"),
+    ],
+)
+def test_a_call_that_misses_an_argument_is_told_how_to_write_it(call: Callable[[], object], told: str) -> None:
+    with pytest.raises(TypeError, match=told):
+        call()
+
+
+def test_told_functions_are_pickled_by_name() -> None:
+    assert pickle.loads(pickle.dumps(cj.log_catnat)) is cj.log_catnat
 
 
 # -- masks -------------------------------------------------------------------------------------------------------

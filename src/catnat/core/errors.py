@@ -3,13 +3,42 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from functools import wraps
+from inspect import signature
 from numbers import Real
+from typing import ParamSpec, TypeVar
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 
 class CatnatWarning(UserWarning):
     """Something that trains, but perhaps not as it could."""
+
+
+def advised(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """The function, which says how it is called where arguments are missing or not its own."""
+
+    @wraps(function)
+    def call(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            asked = signature(function)
+            try:
+                asked.bind(*args, **kwargs)
+            except TypeError:
+                takes = ", ".join(name for name in asked.parameters if name not in ("self", "cls"))
+                key = "key is one random key, as jax.random.key(0) makes it, and " if "key" in asked.parameters else ""
+                raise TypeError(
+                    f"{error}. It takes {takes}; {key}parameterization is the number of classes, or "
+                    "catnat.Parameterization(num_classes, activation, tree=tree, center=center)"
+                ) from None
+            raise
+
+    return call
 
 
 REDUCTIONS = ("none", "mean", "sum")

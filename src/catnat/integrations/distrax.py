@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
+from operator import attrgetter
 from typing import Any
 
 try:
@@ -13,6 +14,7 @@ except ModuleNotFoundError as missing:
         "catnat.integrations.distrax needs distrax 0.1.5 or newer; in catnat's folder: pip install '.[distrax]'"
     ) from missing
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -26,16 +28,8 @@ class CatnatCategorical(distrax.Categorical):
     """A categorical distribution over 0..K-1 given by K-1 scores; in place of `distrax.Categorical`.
 
     Its leaves as a pytree are the scores and the mask, so `jax.grad` with respect to it is the gradient in the scores.
-    Where there is no distribution (NaN scores, probabilities without mass) draws are -1, as in distrax.
-
-    Args:
-        scores: [..., K-1].
-        parameterization: how many classes, or a `catnat.Parameterization` of them.
-        probs: [..., K] in place of scores, as in `catnat.jax.CatnatCategorical`.
-        logits: [..., K] in place of scores, likewise.
-        mask: [..., K] boolean, True where a class is allowed.
-        mask_mode: ``"renormalize"`` or ``"prune"``, as in `catnat.jax.log_catnat`.
-        dtype: of the samples.
+    Where there is no distribution (NaN scores, probabilities without mass) draws are -1, as in distrax. Arguments as in
+    `catnat.jax.CatnatCategorical`; ``dtype`` is that of the samples.
 
     Example:
         >>> import jax.numpy as jnp
@@ -60,39 +54,18 @@ class CatnatCategorical(distrax.Categorical):
             raise ValueError(f"dtype must be one of integers or of floating-point numbers; got {dtype}")
         # Categorical's own would keep the logits beside the scores, and gradients would go to them
         distrax.Distribution.__init__(self)
-        given: dict[str, Any] = {
-            name: jnp.asarray(v) for name, v in (("probs", probs), ("logits", logits)) if v is not None
-        }
+        given = {name: jnp.asarray(v)[None] for name, v in (("probs", probs), ("logits", logits)) if v is not None}
         if scores is None and len(given) == 1:
-            ((name, values),) = given.items()
-            mass = values if name == "probs" else jnp.exp(values - values.max(-1, keepdims=True))
-            total = jnp.where(mass >= 0, mass, jnp.nan).sum(-1, keepdims=True)
-            usable = (total > 0) & (total < jnp.inf)
-            given[name] = jnp.where(usable, values, 1)
-            made = cj.CatnatCategorical(None, parameterization, **given)
-            scores, parameterization, given = jnp.where(usable, made.scores, jnp.nan), made.parameterization, {}
+            # mapped, it cannot look at values, and makes NaN of what it would refuse
+            made = jax.vmap(lambda one: cj.CatnatCategorical(None, parameterization, **one))(given)
+            scores, parameterization, given = made.scores[0], made.parameterization, {}
         self.catnat = cj.CatnatCategorical(scores, parameterization, mask=mask, mask_mode=mask_mode, **given)
         self.kind = dtype
 
-    @property
-    def scores(self) -> Array:
-        """[..., K-1]."""
-        return self.catnat.scores
-
-    @property
-    def logits(self) -> Array:
-        """[..., K] normalised log-probabilities."""
-        return self.catnat.logits
-
-    @property
-    def probs(self) -> Array:
-        """[..., K] probabilities."""
-        return self.catnat.probs
-
-    @property
-    def num_categories(self) -> int:
-        """K."""
-        return self.catnat.num_classes
+    scores = property(attrgetter("catnat.scores"), doc="[..., K-1].")
+    logits = property(attrgetter("catnat.logits"), doc="[..., K] normalised log-probabilities.")
+    probs = property(attrgetter("catnat.probs"), doc="[..., K] probabilities.")
+    num_categories = property(attrgetter("catnat.num_classes"), doc="K.")
 
     def _choose(self, of: Callable[[cj.CatnatCategorical], Array]) -> Array:
         """The class ids that ``of`` picks, and -1 where scores are NaN."""

@@ -38,6 +38,7 @@ class _OneHot(dist.constraints.multinomial):
         return super().__call__(x) & ((x == 0) | (x == 1)).all(-1)
 
 
+PLAIN = dist.CategoricalLogits, dist.CategoricalProbs
 _NUMBERS = dist.constraints.independent(_Number(), 1)
 dist.biject_to.register(_Number, lambda _: dist.transforms.IdentityTransform())
 
@@ -45,14 +46,8 @@ dist.biject_to.register(_Number, lambda _: dist.transforms.IdentityTransform())
 class CatnatCategorical(dist.CategoricalLogits):
     """A categorical distribution over 0..K-1 given by K-1 scores; in place of ``numpyro.distributions.Categorical``.
 
-    Args:
-        scores: [..., K-1].
-        parameterization: how many classes, or a `catnat.Parameterization` of them.
-        probs: [..., K] in place of scores, as in `catnat.jax.CatnatCategorical`.
-        logits: [..., K] in place of scores, likewise.
-        mask: [..., K] boolean, True where a class is allowed. (The method ``.mask(...)`` is NumPyro's own.)
-        mask_mode: ``"renormalize"`` or ``"prune"``, as in `catnat.jax.log_catnat`.
-        validate_args: as in NumPyro.
+    Arguments as in `catnat.jax.CatnatCategorical`; ``validate_args`` as in NumPyro. (The method
+    ``.mask(...)`` is NumPyro's own.)
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -136,9 +131,6 @@ class OneHotCatnat(CatnatCategorical):
     def enumerate_support(self, expand: bool = True) -> Array:
         """Every one-hot vector."""
         return jax.nn.one_hot(super().enumerate_support(expand), *self.event_shape, dtype=self.logits.dtype)
-
-
-PLAIN = (dist.CategoricalLogits, dist.CategoricalProbs)
 
 
 @kl_divergence.register(CatnatCategorical, CatnatCategorical)

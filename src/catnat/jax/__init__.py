@@ -5,6 +5,10 @@ try:
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError("catnat.jax needs JAX 0.8 or newer; it comes with catnat's extra 'jax'") from missing
 
+from inspect import signature as _signature
+from sys import modules as _modules
+
+from catnat.core.errors import advised as _advised
 from catnat.jax.distributions import (
     CatnatCategorical,
     MultiCatnat,
@@ -21,12 +25,7 @@ from catnat.jax.estimators import (
     score_function,
     straight_through,
 )
-from catnat.jax.fisher import (
-    fisher_diagonal,
-    fisher_matrix,
-    natural_gradient,
-    softmax_fisher,
-)
+from catnat.jax.fisher import fisher_diagonal, fisher_matrix, natural_gradient, softmax_fisher
 from catnat.jax.functional import (
     catnat,
     catnat_linear_loss,
@@ -42,15 +41,6 @@ from catnat.jax.functional import (
 )
 from catnat.jax.nn import Catnat, CatnatCrossEntropyLoss, CatnatLinear, LogCatnat
 from catnat.jax.sampling import Draw, catnat_linear_sample, draw, mode, sample
-
-_GONE = ("condition_number", "monte_carlo_fisher", "network_fisher")
-
-
-def __getattr__(name: str) -> object:
-    if name in _GONE:
-        raise AttributeError(f"catnat.jax.{name} is gone: `fisher_matrix` and jax.numpy.linalg do it in a line or two")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
 
 __all__ = [
     "Catnat",
@@ -90,3 +80,19 @@ __all__ = [
     "softmax_fisher",
     "straight_through",
 ]
+
+for _name in __all__:
+    _thing = globals()[_name]
+    if isinstance(_thing, type):
+        if "parameterization" in _signature(_thing).parameters and "__init__" in vars(_thing):
+            _thing.__init__ = _advised(_thing.__init__)  # type: ignore[misc]
+    elif "parameterization" in _signature(_thing).parameters:  # in its module too, where pickle looks for it
+        globals()[_name] = vars(_modules[_thing.__module__])[_name] = _advised(_thing)
+
+_GONE = ("condition_number", "monte_carlo_fisher", "network_fisher")
+
+
+def __getattr__(name: str) -> object:
+    if name in _GONE:
+        raise AttributeError(f"catnat.jax.{name} is gone: `fisher_matrix` and jax.numpy.linalg do it in a line or two")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

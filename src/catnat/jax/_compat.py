@@ -69,8 +69,7 @@ def rowwise(name: str, plain: Rule, width_of: Callable[..., int]) -> Primitive:
     """A primitive of arrays [..., n] whose leading axes are a batch, computed by ``plain`` unless more is said.
 
     It is a primitive so that it may have a derivative, a transpose and a kernel of its own, which JAX's decorators
-    offer one at a time only. Both ``plain`` and ``width_of``, the width of the result, are called with the operands
-    (for the width: their shapes) and the settings.
+    offer one at a time only. ``width_of`` tells the width of the result from the operands' shapes and the settings.
     """
     primitive = Primitive(name)
 
@@ -97,9 +96,8 @@ def rowwise(name: str, plain: Rule, width_of: Callable[..., int]) -> Primitive:
 def on_platform(platform: str, primitive: Primitive, kernel: Rule, plain: Rule) -> None:
     """Compute a primitive by ``kernel`` where it is compiled for a platform, and for one device at a time.
 
-    A program that XLA is to spread over several devices by itself (`jax.jit` of sharded arrays) stays plain: XLA cannot
-    look into a kernel, so it would gather all rows first. In `jax.shard_map` and `jax.pmap` every device has its own.
-    So does one that is exported from a CPU: where it runs, the operator may not be there.
+    A program that XLA is to spread over several devices by itself (`jax.jit` of sharded arrays) stays plain: XLA would
+    gather all rows first for a kernel. So does one that is exported from a CPU: the operator may be missing elsewhere.
     """
 
     def lower(ctx: Any, *operands: Any, **settings: Any) -> Any:
@@ -116,10 +114,7 @@ def on_platform(platform: str, primitive: Primitive, kernel: Rule, plain: Rule) 
 
 
 def differentiate(primitive: Primitive, rule: Rule) -> None:
-    """Give a primitive its derivative: ``rule(primals, tangents, **settings)`` returns value and tangent.
-
-    A tangent that is known to be 0 comes as None.
-    """
+    """Give a primitive its derivative: ``rule(primals, tangents, **settings)``; of a tangent that is 0 it has None."""
 
     def from_zeros(primals: Any, tangents: Any, **settings: Any) -> Any:
         return rule(primals, [None if type(t) is ad.Zero else t for t in tangents], **settings)

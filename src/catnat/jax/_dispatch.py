@@ -2,8 +2,7 @@
 
 `Walk` serves every call whose scores are at hand, and `LinearWalk` a head that reads single paths. Both are array code
 that XLA compiles for any device; log p of every class (`_classes`) has Pallas's kernels for an NVIDIA GPU too, and C++
-loops for a CPU. Which of them it is can be told only where a program is compiled, so JAX asks `for_gpu` or `for_cpu`
-then.
+loops for a CPU. Which it is can be told only where a program is compiled, so JAX asks `compiled_for` then.
 """
 
 from __future__ import annotations
@@ -67,30 +66,23 @@ def reads_paths(plan: Plan) -> bool:
     return plan.num_classes >= PATH_FROM and plan.depth <= MAX_STEPS
 
 
-def for_gpu(name: str, plain: _compat.Rule) -> _compat.Rule:
-    """What is compiled for an NVIDIA GPU: the kernel of this name where it has one for a plan, and else plain code."""
+def compiled_for(platform: str, name: str, plain: _compat.Rule) -> _compat.Rule:
+    """What is compiled for a platform: its kernel or loops where they serve a plan, and else plain code."""
 
     def compute(*operands: Array, plan: Plan) -> Array:
-        try:
-            from catnat.jax._gpu import walk  # here: who has no GPU need not wait for Pallas
-        except ImportError:  # a release of JAX without Pallas's Triton dialect
-            return plain(*operands, plan=plan)
-        return (getattr(walk, name) if walk.applies(operands[0], plan) else plain)(*operands, plan=plan)
-
-    return compute
-
-
-def for_cpu(name: str, plain: _compat.Rule) -> _compat.Rule:
-    """What is compiled for a CPU: the C++ loops where they could be built and serve a plan, and else plain code."""
-
-    def compute(*operands: Array, plan: Plan) -> Array:
-        from catnat.jax import _cpu
-
-        return (getattr(_cpu, name) if _cpu.applies(operands[0], plan) else plain)(*operands, plan=plan)
+        fast: Any
+        if platform == "cpu":
+            from catnat.jax import _cpu as fast
+        else:
+            try:  # here: who has no GPU need not wait for Pallas
+                from catnat.jax._gpu import walk as fast
+            except ImportError:  # a release of JAX without Pallas's Triton dialect
+                return plain(*operands, plan=plan)
+        return (getattr(fast, name) if fast.applies(operands[0], plan) else plain)(*operands, plan=plan)
 
     return compute
 
 
 for _name, _plain in (("walk", _classes.plain_walk), ("pull", _classes.plain_pull)):
-    _compat.on_platform("cuda", getattr(_classes, _name), for_gpu(_name, _plain), _plain)
-    _compat.on_platform("cpu", getattr(_classes, _name), for_cpu(_name, _plain), _plain)
+    for _platform in ("cuda", "cpu"):
+        _compat.on_platform(_platform, getattr(_classes, _name), compiled_for(_platform, _name, _plain), _plain)

@@ -1,11 +1,8 @@
 """The tree walked in plain array code: the reference on every device, and what derivatives of higher order see.
 
-Two linear maps are all there is. *Descend* sums what is written on the branches along every path; *ascend* sums what is
-written on the classes below every branch. The balanced heap is walked level by level, since its levels are contiguous.
-Any other tree is walked by pointer doubling: log2(depth) gathers, so that a chain of thousands of nodes is no loop.
-
-Rows are cut with `lax.split`, whose transpose is one concatenation; the transpose of a slice is a row of zeros as wide
-as the whole, and one a level would make the backward pass as slow as the tree is deep.
+*Descend* sums what is written on the branches along every path; *ascend* what is written on the classes below every
+branch. The balanced heap is walked level by level; any other tree by pointer doubling: log2(depth) gathers, no loop.
+Rows are cut with `lax.split`: the transpose of a slice is a row of zeros as wide as the whole, and one a level is slow.
 """
 
 from __future__ import annotations
@@ -101,6 +98,14 @@ def _below(here: Array, classes: Array, level: int, plan: Plan) -> Array:
 # -- along single paths ------------------------------------------------------------------------------------------
 
 
+def joint_shape(index: Array, batch: tuple[int, ...], called: str) -> tuple[int, ...]:
+    """The shape that class ids have together with a batch of rows, which ``called`` names."""
+    try:
+        return jnp.broadcast_shapes(index.shape, batch)
+    except ValueError:
+        raise ValueError(f"index must broadcast with {called}; got shape {index.shape}") from None
+
+
 def log_path(x: Array, index: Array, plan: Plan) -> Array:
     """log p of classes [..., M] of every row of scores [..., K-1], from those on their paths alone."""
     if plan.num_classes == 1:
@@ -178,16 +183,6 @@ def reduced(loss: Array, counted: Array, keep: Array | None, reduction: str) -> 
 
 
 # -- sampling ----------------------------------------------------------------------------------------------------
-
-
-def draw(key: Array, values: Array, count: int, plan: Plan, *, are_logits: bool = False) -> Array:
-    """Draw classes [..., count] from scores [..., K-1], whose z is computed where the walk comes by, or from logits."""
-
-    def logit_at(nodes: Array) -> Array:
-        z = jnp.take_along_axis(values, nodes, -1, mode="promise_in_bounds")
-        return z if are_logits else logit(z, plan, nodes)
-
-    return walk_down(key, (*values.shape[:-1], count), plan, logit_at, values)
 
 
 def walk_down(key: Array, shape: tuple[int, ...], plan: Plan, logit_at: Callable[[Array], Array], like: Array) -> Array:

@@ -14,43 +14,43 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from catnat.core.errors import (
-    MASK_MODES,
-    bad_masses,
-    check_choice,
-    check_classes,
-    check_index_range,
-    check_width,
-    empty_mask_row,
-)
+from catnat.core import errors
+from catnat.core.errors import check_classes
 from catnat.core.parameterization import ParameterizationLike
 from catnat.jax._compat import is_readable
-from catnat.jax._dispatch import plan_for
+from catnat.jax._dispatch import path_walk_for, plan_for, walk_for
 from catnat.jax._plan import Plan
+from catnat.jax._walk import Walk
+from catnat.jax._wide import LinearWalk
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
-def prepare(scores: Array, parameterization: ParameterizationLike, axis: int = -1) -> tuple[Array, Plan, np.dtype]:
-    """Scores with their classes' axis last and in a dtype to compute in, the plan, and the dtype to answer in."""
+def prepare(
+    scores: Array,
+    parameterization: ParameterizationLike,
+    mask: Array | None = None,
+    mask_mode: str = "renormalize",
+    axis: int = -1,
+) -> tuple[Walk, Array, Array | None, np.dtype]:
+    """The walk, scores and mask with the classes' axis last and in a dtype to compute in; the dtype to answer in."""
     scores = check_floating(scores, "scores")
     x = at_least_single(to_last(scores, axis, "scores"))
     plan = plan_for(parameterization, np.dtype(x.dtype))
     if plan.num_nodes != x.shape[-1]:
-        check_width(plan.num_classes, x.shape[-1], scores.shape, axis, called="axis")
-    return x, plan, np.dtype(scores.dtype)
+        errors.check_width(plan.num_classes, x.shape[-1], scores.shape, axis, called="axis")
+    return walk_for(plan), x, prepare_mask(mask, mask_mode, x, plan, axis), np.dtype(scores.dtype)
 
 
 def prepare_linear(
     weight: Array, bias: Array | None, x: Array, parameterization: ParameterizationLike
-) -> tuple[Array, Array | None, Array, Plan, np.dtype]:
-    """A linear layer and its input, checked, with the plan, and the dtype to answer in."""
+) -> tuple[LinearWalk, Array, np.dtype]:
+    """The walk of a linear layer, its input, and the dtype to answer in."""
     weight, x = check_floating(weight, "weight"), check_floating(x, "x")
     dtype = jnp.promote_types(weight.dtype, x.dtype)
     if weight.ndim != 2 or x.shape[-1] != weight.shape[1]:
-        raise ValueError(
-            f"weight must have shape [num_classes - 1, width of x = {x.shape[-1]}]: a row a node; got {weight.shape}"
-        )
+        wanted = f"[num_classes - 1, width of x = {x.shape[-1]}]: a row a node"
+        raise ValueError(f"weight must have shape {wanted}; got {weight.shape}")
     if bias is not None:
         bias = check_floating(bias, "bias")
         dtype = jnp.promote_types(dtype, bias.dtype)
@@ -58,11 +58,9 @@ def prepare_linear(
             raise ValueError(f"bias must have one number a row of weight, shape {weight.shape[:1]}; got {bias.shape}")
     plan = plan_for(parameterization, np.dtype(jnp.promote_types(dtype, jnp.float32)))
     if plan.num_nodes != len(weight):
-        raise ValueError(
-            f"weight must have num_classes - 1 = {plan.num_nodes} rows for {plan.num_classes} classes; "
-            f"got shape {weight.shape}"
-        )
-    return weight, bias, x, plan, np.dtype(dtype)
+        wanted = f"num_classes - 1 = {plan.num_nodes} rows for {plan.num_classes} classes"
+        raise ValueError(f"weight must have {wanted}; got shape {weight.shape}")
+    return path_walk_for(plan, weight, bias), x, np.dtype(dtype)
 
 
 def at_least_single(values: Array) -> Array:
@@ -131,29 +129,23 @@ def to_axis(last: Array, axis: int) -> Array:
 
 def prepare_mask(mask: Array | None, mask_mode: str, x: Array, plan: Plan, axis: int = -1) -> Array | None:
     """The mask with its classes' axis last, checked against prepared scores ``x``."""
-    if mask_mode not in MASK_MODES:
-        check_choice("mask_mode", mask_mode, MASK_MODES)
+    if mask_mode not in errors.MASK_MODES:
+        errors.check_choice("mask_mode", mask_mode, errors.MASK_MODES)
     if mask is None:
         return None
     mask = check_mask(mask)
     if mask.ndim not in (1, x.ndim) and axis not in (-1, x.ndim - 1):
-        raise ValueError(
-            f"mask must have as many dimensions as the scores, {x.ndim}, or one, where axis is not the last; "
-            f"got shape {mask.shape}"
-        )
+        wanted = f"as many dimensions as the scores, {x.ndim}, or one, where axis is not the last"
+        raise ValueError(f"mask must have {wanted}; got shape {mask.shape}")
     moved = mask if mask.ndim == 1 else to_last(mask, axis, "mask")
-    check_classes("mask", plan.num_classes, moved.shape[-1] if moved.ndim else 0, mask.shape)
+    check_classes("mask", plan.num_classes, moved.shape[-1], mask.shape)
     try:
         np.broadcast_shapes(moved.shape[:-1], x.shape[:-1])
     except ValueError:
-        raise ValueError(
-            f"mask must broadcast to the scores' batch {x.shape[:-1]} with {plan.num_classes} classes; "
-            f"got shape {mask.shape}"
-        ) from None
-    if is_readable(moved):
-        allowed = np.asarray(moved).any(-1)
-        if not allowed.all():
-            raise empty_mask_row(np.argwhere(~allowed)[0].tolist())
+        wanted = f"the scores' batch {x.shape[:-1]} with {plan.num_classes} classes"
+        raise ValueError(f"mask must broadcast to {wanted}; got shape {mask.shape}") from None
+    if is_readable(moved) and not (allowed := np.asarray(moved).any(-1)).all():
+        raise errors.empty_mask_row(np.argwhere(~allowed)[0].tolist())
     return moved
 
 
@@ -172,8 +164,8 @@ def prepare_where(where: Array | None, x: Array, plan: Plan, axis: int) -> tuple
 
 def prepare_probs(
     probs: Array, parameterization: ParameterizationLike, axis: int, argument: str
-) -> tuple[Array, Plan, np.dtype]:
-    """Probabilities, or their logarithms, with their classes' axis last, checked; the plan; the dtype to answer in."""
+) -> tuple[Walk, Array, np.dtype]:
+    """The walk; probabilities, or their logarithms, with their classes' axis last, checked; the dtype to answer in."""
     probs = check_floating(probs, argument)
     x = at_least_single(to_last(probs, axis, argument))
     plan = plan_for(parameterization, np.dtype(x.dtype))
@@ -183,15 +175,17 @@ def prepare_probs(
         wrong = ~np.isfinite(values) | (values < 0) if argument == "probs" else ~(values < np.inf)
         if wrong.any():
             *row, _ = position = np.argwhere(wrong)[0].tolist()
-            raise bad_masses(argument, row, float(values[tuple(position)]))
+            raise errors.bad_masses(argument, row, float(values[tuple(position)]))
         empty = (values == (0 if argument == "probs" else -np.inf)).all(-1)
         if empty.any():
-            raise bad_masses(argument, np.argwhere(empty)[0].tolist(), None)
-    return x, plan, np.dtype(probs.dtype)
+            raise errors.bad_masses(argument, np.argwhere(empty)[0].tolist(), None)
+    return walk_for(plan), x, np.dtype(probs.dtype)
 
 
-def prepare_class_weight(weight: Array, plan: Plan, argument: str) -> Array:
+def prepare_class_weight(weight: Array | None, plan: Plan, argument: str) -> Array | None:
     """[K] a weight a class in the plan's dtype, checked."""
+    if weight is None:
+        return None
     weight = as_array(weight, argument)
     check_classes(argument, plan.num_classes, weight.shape[0] if weight.ndim == 1 else 0, weight.shape)
     return weight.astype(plan.dtype)
@@ -202,7 +196,7 @@ def check_index(index: Array, plan: Plan, argument: str = "index") -> Array:
     index = check_integers(index, argument)
     if index.size and is_readable(index):
         values = np.asarray(index)
-        check_index_range(plan.num_classes, int(values.min()), int(values.max()), argument)
+        errors.check_index_range(plan.num_classes, int(values.min()), int(values.max()), argument)
     return index
 
 
@@ -252,11 +246,9 @@ def check_label_ids(
     """Class ids, one a row, with 0 for those that are ignored; and which rows count."""
     labels = check_integers(labels, "labels")
     if labels.shape != batch:
+        wanted = f"one class id a row, shape {batch}, or floating-point probabilities"
         hint = ". Where the classes' axis is not the last, say which it is: axis=1" if labels.ndim > 1 else ""
-        raise ValueError(
-            f"labels must hold one class id a row, shape {batch}, or floating-point probabilities; "
-            f"got {labels.dtype} of shape {labels.shape}{hint}"
-        )
+        raise ValueError(f"labels must hold {wanted}; got {labels.dtype} of shape {labels.shape}{hint}")
     keep = labels != ignored if rows is None else rows & (labels != ignored)
     return check_index(jnp.where(keep, labels, 0), plan, "labels"), keep
 

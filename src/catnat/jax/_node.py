@@ -1,12 +1,8 @@
 """A node is its logit z(x) and the slope dz/dx; all else follows from them, in code that no activation repeats.
 
-With t = e^-|z|: log a = min(z, 0) - log(1 + t) and log(1-a) = min(-z, 0) - log(1 + t), whose derivatives are
-(1-a) dz/dx and -a dz/dx; the Fisher information is a (1-a) (dz/dx)^2. 1/(1+t) and t/(1+t) are a and 1-a, or the other
-way round, both to the last digit.
-
-Derivatives are written down (`jax.custom_jvp`): taken from the values' own formulas they would be slower and, at the
-ends, wrong. In float32 exp, log(1+t) and the family's logit are the polynomials of `catnat.core.fits`, since XLA's own
-functions cost several times as much on a CPU.
+With t = e^-|z|: log a = min(z, 0) - log(1 + t), whose derivative is (1-a) dz/dx; 1/(1+t) and t/(1+t) are a and 1-a, or
+the other way round. Derivatives are written down: taken from the values' own formulas they would be slower and, at the
+ends, wrong. In float32 exp, log(1+t) and the family's logit are polynomials: XLA's own functions are slow on a CPU.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ no array of JAX's, so that nothing in it belongs to a device or to a running tra
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -15,7 +14,7 @@ import numpy as np
 from jax import Array
 
 from catnat.core.parameterization import Activation, Natural, Parameterization, resolve
-from catnat.core.tree import Floats, Tree
+from catnat.core.tree import Floats
 from catnat.jax._compat import look_up, short
 
 # Past this many entries a table of all paths is not written into a program. Such a tree has the heap's shape, so that
@@ -38,54 +37,46 @@ class Ends(NamedTuple):
     upper_rest: Values
 
 
-@dataclass(frozen=True)
 class Plan:
-    """Constants of one parameterization in one dtype (float32 or float64)."""
+    """Constants of one parameterization in one dtype (float32 or float64); nothing changes after it is made."""
 
-    pi: Parameterization
-    dtype: np.dtype
-    num_classes: int = field(init=False, repr=False, compare=False)
-    num_nodes: int = field(init=False, repr=False, compare=False)
-    # the activation: vectors [K-1], or numbers where every node has the same
-    activation: Activation = field(init=False, repr=False, compare=False)
-    uniform: bool = field(init=False, repr=False, compare=False)  # whether all nodes have the same centre
-    centered: bool = field(init=False, repr=False, compare=False)  # whether there is a shift at all
-    center: Values = field(init=False, repr=False, compare=False)
-    angle: float = field(init=False, repr=False, compare=False)  # radians a unit of score, from an end of the range
-    least: float = field(init=False, repr=False, compare=False)  # the angle at the joint or at the floor
-    paper: Natural | None = field(init=False, repr=False, compare=False)  # the activation where it ends
-    ends: Ends = field(init=False, repr=False, compare=False)
-    # the tree
-    tree: Tree = field(init=False, repr=False, compare=False)
-    depth: int = field(init=False, repr=False, compare=False)
-    is_heap: bool = field(init=False, repr=False, compare=False)
-    level_sizes: tuple[int, ...] = field(init=False, repr=False, compare=False)
-    even: bool = field(init=False, repr=False, compare=False)  # whether all paths have the same length
-    has_paths: bool = field(init=False, repr=False, compare=False)  # whether a path costs no more than the scores on it
+    angle: float  # radians a unit of score, from an end of the range
+    least: float  # the angle at the joint or at the floor
+    ends: Ends
 
-    def __post_init__(self) -> None:
-        of, tree = self.pi.activation, self.pi.tree
+    def __init__(self, pi: Parameterization, dtype: np.dtype) -> None:
+        of, tree, centers = pi.activation, pi.tree, pi.centers
         assert isinstance(of, Activation) and tree is not None
-        centers = self.pi.centers
         if centers.size and np.all(centers == centers[0]):
             centers = centers[:1]
-        found = vars(self)  # the dataclass is frozen; this is its one moment of making
-        found |= {"num_classes": tree.num_classes, "num_nodes": tree.num_nodes, "activation": of, "paper": None}
-        found |= {"uniform": centers.size <= 1, "centered": bool(np.any(centers != 0))}
-        found |= {"center": _number(centers.astype(self.dtype))}
+        self.pi, self.dtype, self.activation = pi, dtype, of
+        self.paper = of if isinstance(of, Natural) and of.tail == 0 else None  # the activation where it ends
+        self.uniform = centers.size <= 1  # whether all nodes have the same centre
+        self.centered = bool(np.any(centers != 0))  # whether there is a shift at all
+        self.center = _number(centers.astype(dtype))
         if isinstance(of, Natural):
             least = of.tail or of.floor or 0.0  # a floor below the dtype's smallest number counts as none
-            found["angle"] = math.pi / (2 * of.amplitude)
-            found["least"] = math.asin(math.sqrt(least)) if least >= np.finfo(self.dtype).tiny else 0.0
-            if of.tail == 0:
-                lower, lower_rest, upper, upper_rest = of.edges(centers)
-                parts = *self._split(lower, lower_rest), *self._split(upper, upper_rest)
-                found |= {"paper": of, "ends": Ends(*map(_number, parts))}
-        is_heap = tree.heap_order is not None  # or of its shape
-        found |= {"tree": tree, "depth": tree.depth, "is_heap": tree.is_heap}
-        found |= {"level_sizes": tuple(high - low for low, high in tree.levels)}
-        found |= {"even": is_heap and tree.num_classes == 1 << tree.depth}
-        found |= {"has_paths": is_heap or tree.num_classes * tree.depth <= MAX_PATH_TABLE}
+            self.angle = math.pi / (2 * of.amplitude)
+            self.least = math.asin(math.sqrt(least)) if least >= np.finfo(dtype).tiny else 0.0
+        if self.paper is not None:
+            lower, lower_rest, upper, upper_rest = self.paper.edges(centers)
+            self.ends = Ends(*map(_number, (*self._split(lower, lower_rest), *self._split(upper, upper_rest))))
+        self.tree, self.num_classes, self.num_nodes = tree, tree.num_classes, tree.num_classes - 1
+        self.depth, self.is_heap = tree.depth, tree.is_heap
+        self.level_sizes = tuple(high - low for low, high in tree.levels)
+        shaped = tree.heap_order is not None  # as the heap, or the heap itself
+        self.even = shaped and tree.num_classes == 1 << tree.depth  # whether all paths have the same length
+        # whether a path costs no more than the scores on it
+        self.has_paths = shaped or tree.num_classes * tree.depth <= MAX_PATH_TABLE
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Plan) and (self.pi, self.dtype) == (other.pi, other.dtype)
+
+    def __hash__(self) -> int:
+        return hash((self.pi, self.dtype))
+
+    def __repr__(self) -> str:
+        return f"Plan({self.pi}, {self.dtype})"
 
     def _split(self, values: Floats, rest: Floats) -> tuple[np.ndarray, np.ndarray]:
         """values + rest as a leading part in our dtype and, in radians, what that lacks."""

@@ -17,7 +17,7 @@ from jax.tree_util import register_dataclass
 
 from catnat.jax import _classes, _eager, _masks
 from catnat.jax._compat import compiled
-from catnat.jax._node import information, is_saturated, log_branches, score_of
+from catnat.jax._node import information, is_saturated, log_branches, logit, score_of
 from catnat.jax._plan import Plan
 
 
@@ -52,10 +52,7 @@ class Walk:
         if mask is not None:
             x = jnp.broadcast_to(x, (*jnp.broadcast_shapes(x.shape[:-1], mask.shape[:-1]), x.shape[-1]))
         batch = x.shape[:-1]
-        try:
-            shape = jnp.broadcast_shapes(index.shape, batch)
-        except ValueError:
-            raise ValueError(f"index must broadcast with the scores' batch {batch}; got shape {index.shape}") from None
+        shape = _eager.joint_shape(index, batch, f"the scores' batch {batch}")
         in_range = (index >= 0) & (index < self.plan.num_classes)
         ids = jnp.where(in_range, index, 0)
         extra = len(shape) - len(batch)
@@ -154,13 +151,20 @@ class Walk:
     @compiled
     def sample(self, key: Array, x: Array, mask: Array | None, *, count: int, mask_mode: str) -> Array:
         """``count`` classes a row: [..., count]. Where scores are NaN the answer is K, which is no class."""
-        x, plan, z = lax.stop_gradient(x), self.plan, None
+        x, plan, are_scores = lax.stop_gradient(x), self.plan, False
         if plan.depth > _eager.MAX_STEPS:  # the same classes on the heap, whose paths are short
             left, right = _masks.log_masses(self.log_probs(x, mask, mask_mode=mask_mode), plan.heap)
-            z, plan = jnp.where((left == -jnp.inf) & (right == -jnp.inf), 0, right - left), plan.heap
+            x, plan = jnp.where((left == -jnp.inf) & (right == -jnp.inf), 0, right - left), plan.heap
         elif mask is not None:
-            z = _masks.logits(x, mask, plan, mask_mode)
-        return _eager.draw(key, x if z is None else z, count, plan, are_logits=z is not None)
+            x = _masks.logits(x, mask, plan, mask_mode)
+        else:  # their logits are computed where the walk comes by
+            are_scores = True
+
+        def logit_at(nodes: Array) -> Array:
+            found = jnp.take_along_axis(x, nodes, -1, mode="promise_in_bounds")
+            return logit(found, plan, nodes) if are_scores else found
+
+        return _eager.walk_down(key, (*x.shape[:-1], count), plan, logit_at, x)
 
     @compiled
     def mode(self, x: Array, mask: Array | None, *, mask_mode: str) -> Array:

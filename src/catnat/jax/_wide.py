@@ -42,7 +42,9 @@ class LinearWalk:
 
     @compiled
     def log_prob(self, x: Array, index: Array) -> Array:
-        """log p of a class [...] of every row; NaN where it is out of range."""
+        """log p of classes whose shape broadcasts with the rows' batch; NaN where they are out of range."""
+        shape = _eager.joint_shape(index, x.shape[:-1], f"the batch {x.shape[:-1]} of x")
+        x, index = jnp.broadcast_to(x, (*shape, x.shape[-1])), jnp.broadcast_to(index, shape)
         in_range = (index >= 0) & (index < self.plan.num_classes)
         if self.plan.num_classes == 1:
             return jnp.where(in_range, jnp.zeros(index.shape, self.plan.dtype), jnp.nan)

@@ -20,21 +20,9 @@ from jax.tree_util import GetAttrKey, register_pytree_with_keys_class
 
 from catnat.core.errors import check_classes, check_width
 from catnat.core.parameterization import Parameterization, ParameterizationLike, parts_of, repr_arguments, resolve
-from catnat.jax import functional, sampling
-from catnat.jax._dispatch import walk_for
+from catnat.jax import _inputs, functional, sampling
 from catnat.jax._eager import p_log_ratio
-from catnat.jax._inputs import (
-    as_array,
-    at_least_single,
-    check_floating,
-    check_integers,
-    check_key,
-    check_mask,
-    check_shape,
-    prepare,
-    prepare_mask,
-    prepare_probs,
-)
+from catnat.jax._inputs import as_array, at_least_single, check_floating, prepare, prepare_probs
 from catnat.jax._noise import check_temperature, gumbel, relaxed_density, soften
 
 Shape = Sequence[int]
@@ -156,15 +144,12 @@ class CatnatCategorical(OverClasses):
     of a batch.
 
     Args:
-        scores: [..., K-1].
-        parameterization: how many classes, or a `catnat.Parameterization` of them.
+        scores: [..., K-1]; ``parameterization``, ``mask`` and ``mask_mode`` as in `catnat.jax.log_catnat`. (`jax.grad`
+            with respect to a distribution that has a mask needs ``allow_int=True``.)
         probs: [..., K] probabilities in place of scores, up to a factor; as many classes as there are, unless
             ``parameterization`` is given.
         logits: [..., K] log-probabilities in place of scores, up to a constant. Rows of either without any mass, or
             with NaN or infinite mass, are refused or, where values cannot be looked at (under `jax.jit`), made NaN.
-        mask: [..., K] boolean, True where a class is allowed. (`jax.grad` with respect to a distribution that has one
-            needs ``allow_int=True``.)
-        mask_mode: ``"renormalize"`` or ``"prune"``, as in `catnat.jax.log_catnat`.
 
     Example:
         >>> import jax, jax.numpy as jnp, catnat.jax as cj
@@ -185,8 +170,7 @@ class CatnatCategorical(OverClasses):
         mask_mode: str = "renormalize",
     ) -> None:
         scores, self.parameterization = _given(scores, probs, logits, parameterization)
-        x, plan, _ = prepare(scores, self.parameterization)
-        self._keep(scores, prepare_mask(mask, mask_mode, x, plan), mask_mode)
+        self._keep(scores, prepare(scores, self.parameterization, mask, mask_mode)[2], mask_mode)
 
     @property
     def event_shape(self) -> tuple[int, ...]:
@@ -272,14 +256,8 @@ class OneHotCatnatStraightThrough(OneHotCatnat):
 class RelaxedOneHotCatnat(OverClasses):
     """Gumbel-softmax samples around catnat probabilities; PyTorch's `RelaxedOneHotCategorical`.
 
-    Args:
-        temperature: above 0, a number or one a row, of the scores' batch shape; towards 0 the samples become one-hot.
-        scores: [..., K-1].
-        parameterization: as in `CatnatCategorical`.
-        probs: as in `CatnatCategorical`.
-        logits: as in `CatnatCategorical`.
-
-    There is no mask: a relaxed sample has mass everywhere.
+    The ``temperature`` is above 0, a number or one a row, of the scores' batch shape; towards 0 the samples become
+    one-hot. What follows is as in `CatnatCategorical`, but for a mask: a relaxed sample has mass everywhere.
 
     Example:
         >>> import jax, jax.numpy as jnp, catnat.jax as cj
@@ -300,7 +278,7 @@ class RelaxedOneHotCatnat(OverClasses):
         logits: Array | None = None,
     ) -> None:
         self.scores, self.parameterization = _given(scores, probs, logits, parameterization)
-        x, _, _ = prepare(self.scores, self.parameterization)
+        _, x, _, _ = prepare(self.scores, self.parameterization)
         batch = x.shape[:-1]
         self.temperature = jnp.broadcast_to(jnp.asarray(check_temperature(temperature, batch), x.dtype), batch)
 
@@ -326,8 +304,7 @@ class MultiCatnat(Distribution):
     Args:
         scores: [..., sum of (n - 1)], the parts' scores one after the other.
         nvec: for every part how many classes, or a `catnat.Parameterization` of them.
-        mask: [..., sum of n] allowed classes, the parts' one after the other.
-        mask_mode: as in `CatnatCategorical`.
+        mask: [..., sum of n] allowed classes, the parts' one after the other; ``mask_mode`` as in `CatnatCategorical`.
 
     Example:
         >>> import jax, jax.numpy as jnp, catnat.jax as cj
@@ -351,7 +328,7 @@ class MultiCatnat(Distribution):
         scores = check_floating(scores, "scores")
         check_width(sum(self.nvec) - len(self.nvec) + 1, scores.shape[-1], scores.shape, called="axis")
         if mask is not None:
-            mask = check_mask(mask)
+            mask = _inputs.check_mask(mask)
             if mask.shape[-1:] != (sum(self.nvec),):
                 raise ValueError(f"mask must be sum(nvec) = {sum(self.nvec)} wide; got shape {mask.shape}")
         self.scores, self.allowed, self.mask_mode = scores, mask, mask_mode
@@ -383,12 +360,12 @@ class MultiCatnat(Distribution):
 
     def sample(self, key: Array, sample_shape: Shape = ()) -> Array:
         """Draw class ids [..., parts]."""
-        keys = jax.random.split(check_key(key), len(self.nvec))
+        keys = jax.random.split(_inputs.check_key(key), len(self.nvec))
         return jnp.stack([part.sample(k, sample_shape) for part, k in zip(self.parts, keys, strict=True)], -1)
 
     def log_prob(self, value: Array) -> Array:
         """log p of class ids [..., parts], summed over the parts."""
-        value = check_integers(value, "value")
+        value = _inputs.check_integers(value, "value")
         if value.shape[-1:] != self.event_shape:
             raise ValueError(f"value must hold one class id a part: {len(self.nvec)}; got shape {value.shape}")
         return sum(part.log_prob(value[..., i]) for i, part in enumerate(self.parts))  # type: ignore[return-value]
@@ -408,8 +385,8 @@ class MultiCatnat(Distribution):
 
 def perturb(key: Array, log_p: Array, temperature: Array | float, sample_shape: Shape = ()) -> tuple[Array, Array]:
     """log p plus Gumbel noise, and the softmax of that at a temperature."""
-    shape = (*check_shape("sample_shape", sample_shape), *log_p.shape)
-    perturbed = log_p + gumbel(check_key(key), shape, log_p.dtype)
+    shape = (*_inputs.check_shape("sample_shape", sample_shape), *log_p.shape)
+    perturbed = log_p + gumbel(_inputs.check_key(key), shape, log_p.dtype)
     return perturbed, soften(perturbed, temperature)
 
 
@@ -429,8 +406,7 @@ def _given(
     classes = check_floating(classes, name)
     # as many classes as there are probabilities: nothing to be mistaken for something else
     pi = resolve(classes.shape[-1] if parameterization is None else parameterization)
-    x, plan, dtype = prepare_probs(classes, pi, -1, name)
-    walk = walk_for(plan)
+    walk, x, dtype = prepare_probs(classes, pi, -1, name)
     found = walk.scores_of_probs(x) if logits is None else walk.scores_of_log_probs(x)
     logs = lax.stop_gradient(jnp.log(x) if logits is None else x)
     # what cannot be refused under a transformation must not go on as a distribution either

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,14 +28,8 @@ from catnat.jax.sampling import known
 class MovingAverage:
     """A baseline that follows the mean of the costs it has seen: b <- decay * b + (1 - decay) * mean(cost).
 
-    The first batch sets it. Costs that are not finite are left out. It is a value: `update` returns the next one, for
-    the training state to carry.
-
-    Args:
-        decay: in [0, 1); near 1 it is slow.
-        value: the average so far.
-        seen: whether there has been a cost.
-        skipped: how many costs were not finite.
+    The first batch sets it. Costs that are not finite are left out, and counted as ``skipped``. It is a value: `update`
+    returns the next one, for the training state to carry.
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
@@ -70,10 +65,7 @@ class MovingAverage:
 @register_static
 @dataclass(frozen=True)
 class LeaveOneOut:
-    """A baseline for several samples a row: for each sample, the mean cost of the others. Unbiased, no state.
-
-    Args:
-        axis: the axis of the samples; at least two are needed.
+    """A baseline for several samples a row, two at least along ``axis``: for each, the mean cost of the others.
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
@@ -87,10 +79,8 @@ class LeaveOneOut:
         """The baseline of every sample."""
         count = cost.shape[self.axis] if cost.ndim else 0
         if count < 2:
-            raise ValueError(
-                f"a leave-one-out baseline needs at least 2 samples along axis {self.axis}; "
-                f"got {count} (cost has shape {cost.shape})"
-            )
+            wanted = f"at least 2 samples along axis {self.axis}"
+            raise ValueError(f"a leave-one-out baseline needs {wanted}; got {count} (cost has shape {cost.shape})")
         return (cost.sum(self.axis, keepdims=True) - cost) / (count - 1)
 
 
@@ -191,7 +181,7 @@ def relaxed_sample(
         >>> cj.relaxed_sample(jax.random.key(0), jnp.zeros((2, 3)), 4, temperature=0.5).shape
         (2, 4)
     """
-    return _softened(key, scores, parameterization, temperature, mask, mask_mode)[1]
+    return _softened(key, scores, temperature, parameterization, mask=mask, mask_mode=mask_mode)[1]
 
 
 def gumbel_straight_through(
@@ -213,7 +203,7 @@ def gumbel_straight_through(
         >>> cj.gumbel_straight_through(jax.random.key(0), jnp.zeros((2, 3)), 4, temperature=0.5).sum(-1)
         Array([1., 1.], dtype=float32)
     """
-    perturbed, soft = _softened(key, scores, parameterization, temperature, mask, mask_mode)
+    perturbed, soft = _softened(key, scores, temperature, parameterization, mask=mask, mask_mode=mask_mode)
     # the largest before the softmax, which may round neighbours together
     hard = jax.nn.one_hot(perturbed.argmax(-1), soft.shape[-1], dtype=soft.dtype)
     return hard + (soft - lax.stop_gradient(soft))
@@ -230,19 +220,9 @@ def sample_without_replacement(
 ) -> Array:
     """Draw different classes one after the other, each among those that are left: the largest of log p + Gumbel noise.
 
-    Classes without any mass come last, in any order.
-
-    Args:
-        key: the source of random numbers.
-        scores: [..., K-1].
-        num_samples: how many classes a row, at most K or as many as the mask allows. (Where a mask cannot be looked at,
-            as under `jax.jit`, forbidden classes fill the places that are left.)
-        parameterization: as in `catnat.jax.log_catnat`.
-        mask: as in `catnat.jax.log_catnat`.
-        mask_mode: as in `catnat.jax.log_catnat`.
-
-    Returns:
-        int32 class ids [..., num_samples] in the order of the draws; NaN scores are an error, or give K as in `sample`.
+    Classes without any mass come last, in any order. ``num_samples`` is at most K or as many as the mask allows. (Where
+    a mask cannot be looked at, as under `jax.jit`, forbidden classes fill the places that are left.) Other arguments as
+    in `catnat.jax.sample`, and NaN scores too are an error, or give K. The class ids are [..., num_samples].
 
     Example:
         >>> import jax, jax.numpy as jnp, catnat.jax as cj
@@ -271,16 +251,9 @@ def _first(key: Array, log_p: Array, mask: Array | None, *, count: int) -> Array
     return jnp.where(jnp.isnan(log_p).any(-1, keepdims=True), log_p.shape[-1], drawn)
 
 
-def _softened(
-    key: Array,
-    scores: Array,
-    parameterization: ParameterizationLike,
-    temperature: Array | float,
-    mask: Array | None,
-    mask_mode: str,
-) -> tuple[Array, Array]:
+def _softened(key: Array, scores: Array, temperature: Array | float, *of: Any, **masking: Any) -> tuple[Array, Array]:
     """log p plus Gumbel noise in float32 at least, and the softmax of that."""
     scores = check_floating(scores, "scores")
-    log_p = functional.log_catnat(at_least_single(scores), parameterization, mask=mask, mask_mode=mask_mode)
+    log_p = functional.log_catnat(at_least_single(scores), *of, **masking)
     perturbed, soft = perturb(key, log_p, check_temperature(temperature, log_p.shape[:-1]))
     return perturbed, soft.astype(scores.dtype)

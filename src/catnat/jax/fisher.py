@@ -11,8 +11,7 @@ from jax import Array, lax
 
 from catnat.core.errors import check_nonnegative
 from catnat.core.parameterization import ParameterizationLike
-from catnat.jax._dispatch import walk_for
-from catnat.jax._inputs import check_floating, check_number, prepare, prepare_mask, to_axis
+from catnat.jax._inputs import check_floating, check_number, prepare, to_axis
 
 # Accelerators multiply float32 matrices in fewer digits unless told otherwise.
 matmul = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
@@ -25,22 +24,16 @@ def fisher_diagonal(
 
     This is Theorem 1 of the paper. With the natural activation the second factor is (pi/A)^2 wherever the score is
     inside its natural range (Corollary 1). Beyond, it is a (1-a) s^2, s the slope of the straight line; with ``tail=0``
-    it is 0.
-
-    Args:
-        scores: K-1 wide along ``axis``.
-        parameterization: as in `catnat.jax.log_catnat`.
-        mask: allowed classes; prunes the tree. (A renormalised catnat has no diagonal Fisher matrix.)
-        axis: axis of the scores.
+    it is 0. Arguments as in `catnat.jax.log_catnat`; a mask prunes the tree, since a renormalised catnat has no
+    diagonal Fisher matrix.
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
         >>> cj.fisher_diagonal(jnp.zeros(3), 4).round(3)
         Array([0.25 , 0.125, 0.125], dtype=float32)
     """
-    x, plan, dtype = prepare(scores, parameterization, axis)
-    mask = prepare_mask(mask, "prune", x, plan, axis)
-    return to_axis(walk_for(plan).fisher_diagonal(x, mask).astype(dtype), axis)
+    walk, x, mask, dtype = prepare(scores, parameterization, mask, "prune", axis)
+    return to_axis(walk.fisher_diagonal(x, mask).astype(dtype), axis)
 
 
 def natural_gradient(
@@ -80,9 +73,6 @@ def _divide_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> 
     return scores, jnp.where(divisor == 0, 0, tangent / jnp.where(divisor == 0, 1, divisor))
 
 
-# -- any head ----------------------------------------------------------------------------------------------------
-
-
 def softmax_fisher(logits: Array) -> Array:
     """The Fisher matrix of softmax in its logits, diag(p) - p p^T: dense (Proposition 1 of the paper).
 
@@ -99,12 +89,8 @@ def softmax_fisher(logits: Array) -> Array:
 def fisher_matrix(log_probs: Callable[[Array], Array], scores: Array) -> Array:
     """The Fisher matrix of any head by automatic differentiation: sum over classes of p_k grad log p_k grad log p_k^T.
 
-    Args:
-        log_probs: maps one row of scores [S] to log-probabilities [K]; e.g. `jax.nn.log_softmax` or `log_catnat`.
-        scores: [..., S].
-
-    Returns:
-        [..., S, S].
+    ``log_probs`` maps one row of scores [S] to log-probabilities [K], as `jax.nn.log_softmax` does; from scores
+    [..., S] come matrices [..., S, S].
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj

@@ -7,22 +7,8 @@ from jax import Array
 
 from catnat.core.errors import REDUCTIONS, check_choice, check_share
 from catnat.core.parameterization import ParameterizationLike
-from catnat.jax._dispatch import path_walk_for, walk_for
-from catnat.jax._inputs import (
-    as_array,
-    check_floating,
-    check_index,
-    check_label_ids,
-    check_label_probs,
-    class_axis,
-    prepare,
-    prepare_class_weight,
-    prepare_linear,
-    prepare_mask,
-    prepare_probs,
-    prepare_where,
-    to_axis,
-)
+from catnat.jax import _inputs
+from catnat.jax._inputs import as_array, check_floating, prepare, prepare_class_weight, prepare_probs, to_axis
 
 
 def log_catnat(
@@ -46,17 +32,13 @@ def log_catnat(
             its live side.
         axis: the axis of the scores, and of the classes in the result.
 
-    Returns:
-        Array of the scores' dtype, K wide along ``axis``.
-
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
         >>> jnp.exp(cj.log_catnat(jnp.zeros(3), 4)).round(4)
         Array([0.25, 0.25, 0.25, 0.25], dtype=float32)
     """
-    x, plan, dtype = prepare(scores, parameterization, axis)
-    mask = prepare_mask(mask, mask_mode, x, plan, axis)
-    return to_axis(walk_for(plan).log_probs(x, mask, mask_mode=mask_mode).astype(dtype), axis)
+    walk, x, mask, dtype = prepare(scores, parameterization, mask, mask_mode, axis)
+    return to_axis(walk.log_probs(x, mask, mask_mode=mask_mode).astype(dtype), axis)
 
 
 def catnat(
@@ -77,9 +59,8 @@ def catnat(
         >>> cj.catnat(jnp.zeros((2, 5)), 6).shape
         (2, 6)
     """
-    x, plan, dtype = prepare(scores, parameterization, axis)
-    mask = prepare_mask(mask, mask_mode, x, plan, axis)
-    return to_axis(walk_for(plan).probs(x, mask, mask_mode=mask_mode).astype(dtype), axis)
+    walk, x, mask, dtype = prepare(scores, parameterization, mask, mask_mode, axis)
+    return to_axis(walk.probs(x, mask, mask_mode=mask_mode).astype(dtype), axis)
 
 
 def log_prob(
@@ -92,31 +73,21 @@ def log_prob(
 ) -> Array:
     """log p of given classes, from the scores on their paths alone: O(log K) work a class on a balanced tree.
 
-    Args:
-        scores: [..., K-1].
-        index: class ids; their shape broadcasts with the scores' batch (extra leading axes are samples). One that is
-            out of range is an error or, where values cannot be looked at (under `jax.jit`), gives NaN.
-        parameterization: as in `log_catnat`.
-        mask: as in `log_catnat`. A mask costs the whole row: which class is allowed is not written on one path.
-        mask_mode: as in `log_catnat`.
+    The shape of the class ids, ``index``, broadcasts with the scores' batch (extra leading axes are samples). One that
+    is out of range is an error or, where values cannot be looked at (under `jax.jit`), gives NaN. Other arguments as in
+    `log_catnat`. A mask costs the whole row: which class is allowed is not written on one path.
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
         >>> jnp.exp(cj.log_prob(jnp.zeros((3, 3)), jnp.array([0, 1, 3]), 4)).round(4)
         Array([0.25, 0.25, 0.25], dtype=float32)
     """
-    x, plan, dtype = prepare(scores, parameterization)
-    mask = prepare_mask(mask, mask_mode, x, plan)
-    index = check_index(index, plan)
-    return walk_for(plan).log_prob(x, index, mask, mask_mode=mask_mode).astype(dtype)
+    walk, x, mask, dtype = prepare(scores, parameterization, mask, mask_mode)
+    return walk.log_prob(x, _inputs.check_index(index, walk.plan), mask, mask_mode=mask_mode).astype(dtype)
 
 
 def entropy(
-    scores: Array,
-    parameterization: ParameterizationLike,
-    *,
-    mask: Array | None = None,
-    mask_mode: str = "renormalize",
+    scores: Array, parameterization: ParameterizationLike, *, mask: Array | None = None, mask_mode: str = "renormalize"
 ) -> Array:
     """Entropy in nats: the sum over nodes of P(reaching the node) times the entropy of its coin.
 
@@ -127,9 +98,8 @@ def entropy(
         >>> float(cj.entropy(jnp.zeros(3), 4).round(4))  # log 4
         1.386299967765808
     """
-    x, plan, dtype = prepare(scores, parameterization)
-    mask = prepare_mask(mask, mask_mode, x, plan)
-    return walk_for(plan).entropy(x, mask, mask_mode=mask_mode).astype(dtype)
+    walk, x, mask, dtype = prepare(scores, parameterization, mask, mask_mode)
+    return walk.entropy(x, mask, mask_mode=mask_mode).astype(dtype)
 
 
 def kl_divergence(
@@ -154,10 +124,9 @@ def kl_divergence(
     if q_scores.shape[-1] != p_scores.shape[-1]:
         raise ValueError(f"p_scores and q_scores must be equally wide; got {p_scores.shape} and {q_scores.shape}")
     dtype = jnp.promote_types(p_scores.dtype, q_scores.dtype)
-    p, plan, _ = prepare(p_scores.astype(dtype), parameterization)
-    q, _, _ = prepare(q_scores.astype(dtype), parameterization)
-    mask = prepare_mask(mask, mask_mode, p, plan)
-    return walk_for(plan).kl_divergence(p, q, mask, mask_mode=mask_mode).astype(dtype)
+    walk, p, mask, _ = prepare(p_scores.astype(dtype), parameterization, mask, mask_mode)
+    q = _inputs.at_least_single(q_scores.astype(dtype))
+    return walk.kl_divergence(p, q, mask, mask_mode=mask_mode).astype(dtype)
 
 
 def cross_entropy(
@@ -197,17 +166,16 @@ def cross_entropy(
     check_choice("reduction", reduction, REDUCTIONS)
     check_share("label_smoothing", label_smoothing)
     scores, labels = check_floating(scores, "scores"), as_array(labels, "labels")
-    axis = class_axis(scores, labels, axis)
-    x, plan, dtype = prepare(scores, parameterization, axis)
-    mask, keep = prepare_where(where, x, plan, axis)
-    if weight is not None:
-        weight = prepare_class_weight(weight, plan, "weight")
+    axis = _inputs.class_axis(scores, labels, axis)
+    walk, x, _, dtype = prepare(scores, parameterization, axis=axis)
+    mask, keep = _inputs.prepare_where(where, x, walk.plan, axis)
+    weight = prepare_class_weight(weight, walk.plan, "weight")
     if jnp.issubdtype(labels.dtype, jnp.floating):
-        labels = check_label_probs(labels, x, plan, axis)
+        labels = _inputs.check_label_probs(labels, x, walk.plan, axis)
     else:
-        labels, keep = check_label_ids(labels, x.shape[:-1], plan, ignore_index, keep)
+        labels, keep = _inputs.check_label_ids(labels, x.shape[:-1], walk.plan, ignore_index, keep)
     settings = {"reduction": reduction, "label_smoothing": label_smoothing}
-    return walk_for(plan).loss(x, labels, keep, mask, weight, **settings).astype(dtype)
+    return walk.loss(x, labels, keep, mask, weight, **settings).astype(dtype)
 
 
 def catnat_linear_loss(
@@ -227,19 +195,10 @@ def catnat_linear_loss(
     weight and its gradient. It may be differentiated in reverse mode, and then once more in any mode. To map it over
     rows, pass them all at once: under `jax.vmap` over x alone every row would have a gradient of the weight's size.
 
-    Args:
-        weight: [K-1, D], a row a node, as in `CatnatLinear`: what a path needs then lies together. Keep the transpose
-            of a Flax kernel as the parameter; to transpose it at every step would cost more than the loss.
-        bias: [K-1] or None.
-        x: [..., D].
-        labels: [...] class ids.
-        parameterization: as in `log_catnat`.
-        class_weight: [K] weight of every class.
-        ignore_index: as in `cross_entropy`.
-        reduction: as in `cross_entropy`.
-
-    Returns:
-        One number, or the loss of every row. 16-bit arguments are multiplied and added up in float32.
+    The ``weight`` is [K-1, D], a row a node, as in `CatnatLinear`: what a path needs then lies together. Keep the
+    transpose of a Flax kernel as the parameter; to transpose it at every step would cost more than the loss. With it go
+    a ``bias`` [K-1] or None, ``x`` [..., D] and class ids [...]; ``class_weight`` is the ``weight`` of `cross_entropy`,
+    and what is left is as there. 16-bit arguments are multiplied and added up in float32.
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
@@ -248,11 +207,10 @@ def catnat_linear_loss(
         Array(13.82, dtype=float32)
     """
     check_choice("reduction", reduction, REDUCTIONS)
-    weight, bias, x, plan, dtype = prepare_linear(weight, bias, x, parameterization)
-    labels, keep = check_label_ids(as_array(labels, "labels"), x.shape[:-1], plan, ignore_index)
-    if class_weight is not None:
-        class_weight = prepare_class_weight(class_weight, plan, "class_weight")
-    return path_walk_for(plan, weight, bias).loss(x, labels, keep, class_weight, reduction=reduction).astype(dtype)
+    walk, x, dtype = _inputs.prepare_linear(weight, bias, x, parameterization)
+    labels, keep = _inputs.check_label_ids(as_array(labels, "labels"), x.shape[:-1], walk.plan, ignore_index)
+    class_weight = prepare_class_weight(class_weight, walk.plan, "class_weight")
+    return walk.loss(x, labels, keep, class_weight, reduction=reduction).astype(dtype)
 
 
 def scores_from_probs(probs: Array, parameterization: ParameterizationLike, *, axis: int = -1) -> Array:
@@ -267,8 +225,8 @@ def scores_from_probs(probs: Array, parameterization: ParameterizationLike, *, a
         >>> jnp.allclose(cj.catnat(cj.scores_from_probs(probs, 3), 3), probs)
         Array(True, dtype=bool)
     """
-    x, plan, dtype = prepare_probs(probs, parameterization, axis, "probs")
-    return to_axis(walk_for(plan).scores_of_probs(x).astype(dtype), axis)
+    walk, x, dtype = prepare_probs(probs, parameterization, axis, "probs")
+    return to_axis(walk.scores_of_probs(x).astype(dtype), axis)
 
 
 def scores_from_log_probs(log_probs: Array, parameterization: ParameterizationLike) -> Array:
@@ -281,8 +239,8 @@ def scores_from_log_probs(log_probs: Array, parameterization: ParameterizationLi
         >>> cj.log_catnat(cj.scores_from_log_probs(jnp.array([0.0, -200.0, -300.0]), 3), 3).round(2)
         Array([   0., -200., -300.], dtype=float32)
     """
-    x, plan, dtype = prepare_probs(log_probs, parameterization, -1, "log_probs")
-    return walk_for(plan).scores_of_log_probs(x).astype(dtype)
+    walk, x, dtype = prepare_probs(log_probs, parameterization, -1, "log_probs")
+    return walk.scores_of_log_probs(x).astype(dtype)
 
 
 def reach(scores: Array, parameterization: ParameterizationLike, *, mask: Array | None = None, axis: int = -1) -> Array:
@@ -295,9 +253,8 @@ def reach(scores: Array, parameterization: ParameterizationLike, *, mask: Array 
         >>> cj.reach(jnp.zeros(3), 4).round(4)
         Array([1. , 0.5, 0.5], dtype=float32)
     """
-    x, plan, dtype = prepare(scores, parameterization, axis)
-    mask = prepare_mask(mask, "prune", x, plan, axis)
-    return to_axis(walk_for(plan).reach(x, mask).astype(dtype), axis)
+    walk, x, mask, dtype = prepare(scores, parameterization, mask, "prune", axis)
+    return to_axis(walk.reach(x, mask).astype(dtype), axis)
 
 
 def saturation(scores: Array, parameterization: ParameterizationLike, *, axis: int = -1) -> Array:
@@ -311,5 +268,5 @@ def saturation(scores: Array, parameterization: ParameterizationLike, *, axis: i
         >>> cj.saturation(jnp.array([0.0, 1.0, -1.5, 3.0]), 5)
         Array(0.25, dtype=float32)
     """
-    x, plan, dtype = prepare(scores, parameterization, axis)
-    return walk_for(plan).saturation(x).astype(dtype)
+    walk, x, _, dtype = prepare(scores, parameterization, axis=axis)
+    return walk.saturation(x).astype(dtype)

@@ -15,11 +15,11 @@ import numpy as np
 from jax import Array, lax
 from jax.tree_util import register_dataclass, register_static
 
-from catnat.core.errors import MASK_MODES, REDUCTIONS, check_choice, check_share
+from catnat.core.errors import MASK_MODES, REDUCTIONS, advised, check_choice, check_share
 from catnat.core.parameterization import ParameterizationLike, repr_arguments, resolve
 from catnat.jax import functional, sampling
 from catnat.jax._compat import is_readable
-from catnat.jax._dispatch import path_walk_for, reads_paths
+from catnat.jax._dispatch import reads_paths
 from catnat.jax._inputs import as_array, check_index, check_key, prepare_linear
 from catnat.jax._wide import LinearWalk, TopK
 from catnat.jax.distributions import CatnatCategorical
@@ -32,10 +32,7 @@ STATIC = {"static": True}  # what JAX reads in the metadata of a field
 class Catnat:
     """Probabilities of K classes from K-1 scores; in place of `jax.nn.softmax` where a module is wanted.
 
-    Args:
-        parameterization: how many classes, or a `catnat.Parameterization` of them.
-        axis: the axis of the scores, and of the classes in the result.
-        mask_mode: ``"renormalize"`` or ``"prune"``, as in `catnat.jax.log_catnat`.
+    Arguments as in `catnat.jax.log_catnat`.
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
@@ -75,15 +72,7 @@ class LogCatnat(Catnat):
 @register_dataclass
 @dataclass(frozen=True, eq=False)  # a weight has no truth value to compare by
 class CatnatCrossEntropyLoss:
-    """- log p of the labels; `catnat.jax.cross_entropy` with its settings kept.
-
-    Args:
-        parameterization: as in `Catnat`.
-        weight: [K] weight of every class, a leaf.
-        ignore_index: a class id whose rows count for nothing.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
-        label_smoothing: share of the labels that is spread over all classes, in [0, 1].
-        axis: as in `catnat.jax.cross_entropy`.
+    """- log p of the labels; `catnat.jax.cross_entropy` with its settings kept, of which ``weight`` is a leaf.
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
@@ -111,17 +100,7 @@ class CatnatCrossEntropyLoss:
 
     def __call__(self, scores: Array, labels: Array, where: Array | None = None) -> Array:
         """Loss of [..., K-1] scores against class ids or probabilities; ``where`` as in `catnat.jax.cross_entropy`."""
-        return functional.cross_entropy(
-            scores,
-            labels,
-            self.parameterization,
-            where=where,
-            weight=self.weight,
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
-            label_smoothing=self.label_smoothing,
-            axis=self.axis,
-        )
+        return functional.cross_entropy(scores, labels, where=where, **vars(self))
 
 
 @register_dataclass
@@ -135,10 +114,7 @@ class CatnatLinear:
     From 2,048 classes on `loss`, `log_prob` and `sample` read one path of the tree: of K-1 rows of weights, about
     log2 K. These may be differentiated as `catnat_linear_loss` may.
 
-    Args:
-        weight: [num_classes - 1, in_features], a leaf.
-        bias: [num_classes - 1] or None, a leaf.
-        parameterization: as in `Catnat`.
+    Its leaves are the ``weight`` [num_classes - 1, in_features] and the ``bias`` [num_classes - 1], or None.
 
     Example:
         >>> import jax, jax.numpy as jnp, catnat.jax as cj
@@ -156,6 +132,7 @@ class CatnatLinear:
         return f"{type(self).__name__}({repr_arguments(self.parameterization, arrays)})"
 
     @classmethod
+    @advised
     def init(
         cls,
         key: Array,
@@ -216,13 +193,7 @@ class CatnatLinear:
         walk = self._path_walk(x)
         if walk is None:
             return functional.log_prob(self.scores(x), index, self.parameterization)
-        index = check_index(index, walk.plan)
-        try:
-            shape = jnp.broadcast_shapes(index.shape, x.shape[:-1])
-        except ValueError:
-            raise ValueError(f"index must broadcast with the batch {x.shape[:-1]} of x; got {index.shape}") from None
-        rows = jnp.broadcast_to(x, (*shape, x.shape[-1]))
-        return walk.log_prob(rows, jnp.broadcast_to(index, shape)).astype(jnp.result_type(self.weight, x))
+        return walk.log_prob(x, check_index(index, walk.plan)).astype(jnp.result_type(self.weight, x))
 
     def sample(self, key: Array, x: Array, *, sample_shape: Sequence[int] = (), **masking: Any) -> Array:
         """Class ids drawn by tree descent; settings as in `catnat.jax.sample`."""
@@ -234,21 +205,19 @@ class CatnatLinear:
     def topk(self, x: Array, k: int, *, beam: int | None = None) -> TopK:
         """The ``k`` likeliest classes of every row and their log-probabilities: [..., k] each.
 
-        Args:
-            x: [..., in_features].
-            k: how many.
-            beam: None computes all K scores. A number, at least k, follows that many subtrees down the tree instead.
-                What it finds has its right log-probability, but a likelier class may have been missed, in a subtree
-                that was unlikely as a whole.
+        Without a ``beam`` all K scores are computed. A number, at least k, follows that many subtrees down the tree
+        instead. What it finds has its right log-probability, but a likelier class may have been missed, in a subtree
+        that was unlikely as a whole.
         """
-        weight, bias, x, plan, dtype = prepare_linear(self.weight, self.bias, x, self.parameterization)
-        if not 1 <= k <= plan.num_classes:
-            raise ValueError(f"k must lie in [1, {plan.num_classes}]; got {k}")
+        walk, x, dtype = prepare_linear(self.weight, self.bias, x, self.parameterization)
+        size = walk.plan.num_classes
+        if not 1 <= k <= size:
+            raise ValueError(f"k must lie in [1, {size}]; got {k}")
         if beam is None:
             return TopK(*lax.top_k(self.log_probs(x), k))
         if beam < k:
             raise ValueError(f"beam must be at least k = {k}; got {beam}")
-        log_p, classes = path_walk_for(plan, weight, bias).topk(x, k=k, beam=min(beam, plan.num_classes))
+        log_p, classes = walk.topk(x, k=k, beam=min(beam, size))
         return TopK(log_p.astype(dtype), classes)
 
     def mode(self, x: Array, *, beam: int | None = None, **masking: Any) -> Array:
@@ -263,5 +232,5 @@ class CatnatLinear:
 
     def _path_walk(self, x: Array) -> LinearWalk | None:
         """The walk along one path; None where all scores are as fast."""
-        weight, bias, _, plan, _ = prepare_linear(self.weight, self.bias, x, self.parameterization)
-        return path_walk_for(plan, weight, bias) if reads_paths(plan) else None
+        walk, _, _ = prepare_linear(self.weight, self.bias, x, self.parameterization)
+        return walk if reads_paths(walk.plan) else None

@@ -13,15 +13,7 @@ from jax import Array
 from catnat.core.errors import nan_scores
 from catnat.core.parameterization import ParameterizationLike
 from catnat.jax._compat import is_readable
-from catnat.jax._dispatch import path_walk_for, walk_for
-from catnat.jax._inputs import (
-    check_batch,
-    check_key,
-    check_shape,
-    prepare,
-    prepare_linear,
-    prepare_mask,
-)
+from catnat.jax._inputs import check_batch, check_key, check_shape, prepare, prepare_linear
 from catnat.jax._plan import Plan
 from catnat.jax.functional import entropy, log_prob
 
@@ -37,17 +29,9 @@ def sample(
 ) -> Array:
     """Draw classes by walking down the tree, a coin a node: O(log K) work a draw on a balanced tree.
 
-    Args:
-        key: the source of random numbers, as in `jax.random.categorical`.
-        scores: [..., K-1].
-        parameterization: as in `log_catnat`.
-        sample_shape: leading shape of the draws.
-        mask: as in `log_catnat`; a forbidden class is never drawn.
-        mask_mode: as in `log_catnat`.
-
-    Returns:
-        int32 class ids of shape ``sample_shape + batch``. NaN scores are an error or, where values cannot be looked at
-        (under `jax.jit`, or on an accelerator), give K, of which `log_prob` is NaN.
+    The key is as in `jax.random.categorical`, what the scores mean as in `log_catnat`. The class ids are int32 and of
+    shape ``sample_shape + batch``. NaN scores are an error or, where values cannot be looked at (under `jax.jit`, or on
+    an accelerator), give K, of which `log_prob` is NaN.
 
     Example:
         >>> import jax, jax.numpy as jnp, catnat.jax as cj
@@ -55,10 +39,9 @@ def sample(
         (2, 5)
     """
     key = check_key(key)
-    x, plan, _ = prepare(scores, parameterization)
-    mask = prepare_mask(mask, mask_mode, x, plan)
+    walk, x, mask, _ = prepare(scores, parameterization, mask, mask_mode)
     shape = check_shape("sample_shape", sample_shape)
-    return _shaped(walk_for(plan).sample(key, x, mask, count=math.prod(shape), mask_mode=mask_mode), shape, plan)
+    return _shaped(walk.sample(key, x, mask, count=math.prod(shape), mask_mode=mask_mode), shape, walk.plan)
 
 
 def catnat_linear_sample(
@@ -72,16 +55,7 @@ def catnat_linear_sample(
 ) -> Array:
     """`sample` from the scores x @ weight.T + bias, of which only those on one path a draw are computed.
 
-    Args:
-        key: as in `sample`; up to rounding the same key draws the same classes.
-        weight: [K-1, D], as in `catnat_linear_loss`.
-        bias: [K-1] or None.
-        x: [..., D].
-        parameterization: as in `log_catnat`.
-        sample_shape: leading shape of the draws.
-
-    Returns:
-        int32 class ids of shape ``sample_shape + batch``.
+    ``weight``, ``bias`` and ``x`` are as in `catnat_linear_loss`. Up to rounding the same key draws the same classes.
 
     Example:
         >>> import jax, jax.numpy as jnp, catnat.jax as cj
@@ -89,9 +63,9 @@ def catnat_linear_sample(
         (5,)
     """
     key = check_key(key)
-    weight, bias, x, plan, _ = prepare_linear(weight, bias, x, parameterization)
+    walk, x, _ = prepare_linear(weight, bias, x, parameterization)
     shape = check_shape("sample_shape", sample_shape)
-    return _shaped(path_walk_for(plan, weight, bias).sample(key, x, count=math.prod(shape)), shape, plan)
+    return _shaped(walk.sample(key, x, count=math.prod(shape)), shape, walk.plan)
 
 
 class Draw(NamedTuple):
@@ -113,19 +87,9 @@ def draw(
 ) -> Draw:
     """Draw a class a row, with its log p and the entropy of the row; all that a policy needs of a step.
 
-    This is the head of a policy: draw while acting; while learning, pass the actions that were taken as ``index`` and
-    get their log-probabilities and the entropies. Class ids carry no gradient.
-
-    Args:
-        key: the source of random numbers, as in `jax.random.categorical`; None where ``index`` is given.
-        scores: [..., K-1].
-        parameterization: as in `log_catnat`.
-        index: class ids of the batch's shape, where they are not to be drawn.
-        mask: as in `log_catnat`; a forbidden class is never drawn.
-        mask_mode: as in `log_catnat`.
-
-    Returns:
-        ``sample`` (class ids), ``log_prob`` and ``entropy``, each of the batch's shape.
+    This is the head of a policy: draw while acting; while learning, pass the actions that were taken as ``index`` (of
+    the batch's shape; the key is None then) and get their log-probabilities and the entropies. Class ids carry no
+    gradient. Other arguments as in `sample`.
 
     Example:
         >>> import jax, jax.numpy as jnp, catnat.jax as cj
@@ -137,19 +101,15 @@ def draw(
     if index is None:
         index = sample(key, scores, parameterization, **masking)  # type: ignore[arg-type]
     else:
-        x, _, _ = prepare(scores, parameterization)
-        batch = x.shape[:-1] if mask is None else jnp.broadcast_shapes(x.shape[:-1], jnp.shape(mask)[:-1])
+        _, x, allowed, _ = prepare(scores, parameterization, mask, mask_mode)
+        batch = x.shape[:-1] if allowed is None else jnp.broadcast_shapes(x.shape[:-1], allowed.shape[:-1])
         check_batch("index", jnp.shape(index), batch)
     log_p = log_prob(scores, index, parameterization, **masking)
     return Draw(index, log_p, entropy(scores, parameterization, **masking))
 
 
 def mode(
-    scores: Array,
-    parameterization: ParameterizationLike,
-    *,
-    mask: Array | None = None,
-    mask_mode: str = "renormalize",
+    scores: Array, parameterization: ParameterizationLike, *, mask: Array | None = None, mask_mode: str = "renormalize"
 ) -> Array:
     """The likeliest class of every row; the first one where several are.
 
@@ -160,12 +120,8 @@ def mode(
         >>> cj.mode(cj.scores_from_probs(jnp.array([0.2, 0.5, 0.3]), 3), 3)
         Array(1, dtype=int32)
     """
-    x, plan, _ = prepare(scores, parameterization)
-    mask = prepare_mask(mask, mask_mode, x, plan)
-    return known(walk_for(plan).mode(x, mask, mask_mode=mask_mode), plan.num_classes)
-
-
-# -- shared parts ------------------------------------------------------------------------------------------------
+    walk, x, mask, _ = prepare(scores, parameterization, mask, mask_mode)
+    return known(walk.mode(x, mask, mask_mode=mask_mode), walk.plan.num_classes)
 
 
 def _shaped(drawn: Array, shape: tuple[int, ...], plan: Plan) -> Array:

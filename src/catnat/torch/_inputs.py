@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
-from functools import wraps
-from inspect import signature
-from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,31 +16,6 @@ from catnat.torch._plan import Plan
 
 INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
-
-
-def advised(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """The function, which says how a parameterization is written where arguments are missing or not its own."""
-
-    @wraps(function)
-    def call(*args: Given.args, **kwargs: Given.kwargs) -> Result:
-        try:
-            return function(*args, **kwargs)
-        except TypeError as error:
-            asked = signature(function)
-            try:
-                asked.bind(*args, **kwargs)
-            except TypeError:
-                takes = ", ".join(name for name in asked.parameters if name != "self")
-                raise TypeError(
-                    f"{error}. It takes {takes}; parameterization is the number of classes, or "
-                    "catnat.Parameterization(num_classes, activation, tree=tree, center=center)"
-                ) from None
-            raise
-
-    return call
 
 
 def prepare(scores: Tensor, parameterization: ParameterizationLike, dim: int = -1) -> tuple[Tensor, Plan, torch.dtype]:

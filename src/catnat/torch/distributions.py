@@ -13,12 +13,12 @@ from torch.distributions.constraint_registry import biject_to, transform_to
 from torch.distributions.kl import kl_divergence, register_kl
 from torch.distributions.relaxed_categorical import ExpRelaxedCategorical, RelaxedOneHotCategorical
 
-from catnat.core.errors import check_width
+from catnat.core.errors import advised, check_width
 from catnat.core.parameterization import Parameterization, ParameterizationLike, parts_of, repr_arguments
 from catnat.torch import functional, sampling
 from catnat.torch._dispatch import resolved
 from catnat.torch._eager import p_log_ratio
-from catnat.torch._inputs import advised, check_mask, check_scores, check_temperature, prepare, prepare_mask
+from catnat.torch._inputs import check_mask, check_scores, check_temperature, prepare, prepare_mask
 
 Shape = Sequence[int] | torch.Size
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from catnat.core.errors import REDUCTIONS, check_choice, check_share
+from catnat.core.errors import REDUCTIONS, advised, check_choice, check_share
 from catnat.core.parameterization import ParameterizationLike
 from catnat.torch import _eager, _inputs, _masks, _node
 from catnat.torch._dispatch import plan_for, walk_for
-from catnat.torch._inputs import advised, prepare, prepare_mask, prepare_probs
+from catnat.torch._inputs import prepare, prepare_mask, prepare_probs
 
 
 def log_catnat(

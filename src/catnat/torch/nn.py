@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn.utils.parametrize import is_parametrized
 
-from catnat.core.errors import MASK_MODES, REDUCTIONS, CatnatWarning, check_choice, check_share
+from catnat.core.errors import MASK_MODES, REDUCTIONS, CatnatWarning, advised, check_choice, check_share
 from catnat.core.parameterization import Parameterization, ParameterizationLike, repr_arguments, resolve
 from catnat.torch import _eager, _inputs, functional, sampling
 from catnat.torch._compat import autocasts, has_hooks
 from catnat.torch._dispatch import must_align, path_walk_for
-from catnat.torch._inputs import INTEGERS, advised, check_integers
+from catnat.torch._inputs import INTEGERS, check_integers
 from catnat.torch._walk import known
 from catnat.torch._wide import LinearWalk, TopK, aligned_scores
 from catnat.torch.distributions import CatnatCategorical

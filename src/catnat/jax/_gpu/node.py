@@ -1,10 +1,8 @@
 """A node inside of a kernel: log(1-a), log(a) and their slopes, for a block of float32 scores.
 
-The sigmoid's logit is the score. The natural family has one formula: with u the angle between a score and the nearer
-end of its range, but never less than at the joint, |z| = -2 log tan(u) + steepest * (how far beyond the joint). The
-paper's activation has its floor for a joint, and nothing beyond. tan and log(1+t) are the polynomials of
-`catnat.core.fits`; logarithm and quotient are the GPU's own, which are right to the last digits, or in Pallas's
-interpreter the library's.
+The natural family has one formula: with u the angle between a score and the nearer end of its range, but never less
+than at the joint, |z| = -2 log tan(u) + steepest * (how far beyond the joint). The paper's activation has its floor for
+a joint, and nothing beyond. Logarithm and quotient are the GPU's own, or in Pallas's interpreter the library's.
 """
 
 from __future__ import annotations

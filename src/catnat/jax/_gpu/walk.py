@@ -1,10 +1,9 @@
 """log p of every class and its gradient on an NVIDIA GPU: two Pallas kernels for the balanced heap in float32.
 
-XLA walks the tree a level at a time, through memory; a kernel reads every score once and keeps the levels in
-registers. A program takes some rows and one block of classes, the leaves of a subtree. Inside it, level l of a subtree
-rooted at place r is the contiguous slice r 2^l .. r 2^l + 2^l - 1, so the next level is two vectors interleaved. What
-happened above the block comes from the same kernel run on the top of the tree, a small tree of its own; on the way back
-every block leaves its sums for that top. Nothing is summed across programs: results are the same run to run.
+A kernel reads every score once and keeps the levels in registers. A program takes some rows and one block of classes,
+the leaves of a subtree: level l below the place r is the slice r 2^l .. r 2^l + 2^l - 1, so the next level is two
+vectors interleaved. What happened above the block comes from the same kernel run on the top of the tree; on the way
+back every block leaves its sums for that top. Nothing is summed across programs: results are the same run to run.
 """
 
 from __future__ import annotations
@@ -64,20 +63,13 @@ def applies(x: Any, plan: Plan) -> bool:
     """Whether the kernels can do it: else XLA does."""
     if not all(isinstance(size, int) for size in x.shape):  # an exported program may have symbols among them
         return False
-    cells = math.prod(x.shape[:-1]) * plan.num_classes
-    return (
-        node.applies(plan)
-        and plan.is_heap
-        and plan.num_classes > 1
-        and plan.dtype == np.float32
-        and 0 < cells < MAX_CELLS
-    )
+    is_tree = plan.is_heap and plan.num_classes > 1 and plan.dtype == np.float32
+    return is_tree and node.applies(plan) and 0 < math.prod(x.shape[:-1]) * plan.num_classes < MAX_CELLS
 
 
 def walk(x: Array, *, plan: Plan, interpret: bool = False) -> Array:
     """log p of every class: [..., K-1] to [..., K]."""
-    rows = x.reshape(-1, plan.num_nodes)
-    found = _walk(rows, _constants(plan), plan.num_classes, plan, interpret)
+    found = _walk(x.reshape(-1, plan.num_nodes), _constants(plan), plan.num_classes, plan, interpret)
     return found.reshape(*x.shape[:-1], plan.num_classes)
 
 
@@ -91,8 +83,7 @@ def _walk(x: Array, constants: Array | None, classes: int, plan: Plan, interpret
     block = Block.of(classes, x.shape[0])
     above = [] if block.top == 1 else [_walk(x, constants, block.top, plan, interpret)]
     operands = [x, *_given(constants), *above]
-    out = shaped(x, (block.rows, classes))
-    return _call(_walk_block, block, plan, operands, out, {}, interpret)
+    return _call(_walk_block, block, plan, operands, shaped(x, (block.rows, classes)), {}, interpret)
 
 
 def _pull(
@@ -189,14 +180,9 @@ class _Program:
         columns, is_node = self.places(level) - 1, self.is_node(level)
         if self.interpret:
             columns = jnp.minimum(columns, self.constants.shape[1] - 1)
-        return [
-            triton.load(
-                self.constants.at[jnp.full(columns.shape, i, jnp.int32), columns],
-                mask=is_node,
-                other=None if is_node is None else 0.0,
-            )
-            for i in range(self.constants.shape[0])
-        ]
+        other = None if is_node is None else 0.0
+        cells = [self.constants.at[jnp.full_like(columns, i), columns] for i in range(self.constants.shape[0])]
+        return [triton.load(cell, mask=is_node, other=other) for cell in cells]
 
 
 def _open(refs: tuple[Any, ...], block: Block, plan: Plan, interpret: bool) -> tuple[_Program, Any, list[Any]]:
@@ -246,11 +232,9 @@ def _keep_nan(values: Array, scores: Array, plan: Plan) -> Array:
 
 
 def _interleave(left: Array, right: Array) -> Array:
-    rows, width = left.shape
-    return jnp.concatenate((left[..., None], right[..., None]), -1).reshape(rows, 2 * width)
+    return jnp.concatenate((left[..., None], right[..., None]), -1).reshape(len(left), -1)
 
 
-def _part(pairs: Array) -> tuple[Array, Array]:
-    rows, width = pairs.shape
-    left, right = lax.split(pairs.reshape(rows, width // 2, 2), (1, 1), axis=2)
-    return left.reshape(rows, width // 2), right.reshape(rows, width // 2)
+def _part(pairs: Array) -> list[Array]:
+    halves = lax.split(pairs.reshape(len(pairs), -1, 2), (1, 1), axis=2)
+    return [half.reshape(len(pairs), -1) for half in halves]

@@ -7,6 +7,7 @@ no array of JAX's, so that nothing in it belongs to a device or to a running tra
 from __future__ import annotations
 
 import math
+from dataclasses import FrozenInstanceError
 from functools import cached_property
 from typing import NamedTuple
 
@@ -68,6 +69,11 @@ class Plan:
         self.even = shaped and tree.num_classes == 1 << tree.depth  # whether all paths have the same length
         # whether a path costs no more than the scores on it
         self.has_paths = shaped or tree.num_classes * tree.depth <= MAX_PATH_TABLE
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if "has_paths" in vars(self):  # which is set last
+            raise FrozenInstanceError(f"cannot assign to field {name!r}")
+        super().__setattr__(name, value)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Plan) and (self.pi, self.dtype) == (other.pi, other.dtype)

@@ -272,7 +272,7 @@ def test_bad_probs(probs: object, error: type, message: str) -> None:
         cj.scores_from_probs(probs, PI)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("draw", [cj.sample, cj.straight_through, cj.gumbel_straight_through], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("draw", [cj.sample, cj.straight_through, cj.gumbel_softmax], ids=lambda f: f.__name__)
 def test_what_is_no_key_is_told_so(draw) -> None:
     scores = jnp.zeros((2, 3))
     for wrong, came in [

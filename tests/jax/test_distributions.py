@@ -475,8 +475,8 @@ def test_every_row_may_have_its_own_temperature():
     for wrong in (jnp.ones((4, 1)), jnp.ones((2, 1)), jnp.ones(3)):  # never a batch that nobody asked for
         with pytest.raises(ValueError, match=r"temperature must be one number or one a row, shape \(2,\); got shape"):
             cj.RelaxedOneHotCatnat(wrong, scores, K)
-        with pytest.raises(ValueError, match="temperature must be one number or one a row"):
-            cj.gumbel_straight_through(KEY, scores, K, temperature=wrong)
+        with pytest.raises(ValueError, match="tau must be one number or one a row"):
+            cj.gumbel_softmax(KEY, scores, K, tau=wrong, hard=True)
     cold, hot = both.rsample(KEY, (1000,)).max(-1).mean(0)
     assert cold > hot + 0.1
 

@@ -1,6 +1,7 @@
 """Gradient estimators: unbiased where they say so, each other one the gradient of what it says it is, as in PyTorch."""
 
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -222,10 +223,10 @@ def test_relaxed_samples_and_their_gradient_are_gumbel_softmax(masking, temperat
         noise = gumbel(KEY, (6, K), jnp.float32)
         return jax.nn.softmax((cj.log_catnat(s, PI, **masking) + noise) / temperature, axis=-1)
 
-    settings = {"temperature": temperature, **masking}
+    settings = {"tau": temperature, **masking}
     expected, gradient = vjp(formula, scores)
-    soft, soft_gradient = vjp(lambda s: cj.relaxed_sample(KEY, s, PI, **settings), scores)
-    hard, hard_gradient = vjp(lambda s: cj.gumbel_straight_through(KEY, s, PI, **settings), scores)
+    soft, soft_gradient = vjp(lambda s: cj.gumbel_softmax(KEY, s, PI, **settings), scores)
+    hard, hard_gradient = vjp(lambda s: cj.gumbel_softmax(KEY, s, PI, hard=True, **settings), scores)
     assert_allclose(soft, expected, rtol=1e-5)
     assert_array_equal(hard.argmax(-1), expected.argmax(-1))
     assert_allclose(hard, np.eye(K)[hard.argmax(-1)], atol=1e-6)
@@ -237,37 +238,37 @@ def test_relaxed_samples_and_their_gradient_are_gumbel_softmax(masking, temperat
 @MASKED[1]
 def test_gumbel_straight_through_and_straight_through_are_exact_samples(masking):
     scores, probs = jnp.broadcast_to(SCORES, (50_000, K - 1)), np.asarray(cj.catnat(SCORES, K, **masking), np.float64)
-    for estimator, settings in [(cj.straight_through, {}), (cj.gumbel_straight_through, {"temperature": 4.0})]:
-        counts = np.asarray(estimator(KEY, scores, K, **settings, **masking).sum(0).round())
+    for estimator in (cj.straight_through, partial(cj.gumbel_softmax, tau=4.0, hard=True)):
+        counts = np.asarray(estimator(KEY, scores, K, **masking).sum(0).round())
         assert not counts[probs == 0].any()
         expected = 50_000 * probs[probs > 0] / probs.sum()
         assert stats.chisquare(counts[probs > 0], expected, sum_check=False).pvalue > LEAST_P
 
 
-@pytest.mark.parametrize("estimator", thinned([cj.relaxed_sample, cj.gumbel_straight_through]))
+@pytest.mark.parametrize("estimator", thinned([cj.gumbel_softmax, partial(cj.gumbel_softmax, hard=True)]))
 def test_a_temperature_may_be_annealed_under_jit_and_has_a_gradient(estimator):
     scores = jnp.broadcast_to(SCORES, (3, K - 1))
     for masking in (MASKINGS[0], MASKINGS[1]):
 
         def soft(t, masking=masking):
-            return (estimator(KEY, scores, K, temperature=t, **masking) * jnp.arange(K)).sum()
+            return (estimator(KEY, scores, K, tau=t, **masking) * jnp.arange(K)).sum()
 
         slope = jax.jit(jax.grad(soft))(0.8)
         assert jnp.isfinite(slope) and slope != 0
-    rows = estimator(KEY, scores, K, temperature=jnp.array([0.1, 1.0, 10.0]))
+    rows = estimator(KEY, scores, K, tau=jnp.array([0.1, 1.0, 10.0]))
     for row, t in enumerate([0.1, 1.0, 10.0]):
-        assert_allclose(rows[row], estimator(KEY, scores, K, temperature=t)[row], rtol=1e-5)
+        assert_allclose(rows[row], estimator(KEY, scores, K, tau=t)[row], rtol=1e-5)
 
 
-@pytest.mark.parametrize("estimator", [cj.relaxed_sample, cj.gumbel_straight_through])
+@pytest.mark.parametrize("estimator", [cj.gumbel_softmax, partial(cj.gumbel_softmax, hard=True)])
 @pytest.mark.parametrize("temperature", [0, -1.0, float("inf"), float("nan"), np.zeros(()), jnp.zeros(())])
 def test_a_temperature_must_be_a_finite_number_above_zero(estimator, temperature):
-    with pytest.raises(ValueError, match="temperature"):
-        estimator(KEY, jnp.zeros(3), 4, temperature=temperature)
+    with pytest.raises(ValueError, match="tau"):
+        estimator(KEY, jnp.zeros(3), 4, tau=temperature)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
-@pytest.mark.parametrize("estimator", [cj.straight_through, cj.relaxed_sample, cj.gumbel_straight_through])
+@pytest.mark.parametrize("estimator", [cj.straight_through, cj.gumbel_softmax, partial(cj.gumbel_softmax, hard=True)])
 def test_half_precision_stays_half_precision(estimator, dtype):
     drawn, gradient = vjp(lambda s: estimator(KEY, s, K), SCORES.astype(dtype))
     assert drawn.dtype == gradient.dtype == dtype and jnp.isfinite(gradient).all()

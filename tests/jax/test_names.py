@@ -44,11 +44,16 @@ FREE_METHODS = {
     "init": "makes the arrays that torch's constructor makes",
 }
 
-NAMES = sorted(set(ct.__all__) & set(cj.__all__) - {"CatnatLinear"})  # a pytree of its arrays: see below
+NAMES = sorted(set(ct.__all__) & set(cj.__all__) - {"CatnatLinear", "CategoricalLatent"})  # pytrees: see below
 METHODS = ["scores", "log_probs", "loss", "log_prob", "sample", "topk", "mode", "distribution"]
 PAIRS = {name: (getattr(ct, name), getattr(cj, name)) for name in NAMES}
 PAIRS |= {f"CatnatLinear.{m}": (getattr(ct.CatnatLinear, m), getattr(cj.CatnatLinear, m)) for m in METHODS}
+LATENT = ["argmax", "decode", "log_probs", "sample", "sample_prior"]
+PAIRS |= {
+    f"CategoricalLatent.{m}": (getattr(ct.CategoricalLatent, m), getattr(cj.CategoricalLatent, m)) for m in LATENT
+}
 PAIRS |= {"CatnatLinear": (ct.CatnatLinear, cj.CatnatLinear.init)}
+PAIRS |= {"CategoricalLatent": (ct.CategoricalLatent, cj.CategoricalLatent.init)}
 
 
 def arguments(thing: object) -> list[inspect.Parameter]:
@@ -59,7 +64,7 @@ def arguments(thing: object) -> list[inspect.Parameter]:
 def expected(name: str) -> dict[str, object]:
     """JAX's arguments and defaults, by the rules above from torch's."""
     theirs = {p.name: p for p in arguments(PAIRS[name][0])}
-    has_key = "generator" in theirs or name == "CatnatLinear"
+    has_key = "generator" in theirs or name in ("CatnatLinear", "CategoricalLatent")
     found: dict[str, object] = {"key": inspect.Parameter.empty} if has_key else {}
     for word, p in theirs.items():
         if word not in DROPPED and (name, word) not in NOT_IN_JAX:
@@ -99,6 +104,11 @@ def methods(of: type) -> set[str]:
 def test_a_linear_layer_is_used_alike() -> None:
     only_torch = {"weight", "bias", "in_features", "out_features"}  # attributes of JAX's, or their shapes
     assert methods(cj.CatnatLinear) == methods(ct.CatnatLinear) - only_torch == set(METHODS)
+
+
+def test_latent_variables_are_used_alike() -> None:
+    only_torch = {"distribution"}  # torch's own class
+    assert methods(cj.CategoricalLatent) == methods(ct.CategoricalLatent) - only_torch == {*LATENT, "log_prior"}
 
 
 def test_the_list_names_what_there_is() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -32,8 +33,8 @@ TAKES_SCORES: dict[str, Callable[[object, object], object]] = {
     "fisher_diagonal": ct.fisher_diagonal,
     "natural_gradient": ct.natural_gradient,
     "straight_through": ct.straight_through,
-    "relaxed_sample": ct.relaxed_sample,
-    "gumbel_straight_through": ct.gumbel_straight_through,
+    "relaxed_sample": ct.gumbel_softmax,
+    "gumbel_straight_through": partial(ct.gumbel_softmax, hard=True),
     "Catnat": lambda x, pi: ct.Catnat(pi)(x),
     "LogCatnat": lambda x, pi: ct.LogCatnat(pi)(x),
     "CatnatCrossEntropyLoss": lambda x, pi: ct.CatnatCrossEntropyLoss(pi)(x, IDS),
@@ -162,8 +163,8 @@ TAKES_MASK = {
     "entropy": with_mask(ct.entropy, X, PI),
     "kl_divergence": with_mask(ct.kl_divergence, X, X, PI),
     "straight_through": with_mask(ct.straight_through, X, PI),
-    "relaxed_sample": with_mask(ct.relaxed_sample, X, PI),
-    "gumbel_straight_through": with_mask(ct.gumbel_straight_through, X, PI),
+    "relaxed_sample": with_mask(ct.gumbel_softmax, X, PI),
+    "gumbel_straight_through": with_mask(partial(ct.gumbel_softmax, hard=True), X, PI),
     "CatnatCategorical": with_mask(ct.CatnatCategorical, X, PI),
     "OneHotCatnat": with_mask(ct.OneHotCatnat, X, PI),
     "OneHotCatnatStraightThrough": with_mask(ct.OneHotCatnatStraightThrough, X, PI),

@@ -19,15 +19,15 @@ X = torch.zeros(4, K - 1)
 @pytest.mark.parametrize(
     "call",
     [
-        lambda t: ct.relaxed_sample(X, K, temperature=t),
-        lambda t: ct.gumbel_straight_through(X, K, temperature=t),
+        lambda t: ct.gumbel_softmax(X, K, tau=t),
+        lambda t: ct.gumbel_softmax(X, K, tau=t, hard=True),
         lambda t: ct.RelaxedOneHotCatnat(t, X, K),
         lambda t: ct.RelaxedOneHotCatnat(torch.tensor(t), X, K),
     ],
     ids=["relaxed_sample", "gumbel_straight_through", "RelaxedOneHotCatnat", "with a tensor"],
 )
 def test_temperature_must_be_above_zero(call: Callable[[float], object], wrong: float) -> None:
-    with pytest.raises(ValueError, match=rf"temperature must be .*above 0; got .*{str(wrong).split('.')[0]}"):
+    with pytest.raises(ValueError, match=rf"(tau|temperature) must be .*above 0; got .*{str(wrong).split('.')[0]}"):
         call(wrong)
 
 

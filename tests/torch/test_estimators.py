@@ -1,5 +1,7 @@
 """Gradient estimators: unbiased where they say so, and each other one the gradient of what it says it is."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -221,11 +223,11 @@ def test_straight_through_is_one_hot_with_the_gradient_of_the_probabilities(pi, 
 @pytest.mark.parametrize("temperature", [0.2, 1.0, 5])
 def test_relaxed_samples_and_their_gradient_are_gumbel_softmax(pi, masking, temperature):
     scores = SCORES.expand(2, 3, -1).clone().requires_grad_()
-    soft = ct.relaxed_sample(scores, pi, temperature=temperature, generator=seeded(1), **masking)
+    soft = ct.gumbel_softmax(scores, pi, tau=temperature, generator=seeded(1), **masking)
     expected = gumbel_softmax(scores, pi, temperature, 1, masking)
     assert_close(soft, expected)
     assert_close(soft.sum(-1), torch.ones(2, 3, dtype=torch.float64))
-    hard = ct.gumbel_straight_through(scores, pi, temperature=temperature, generator=seeded(1), **masking)
+    hard = ct.gumbel_softmax(scores, pi, tau=temperature, generator=seeded(1), hard=True, **masking)
     assert hard.detach().equal(F.one_hot(expected.argmax(-1), K).double())
     gradient = vjp(expected, scores)
     assert_close(vjp(soft, scores), gradient)
@@ -235,7 +237,7 @@ def test_relaxed_samples_and_their_gradient_are_gumbel_softmax(pi, masking, temp
 def test_relaxed_samples_follow_torchs_own_gumbel_softmax():
     scores = SCORES.expand(50_000, -1)
     torch.manual_seed(0)
-    mine = ct.relaxed_sample(scores, K, temperature=0.7)
+    mine = ct.gumbel_softmax(scores, K, tau=0.7)
     theirs = F.gumbel_softmax(ct.log_catnat(scores, K), tau=0.7)
     for k in range(K):
         assert stats.ks_2samp(mine[:, k].numpy(), theirs[:, k].numpy()).pvalue > 1e-6
@@ -244,15 +246,15 @@ def test_relaxed_samples_follow_torchs_own_gumbel_softmax():
 @MASKED
 def test_temperature_runs_from_one_hot_to_uniform(masking):
     scores = SCORES.expand(1000, -1)
-    cold = ct.relaxed_sample(scores, K, temperature=1e-4, generator=seeded(), **masking)
-    hard = ct.gumbel_straight_through(scores, K, temperature=1e-4, generator=seeded(), **masking)
+    cold = ct.gumbel_softmax(scores, K, tau=1e-4, generator=seeded(), **masking)
+    hard = ct.gumbel_softmax(scores, K, tau=1e-4, generator=seeded(), hard=True, **masking)
     assert (cold - hard).abs().amax(-1).median() == 0
-    hot = ct.relaxed_sample(scores, K, temperature=1e6, generator=seeded(), **masking)
+    hot = ct.gumbel_softmax(scores, K, tau=1e6, generator=seeded(), **masking)
     uniform = ALLOWED.double() / ALLOWED.sum() if masking else torch.full((K,), 1 / K, dtype=torch.float64)
     assert_close(hot, uniform.expand_as(hot), atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("estimator", [ct.straight_through, ct.relaxed_sample, ct.gumbel_straight_through])
+@pytest.mark.parametrize("estimator", [ct.straight_through, ct.gumbel_softmax, partial(ct.gumbel_softmax, hard=True)])
 @pytest.mark.parametrize("masking", MASKINGS[1:], ids=["renormalize", "prune"])
 def test_a_forbidden_class_gets_nothing_and_breaks_no_gradient(estimator, masking):
     scores = (3 * torch.randn(500, K - 1, generator=seeded())).requires_grad_()
@@ -261,32 +263,32 @@ def test_a_forbidden_class_gets_nothing_and_breaks_no_gradient(estimator, maskin
     assert vjp(drawn, scores).isfinite().all()
 
 
-@pytest.mark.parametrize("estimator", [ct.relaxed_sample, ct.gumbel_straight_through])
+@pytest.mark.parametrize("estimator", [ct.gumbel_softmax, partial(ct.gumbel_softmax, hard=True)])
 @pytest.mark.parametrize("temperature", [0, -1.0, float("inf"), float("nan")])
 def test_a_temperature_must_be_a_finite_number_above_zero(estimator, temperature):
-    with pytest.raises(ValueError, match="temperature"):
-        estimator(torch.zeros(3), 4, temperature=temperature)
+    with pytest.raises(ValueError, match="tau"):
+        estimator(torch.zeros(3), 4, tau=temperature)
 
 
-@pytest.mark.parametrize("estimator", [ct.relaxed_sample, ct.gumbel_straight_through])
+@pytest.mark.parametrize("estimator", [ct.gumbel_softmax, partial(ct.gumbel_softmax, hard=True)])
 def test_a_temperature_may_be_learned(estimator):
     temperature = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
     weights = torch.arange(K, dtype=torch.float64)
 
     def value(t):
-        return ct.relaxed_sample(SCORES, K, temperature=t, generator=seeded()) @ weights
+        return ct.gumbel_softmax(SCORES, K, tau=t, generator=seeded()) @ weights
 
-    (estimator(SCORES, K, temperature=temperature, generator=seeded()) @ weights).backward()
+    (estimator(SCORES, K, tau=temperature, generator=seeded()) @ weights).backward()
     assert_close(temperature.grad.item(), ((value(0.7 + 1e-6) - value(0.7 - 1e-6)) / 2e-6).item(), rtol=1e-6, atol=1e-8)
     each = torch.tensor([[0.5], [2.0]], dtype=torch.float64)
-    assert estimator(SCORES.expand(2, -1), K, temperature=each).shape == (2, K)
+    assert estimator(SCORES.expand(2, -1), K, tau=each).shape == (2, K)
     for wrong in (torch.tensor(0.0), torch.tensor([1.0, -1.0]), torch.tensor(torch.nan)):
-        with pytest.raises(ValueError, match="temperature must be finite and above 0"):
-            estimator(SCORES, K, temperature=wrong)
+        with pytest.raises(ValueError, match="tau must be finite and above 0"):
+            estimator(SCORES, K, tau=wrong)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("estimator", [ct.straight_through, ct.relaxed_sample, ct.gumbel_straight_through])
+@pytest.mark.parametrize("estimator", [ct.straight_through, ct.gumbel_softmax, partial(ct.gumbel_softmax, hard=True)])
 def test_half_precision_stays_half_precision(estimator, dtype):
     scores = SCORES.to(dtype).requires_grad_()
     drawn = estimator(scores, K, generator=seeded())

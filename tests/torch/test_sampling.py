@@ -94,14 +94,14 @@ def test_every_sample_and_every_row_is_drawn_on_its_own():
 def test_gumbel_straight_through_is_an_exact_sample_at_every_temperature(temperature, mask_mode):
     scores, masking = make_scores(6), make_masking(6, mask_mode)
     torch.manual_seed(0)
-    drawn = ct.gumbel_straight_through(scores.expand(100_000, -1), 6, temperature=temperature, **masking)
+    drawn = ct.gumbel_softmax(scores.expand(100_000, -1), 6, tau=temperature, hard=True, **masking)
     assert fit(drawn.sum(0).long(), ct.catnat(scores.double(), 6, **masking)) > LEAST_P
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_gumbel_straight_through_is_an_exact_sample_in_half_precision(dtype):
     torch.manual_seed(0)
-    drawn = ct.gumbel_straight_through(torch.zeros(1_000_000, 3, dtype=dtype), 4, temperature=4.0)
+    drawn = ct.gumbel_softmax(torch.zeros(1_000_000, 3, dtype=dtype), 4, tau=4.0, hard=True)
     assert fit(drawn.sum(0, dtype=torch.int64), torch.full((4,), 0.25)) > LEAST_P
 
 
@@ -214,8 +214,8 @@ SAMPLERS = {
     "sample, masked": lambda s, g: ct.sample(s, 6, sample_shape=(50,), mask=torch.arange(6) > 1, generator=g),
     "sample, chain": lambda s, g: ct.sample(s, catnat.Parameterization(6, tree=make_tree("chain", 6)), generator=g),
     "straight_through": lambda s, g: ct.straight_through(s, 6, generator=g),
-    "relaxed_sample": lambda s, g: ct.relaxed_sample(s, 6, generator=g),
-    "gumbel_straight_through": lambda s, g: ct.gumbel_straight_through(s, 6, generator=g),
+    "relaxed_sample": lambda s, g: ct.gumbel_softmax(s, 6, generator=g),
+    "gumbel_straight_through": lambda s, g: ct.gumbel_softmax(s, 6, generator=g, hard=True),
     "CatnatCategorical": lambda s, g: ct.CatnatCategorical(s, 6).sample((50,), generator=g),
     "OneHotCatnat": lambda s, g: ct.OneHotCatnat(s, 6).sample((50,), generator=g),
     "OneHotCatnatStraightThrough": lambda s, g: ct.OneHotCatnatStraightThrough(s, 6).rsample((50,), generator=g),

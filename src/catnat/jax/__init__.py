@@ -19,8 +19,7 @@ from catnat.jax.distributions import (
 from catnat.jax.estimators import (
     LeaveOneOut,
     MovingAverage,
-    gumbel_straight_through,
-    relaxed_sample,
+    gumbel_softmax,
     sample_without_replacement,
     score_function,
     straight_through,
@@ -39,15 +38,18 @@ from catnat.jax.functional import (
     scores_from_log_probs,
     scores_from_probs,
 )
+from catnat.jax.latents import CategoricalLatent, Latent
 from catnat.jax.nn import Catnat, CatnatCrossEntropyLoss, CatnatLinear, LogCatnat
 from catnat.jax.sampling import Draw, catnat_linear_sample, draw, mode, sample
 
 __all__ = [
+    "CategoricalLatent",
     "Catnat",
     "CatnatCategorical",
     "CatnatCrossEntropyLoss",
     "CatnatLinear",
     "Draw",
+    "Latent",
     "LeaveOneOut",
     "LogCatnat",
     "MovingAverage",
@@ -63,14 +65,13 @@ __all__ = [
     "entropy",
     "fisher_diagonal",
     "fisher_matrix",
-    "gumbel_straight_through",
+    "gumbel_softmax",
     "kl_divergence",
     "log_catnat",
     "log_prob",
     "mode",
     "natural_gradient",
     "reach",
-    "relaxed_sample",
     "sample",
     "sample_without_replacement",
     "saturation",
@@ -89,10 +90,14 @@ for _name in __all__:
     elif "parameterization" in _signature(_thing).parameters:  # in its module too, where pickle looks for it
         globals()[_name] = vars(_modules[_thing.__module__])[_name] = _advised(_thing)
 
-_GONE = ("condition_number", "monte_carlo_fisher", "network_fisher")
+_LINALG = "is gone: `fisher_matrix` and jax.numpy.linalg do it in a line or two"
+_GONE = dict.fromkeys(("condition_number", "monte_carlo_fisher", "network_fisher"), _LINALG) | {
+    "relaxed_sample": "is gumbel_softmax(key, scores, parameterization, tau) now",
+    "gumbel_straight_through": "is gumbel_softmax(key, scores, parameterization, tau, hard=True) now",
+}
 
 
 def __getattr__(name: str) -> object:
     if name in _GONE:
-        raise AttributeError(f"catnat.jax.{name} is gone: `fisher_matrix` and jax.numpy.linalg do it in a line or two")
+        raise AttributeError(f"catnat.jax.{name} {_GONE[name]}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

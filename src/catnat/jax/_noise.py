@@ -15,16 +15,18 @@ from catnat.core.errors import check_positive
 from catnat.jax._inputs import check_number
 
 
-def check_temperature(temperature: Array | float, batch: tuple[int, ...]) -> Array | float:
+def check_temperature(
+    temperature: Array | float, batch: tuple[int, ...], argument: str = "temperature"
+) -> Array | float:
     """A temperature that is above 0, as far as can be seen, and of a shape that broadcasts to the scores' batch."""
-    temperature = check_number("temperature", temperature, check_positive)
+    temperature = check_number(argument, temperature, check_positive)
     shape = np.shape(temperature)
     try:
         fits = np.broadcast_shapes(shape, batch) == tuple(batch)
     except ValueError:
         fits = False
     if not fits:
-        raise ValueError(f"temperature must be one number or one a row, shape {tuple(batch)}; got shape {shape}")
+        raise ValueError(f"{argument} must be one number or one a row, shape {tuple(batch)}; got shape {shape}")
     return temperature
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -163,50 +162,33 @@ def straight_through(
     return OneHotCatnatStraightThrough(scores, parameterization, mask=mask, mask_mode=mask_mode).rsample(key)
 
 
-def relaxed_sample(
+def gumbel_softmax(
     key: Array,
     scores: Array,
     parameterization: ParameterizationLike,
+    tau: Array | float = 1.0,
+    hard: bool = False,
     *,
-    temperature: Array | float = 1.0,
+    axis: int = -1,
     mask: Array | None = None,
     mask_mode: str = "renormalize",
 ) -> Array:
-    """Samples inside the simplex: softmax((log p + Gumbel noise) / temperature), differentiable in the scores.
+    """Samples softmax((log p + Gumbel noise) / tau), or with ``hard`` one-hot ones that have their gradient.
 
-    The temperature is a number, or one a row (of the scores' batch shape), and may change inside a jitted step.
-
-    Example:
-        >>> import jax, jax.numpy as jnp, catnat.jax as cj
-        >>> cj.relaxed_sample(jax.random.key(0), jnp.zeros((2, 3)), 4, temperature=0.5).shape
-        (2, 4)
-    """
-    return _softened(key, scores, temperature, parameterization, mask=mask, mask_mode=mask_mode)[1]
-
-
-def gumbel_straight_through(
-    key: Array,
-    scores: Array,
-    parameterization: ParameterizationLike,
-    *,
-    temperature: Array | float = 1.0,
-    mask: Array | None = None,
-    mask_mode: str = "renormalize",
-) -> Array:
-    """One-hot samples [..., K] with the gradient of the relaxed sample they round: biased, smoother than plain.
-
-    The likeliest entry of a relaxed sample is an exact draw, so the value is a true sample at every temperature, which
-    is a number or one a row, and may change inside a jitted step.
+    A hard sample is an exact draw at every ``tau``, a number or one a row, which may change inside a jitted step.
 
     Example:
         >>> import jax, jax.numpy as jnp, catnat.jax as cj
-        >>> cj.gumbel_straight_through(jax.random.key(0), jnp.zeros((2, 3)), 4, temperature=0.5).sum(-1)
+        >>> cj.gumbel_softmax(jax.random.key(0), jnp.zeros((2, 3)), 4, tau=0.5, hard=True).sum(-1)
         Array([1., 1.], dtype=float32)
     """
-    perturbed, soft = _softened(key, scores, temperature, parameterization, mask=mask, mask_mode=mask_mode)
+    scores = check_floating(scores, "scores")
+    log_p = functional.log_catnat(at_least_single(scores), parameterization, mask=mask, mask_mode=mask_mode, axis=axis)
+    log_p = jnp.moveaxis(log_p, axis, -1)
+    perturbed, soft = perturb(key, log_p, check_temperature(tau, log_p.shape[:-1], "tau"))
     # the largest before the softmax, which may round neighbours together
-    hard = jax.nn.one_hot(perturbed.argmax(-1), soft.shape[-1], dtype=soft.dtype)
-    return hard + (soft - lax.stop_gradient(soft))
+    z = _round(perturbed, soft) if hard else soft
+    return jnp.moveaxis(z, -1, axis).astype(scores.dtype)
 
 
 def sample_without_replacement(
@@ -251,9 +233,6 @@ def _first(key: Array, log_p: Array, mask: Array | None, *, count: int) -> Array
     return jnp.where(jnp.isnan(log_p).any(-1, keepdims=True), log_p.shape[-1], drawn)
 
 
-def _softened(key: Array, scores: Array, temperature: Array | float, *of: Any, **masking: Any) -> tuple[Array, Array]:
-    """log p plus Gumbel noise in float32 at least, and the softmax of that."""
-    scores = check_floating(scores, "scores")
-    log_p = functional.log_catnat(at_least_single(scores), *of, **masking)
-    perturbed, soft = perturb(key, log_p, check_temperature(temperature, log_p.shape[:-1]))
-    return perturbed, soft.astype(scores.dtype)
+def _round(perturbed: Array, soft: Array) -> Array:
+    """One-hot rows at the largest entries, with the gradient of the soft ones."""
+    return jax.nn.one_hot(perturbed.argmax(-1), soft.shape[-1], dtype=soft.dtype) + (soft - lax.stop_gradient(soft))

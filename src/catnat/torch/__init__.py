@@ -18,8 +18,7 @@ from catnat.torch.distributions import (
 from catnat.torch.estimators import (
     LeaveOneOut,
     MovingAverage,
-    gumbel_straight_through,
-    relaxed_sample,
+    gumbel_softmax,
     sample_without_replacement,
     score_function,
     straight_through,
@@ -37,27 +36,34 @@ from catnat.torch.functional import (
     scores_from_log_probs,
     scores_from_probs,
 )
+from catnat.torch.latents import CategoricalLatent, Latent
 from catnat.torch.nn import Catnat, CatnatCrossEntropyLoss, CatnatLinear, LogCatnat
 from catnat.torch.sampling import Draw, draw, mode, sample
 
 # what a checkpoint may hold beside tensors: `torch.load` refuses classes that nobody has vouched for
 _torch.serialization.add_safe_globals([_catnat.Natural, _catnat.Parameterization, _catnat.Sigmoid, _catnat.Tree])
 
-_GONE = ("condition_number", "monte_carlo_fisher", "network_fisher")
+_LINALG = "is gone: `fisher_matrix` and torch.linalg do it in a line or two"
+_GONE = dict.fromkeys(("condition_number", "monte_carlo_fisher", "network_fisher"), _LINALG) | {
+    "relaxed_sample": "is gumbel_softmax(scores, parameterization, tau) now",
+    "gumbel_straight_through": "is gumbel_softmax(scores, parameterization, tau, hard=True) now",
+}
 
 
 def __getattr__(name: str) -> object:
     if name in _GONE:
-        raise AttributeError(f"catnat.torch.{name} is gone: `fisher_matrix` and torch.linalg do it in a line or two")
+        raise AttributeError(f"catnat.torch.{name} {_GONE[name]}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = [
+    "CategoricalLatent",
     "Catnat",
     "CatnatCategorical",
     "CatnatCrossEntropyLoss",
     "CatnatLinear",
     "Draw",
+    "Latent",
     "LeaveOneOut",
     "LogCatnat",
     "MovingAverage",
@@ -71,14 +77,13 @@ __all__ = [
     "entropy",
     "fisher_diagonal",
     "fisher_matrix",
-    "gumbel_straight_through",
+    "gumbel_softmax",
     "kl_divergence",
     "log_catnat",
     "log_prob",
     "mode",
     "natural_gradient",
     "reach",
-    "relaxed_sample",
     "sample",
     "sample_without_replacement",
     "saturation",

@@ -152,15 +152,15 @@ def check_integers(index: Tensor, argument: str) -> None:
         raise TypeError(f"{argument} must be an integer torch.Tensor of class ids; got {came}")
 
 
-def check_temperature(temperature: float | Tensor) -> float | Tensor:
+def check_temperature(temperature: float | Tensor, argument: str = "temperature") -> float | Tensor:
     """A temperature, or raise unless it is finite and above zero."""
     if not isinstance(temperature, Tensor):
-        return errors.check_positive("temperature", temperature)
+        return errors.check_positive(argument, temperature)
     usable = ((temperature > 0) & temperature.isfinite()).all()
     if temperature.device.type != "cpu":
         assert_on_device(usable)
     elif is_plain(temperature) and not usable:
-        raise ValueError(f"temperature must be finite and above 0; got {temperature.detach()}")
+        raise ValueError(f"{argument} must be finite and above 0; got {temperature.detach()}")
     return temperature
 
 

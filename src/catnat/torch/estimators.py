@@ -143,49 +143,32 @@ def straight_through(
     return F.one_hot(drawn, probs.shape[-1]).to(probs.dtype) + (probs - probs.detach())
 
 
-def relaxed_sample(
+def gumbel_softmax(
     scores: Tensor,
     parameterization: ParameterizationLike,
+    tau: float | Tensor = 1.0,
+    hard: bool = False,
     *,
-    temperature: float | Tensor = 1.0,
+    dim: int = -1,
     mask: Tensor | None = None,
     mask_mode: str = "renormalize",
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Samples inside the simplex: softmax((log p + Gumbel noise) / temperature), differentiable in the scores.
+    """Samples softmax((log p + Gumbel noise) / tau), or with ``hard`` one-hot ones that have their gradient.
 
-    They are differentiable in the temperature, too, where it is a tensor: one number, or [..., 1].
-
-    Example:
-        >>> import torch, catnat.torch as ct
-        >>> ct.relaxed_sample(torch.zeros(2, 3), 4, temperature=0.5).shape
-        torch.Size([2, 4])
-    """
-    return _relaxed(scores, parameterization, temperature, mask, mask_mode, generator)[1]
-
-
-def gumbel_straight_through(
-    scores: Tensor,
-    parameterization: ParameterizationLike,
-    *,
-    temperature: float | Tensor = 1.0,
-    mask: Tensor | None = None,
-    mask_mode: str = "renormalize",
-    generator: torch.Generator | None = None,
-) -> Tensor:
-    """One-hot samples [..., K] with the gradient of the relaxed sample they round: biased, smoother than plain.
-
-    The likeliest entry of a relaxed sample is an exact draw, so the value is a true sample at every temperature.
+    In place of `torch.nn.functional.gumbel_softmax`. A hard sample is an exact draw at every ``tau``, which may be a
+    tensor and be learned: one number, or one a row, [..., 1].
 
     Example:
         >>> import torch, catnat.torch as ct
-        >>> ct.gumbel_straight_through(torch.zeros(2, 3), 4, temperature=0.5).sum(-1)
+        >>> ct.gumbel_softmax(torch.zeros(2, 3), 4, tau=0.5, hard=True).sum(-1)
         tensor([1., 1.])
     """
-    perturbed, soft = _relaxed(scores, parameterization, temperature, mask, mask_mode, generator)
+    log_p = functional.log_catnat(at_least_single(scores), parameterization, mask=mask, mask_mode=mask_mode, dim=dim)
+    perturbed = with_gumbel_noise(log_p, generator)
+    soft = torch.softmax(divided(perturbed, tau), dim)
     # the largest before the softmax, which may round neighbours together
-    hard = F.one_hot(perturbed.argmax(-1), soft.shape[-1]).to(soft.dtype)
-    return hard + (soft - soft.detach())
+    return (largest(perturbed, dim) + (soft - soft.detach()) if hard else soft).to(scores.dtype)
 
 
 def sample_without_replacement(
@@ -209,7 +192,7 @@ def sample_without_replacement(
         tensor([0, 1, 2, 3])
     """
     with torch.no_grad():
-        log_p = functional.log_catnat(_at_least_single(scores), parameterization, mask=mask, mask_mode=mask_mode)
+        log_p = functional.log_catnat(at_least_single(scores), parameterization, mask=mask, mask_mode=mask_mode)
         num_samples = check_num_samples(num_samples, log_p.shape[-1])
         if mask is not None and mask.numel() and is_plain(mask):
             fewest = mask.sum(-1).min()
@@ -221,30 +204,31 @@ def sample_without_replacement(
         # so far below the others that no noise lifts a class without mass above them; forbidden ones stay at the bottom
         last = torch.where(dead, torch.inf, log_p).amin(-1, keepdim=True) - 100
         log_p = torch.where(dead if mask is None else dead & mask, last, log_p)
-        drawn = _with_gumbel_noise(log_p, generator).topk(num_samples).indices
+        drawn = with_gumbel_noise(log_p, generator).topk(num_samples).indices
         lost = log_p.isnan().any(-1, keepdim=True)
         return known(torch.where(lost, log_p.shape[-1], drawn), log_p.shape[-1])
 
 
-def _relaxed(
-    scores: Tensor,
-    parameterization: ParameterizationLike,
-    temperature: float | Tensor,
-    mask: Tensor | None,
-    mask_mode: str,
-    generator: torch.Generator | None,
-) -> tuple[Tensor, Tensor]:
-    """log p plus Gumbel noise, in float32 at least; and the softmax of it, divided by the temperature."""
-    temperature = check_temperature(temperature)
-    log_p = functional.log_catnat(_at_least_single(scores), parameterization, mask=mask, mask_mode=mask_mode)
-    perturbed = _with_gumbel_noise(log_p, generator)
-    return perturbed, torch.softmax(perturbed / temperature, -1).to(scores.dtype)
-
-
-def _at_least_single(scores: Tensor) -> Tensor:
+def at_least_single(scores: Tensor) -> Tensor:
+    """Scores in float32 or more."""
     return scores.float() if isinstance(scores, Tensor) and scores.dtype in (torch.float16, torch.bfloat16) else scores
 
 
-def _with_gumbel_noise(log_p: Tensor, generator: torch.Generator | None) -> Tensor:
+def divided(values: Tensor, tau: float | Tensor) -> Tensor:
+    """Values by a temperature; where a probability is 0 they stay -inf, and the temperature's gradient finite."""
+    tau = check_temperature(tau, "tau")
+    if not isinstance(tau, Tensor):
+        return values / tau
+    dead = values == -torch.inf
+    return torch.where(dead, values, torch.where(dead, 0.0, values) / tau)
+
+
+def with_gumbel_noise(log_p: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Whose largest entry is an exact draw."""
     # minus the logarithm of an exponential variate is Gumbel noise
     return log_p - torch.empty_like(log_p).exponential_(generator=generator).log()
+
+
+def largest(values: Tensor, dim: int = -1) -> Tensor:
+    """One-hot rows: which entry is the largest."""
+    return torch.zeros_like(values).scatter_(dim, values.argmax(dim, keepdim=True), 1.0)

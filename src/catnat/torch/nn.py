@@ -46,7 +46,7 @@ def _tell_of_linear(module: Any, state: Any, prefix: str, *rest: Any) -> None:
     warnings.warn(f"{theirs} is not loaded: CatnatLinear has {ours}. {advice}", CatnatWarning, stacklevel=2)
 
 
-class _Defined(torch.nn.Module):
+class Defined(torch.nn.Module):
     """A module whose state says which function its scores mean: a change of activation or tree is never silent.
 
     The numbers of `Parameterization.definition` are a buffer, one byte per bit of float64, 0 or 255: no cast of the
@@ -92,7 +92,7 @@ def _compare(module: Any, state: Any, prefix: str, *rest: Any) -> None:
     )
 
 
-class Catnat(_Defined):
+class Catnat(Defined):
     """Probabilities of K classes from K-1 scores; in place of `torch.nn.Softmax`.
 
     Arguments as in `catnat.torch.log_catnat`.
@@ -131,7 +131,7 @@ class LogCatnat(Catnat):
         return log_catnat(scores, self.parameterization, mask=mask, mask_mode=self.mask_mode, dim=self.dim)
 
 
-class CatnatCrossEntropyLoss(_Defined):
+class CatnatCrossEntropyLoss(Defined):
     """- log p of the target; in place of `torch.nn.CrossEntropyLoss`. Arguments as in `catnat.torch.cross_entropy`.
 
     Example:
@@ -197,7 +197,7 @@ class _Scores(torch.nn.Linear):
             self.bias.copy_(torch.tensor(self.start, dtype=torch.float64, device="cpu"))
 
 
-class CatnatLinear(_Defined):
+class CatnatLinear(Defined):
     """A linear layer and a catnat: from features to K classes, with K-1 outputs inside, so the width cannot be wrong.
 
     It starts uniform, up to the small random weights that `torch.nn.Linear` has too, or at given class frequencies.

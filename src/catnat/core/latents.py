@@ -1,0 +1,80 @@
+"""What both backends' latent variables share: the settings, checked."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from catnat.core.errors import check_between, check_choice, check_num_classes
+from catnat.core.parameterization import ACTIVATIONS, Parameterization
+from catnat.core.tree import Floats
+
+FAR = 60.0  # log-odds that are certain in every dtype
+HEADS = ("softmax", *ACTIVATIONS)
+
+
+def log_odds_tree(num_classes: int) -> Parameterization:
+    """A balanced tree whose scores are the log-odds of its nodes."""
+    return _log_odds_tree(num_classes)
+
+
+@cache
+def _log_odds_tree(num_classes: int) -> Parameterization:
+    return Parameterization(num_classes, "sigmoid", center=0.0)
+
+
+def check_sizes(**sizes: object) -> None:
+    """Raise unless every size is a whole number above 0, or None."""
+    for name, value in sizes.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ValueError(f"{name} must be a whole number above 0; got {value!r}")
+
+
+def check_pair_costs(cost: tuple[int, ...], term: tuple[int, ...]) -> None:
+    """Raise unless there are two costs for every pair of samples."""
+    if not cost or cost[0] != 2 or cost[1:] != term[: len(cost) - 1]:
+        raise ValueError(f"cost must be [2, ...] with the pair's leading axes {tuple(term)}; got {tuple(cost)}")
+
+
+def check_unimix(value: float) -> float:
+    """The share of the uniform distribution that is mixed in, in [0, 1)."""
+    if check_between("unimix", value, 0.0, 1.0) == 1:
+        raise ValueError("unimix must be below 1: nothing would be learned; got 1")
+    return float(value)
+
+
+def check_variables(shape: tuple[int, ...], variables: int) -> None:
+    """Raise unless indices have a last axis of the variables."""
+    if not shape or shape[-1] != variables:
+        raise ValueError(f"indices must be [..., {variables}], the variables last; got shape {tuple(shape)}")
+
+
+def parameterization_of(head: str | Parameterization, classes: int) -> Parameterization | None:
+    """What the scores of a head mean; None for softmax."""
+    if check_num_classes(classes) < 2:
+        raise ValueError(f"classes must be at least 2: one class is no choice; got {classes}")
+    if isinstance(head, Parameterization):
+        if head.num_classes != classes:
+            raise ValueError(f"head must have as many classes as the latent, {classes}; got {head!r}")
+        return head
+    check_choice("head", head, HEADS)
+    return None if head == "softmax" else Parameterization(classes, head)
+
+
+def log_prior_of(prior: Any, variables: int, classes: int) -> Floats | None:
+    """[variables, classes] log-probabilities of a prior that is fixed; None for one that is learned."""
+    if isinstance(prior, str):
+        check_choice("prior", prior, ("uniform", "learned"))
+        return None if prior == "learned" else np.full((variables, classes), -np.log(classes))
+    if hasattr(prior, "detach"):  # a tensor, wherever it lies and whatever its dtype
+        prior = prior.detach().double().cpu()
+    probs = np.asarray(prior, np.float64)
+    shapes = (classes,), (variables, classes)
+    if probs.shape not in shapes or not ((probs > 0) & (probs < np.inf)).all():
+        raise ValueError(
+            f"prior must be 'uniform', 'learned', or finite probabilities above 0 of shape {shapes[0]} or {shapes[1]}; "
+            f"got {probs.tolist() if probs.size < 9 else f'shape {probs.shape}'}"
+        )
+    return np.broadcast_to(np.log(probs / probs.sum(-1, keepdims=True)), (variables, classes))

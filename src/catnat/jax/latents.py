@@ -1,0 +1,332 @@
+"""Discrete latent variables: samples of one-hot vectors with a gradient, and the layer that draws them.
+
+Every estimator is a function of log-probabilities, so that it is the same for softmax and for catnat. It returns an
+exact one-hot sample (or, where its name says so, a relaxed one) whose gradient is the estimate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.tree_util import register_dataclass
+
+from catnat.core.errors import check_choice, check_positive, check_share
+from catnat.core.latents import (
+    FAR,
+    check_pair_costs,
+    check_sizes,
+    check_unimix,
+    check_variables,
+    log_odds_tree,
+    log_prior_of,
+    parameterization_of,
+)
+from catnat.core.parameterization import Parameterization
+from catnat.jax import functional
+from catnat.jax._eager import p_log_ratio
+from catnat.jax._inputs import at_least_single, check_floating, check_integers, check_key, check_number
+from catnat.jax._noise import gumbel
+from catnat.jax._noise import soften as soften_rows
+
+Tau = Array | float
+STATIC = {"static": True}
+
+
+def straight_through(key: Array, log_p: Array, tau: Tau = 1.0) -> Array:
+    """The gradient of softmax(log p / tau); at tau = 1 that of the probabilities."""
+    return _passed(soften(log_p, tau), _one_hot(_perturbed(key, lax.stop_gradient(log_p))))
+
+
+def gumbel_softmax(key: Array, log_p: Array, tau: Tau = 1.0) -> Array:
+    """The gradient of the relaxed sample softmax((log p + Gumbel noise) / tau), which the sample rounds."""
+    perturbed = _perturbed(key, log_p)
+    return _passed(soften(perturbed, tau), _one_hot(perturbed))
+
+
+def gumbel_softmax_relaxed(key: Array, log_p: Array, tau: Tau = 1.0) -> Array:
+    """The relaxed sample softmax((log p + Gumbel noise) / tau) itself, inside the simplex."""
+    return soften(_perturbed(key, log_p), tau)
+
+
+def gumbel_rao(key: Array, log_p: Array, tau: Tau = 1.0, *, samples: int = 10) -> Array:
+    """Gumbel-softmax, its gradient averaged over noise that draws the same sample (Paulus and others, 2021)."""
+    check_sizes(samples=samples)
+    dtype, log_p = log_p.dtype, at_least_single(log_p)  # of 16 bits, noise may be 0
+    first, second = jax.random.split(key)
+    fixed = lax.stop_gradient(log_p)
+    sample = _one_hot(_perturbed(first, fixed))
+    # given the class drawn, its perturbed log p is a Gumbel variate g, and the others are cut off at g; a Gumbel
+    # variate is -log of an exponential one
+    variates = jnp.exp(-gumbel(second, (samples, *log_p.shape), log_p.dtype))
+    top = (variates * sample).sum(-1, keepdims=True)
+    perturbed = -jnp.log(top + jnp.where(sample > 0, 0, variates * jnp.exp(-fixed)))
+    return _passed(soften(perturbed + _slope_of(log_p), tau).mean(0), sample).astype(dtype)
+
+
+def reinmax(key: Array, log_p: Array, tau: Tau = 1.0) -> Array:
+    """Second-order straight-through (Liu and others, 2023): exact for quadratic costs at tau = 1."""
+    fixed = lax.stop_gradient(log_p)
+    sample = _one_hot(_perturbed(key, fixed))
+    middle = (sample + lax.stop_gradient(soften(fixed, tau))) / 2
+    # a softmax whose value is the middle and whose slope is that of a softmax there
+    there = jax.nn.softmax(jnp.log(middle) + _slope_of(log_p))
+    return _passed(2 * there - jnp.exp(log_p) / 2, sample)
+
+
+def relaxed_descent(key: Array, log_p: Array, tau: Tau = 1.0) -> Array:
+    """A binary concrete on every node of a balanced tree: a class's weight is the product along its path.
+
+    The sample is where the walk ends that takes the likelier side of every node.
+    """
+    odds, tree = _log_odds(log_p)
+    turns = (odds + jax.random.logistic(key, odds.shape, odds.dtype)) / tau
+    return _passed(functional.catnat(turns, tree), _walked(turns, tree))
+
+
+class Pair(NamedTuple):
+    """Two coupled samples [2, ..., K], and what `antithetic_cost` needs: a term whose gradient weighs their costs."""
+
+    z: Array
+    term: Array
+
+
+def antithetic_pair(key: Array, log_p: Array) -> Pair:
+    """Two walks down a balanced tree that share their noise with opposite signs (Dong, Mnih and Tucker, 2021).
+
+    Together with `antithetic_cost` an unbiased estimator for any cost, with less variance than the score function
+    without a baseline.
+    """
+    odds, tree = _log_odds(log_p)
+    noise, fixed = jax.random.logistic(key, odds.shape, odds.dtype), lax.stop_gradient(odds)
+    turns = jnp.stack((fixed + noise, fixed - noise))
+    right = turns > 0
+    reached = functional.reach(jnp.where(right, FAR, -FAR).astype(odds.dtype), tree).sum(0) > 0.5
+    # only nodes where the two walks part, and on a path, tell the costs apart
+    sign = jnp.where(right[0], 1, -1) * jax.nn.sigmoid(jnp.abs(fixed))
+    return Pair(_walked(turns, tree), (jnp.where(reached & (right[0] != right[1]), sign, 0) * odds).sum(-1))
+
+
+def antithetic_cost(cost: Array, pair: Pair) -> Array:
+    """The mean of the two costs [2, ...], with the estimate as its gradient; ``pair`` as `antithetic_pair` made it.
+
+    The variables between the cost's axes and the classes' are summed over: they are one sample together.
+    """
+    check_pair_costs(cost.shape, pair.term.shape)
+    term = pair.term.sum(tuple(range(cost.ndim - 1, pair.term.ndim)))
+    return cost.mean(0) + lax.stop_gradient(cost[0] - cost[1]) / 2 * (term - lax.stop_gradient(term))
+
+
+ESTIMATORS: dict[str, Callable[..., Array]] = {
+    "gumbel": gumbel_softmax,
+    "gumbel-relaxed": gumbel_softmax_relaxed,
+    "gumbel-rao": gumbel_rao,
+    "reinmax": reinmax,
+    "straight-through": straight_through,
+    "relaxed-descent": relaxed_descent,
+    "score-function": lambda key, log_p, tau: _one_hot(_perturbed(key, lax.stop_gradient(log_p))),
+}
+
+
+def soften(values: Array, tau: Tau) -> Array:
+    """softmax(values / tau); where a probability is 0 it stays so, and the temperature's gradient finite."""
+    tau = jnp.asarray(check_number("tau", tau, check_positive))
+    return soften_rows(values, tau[..., 0] if tau.ndim else tau)
+
+
+def _perturbed(key: Array, log_p: Array) -> Array:
+    return log_p + gumbel(check_key(key), log_p.shape, log_p.dtype)
+
+
+def _log_odds(log_p: Array) -> tuple[Array, Parameterization]:
+    """[..., K-1] those of the nodes of a balanced tree, and what makes probabilities of them."""
+    tree = log_odds_tree(log_p.shape[-1])
+    return jnp.clip(functional.scores_from_log_probs(log_p, tree), -FAR, FAR), tree
+
+
+def _one_hot(values: Array) -> Array:
+    return jax.nn.one_hot(values.argmax(-1), values.shape[-1], dtype=values.dtype)
+
+
+def _walked(turns: Array, tree: Parameterization) -> Array:
+    ends = jnp.where(lax.stop_gradient(turns) > 0, FAR, -FAR).astype(turns.dtype)
+    return _one_hot(functional.catnat(ends, tree))
+
+
+def _slope_of(log_p: Array) -> Array:
+    """0, with the gradient of log p; none where a probability is 0."""
+    own = jnp.where(log_p == -jnp.inf, 0, log_p)
+    return own - lax.stop_gradient(own)
+
+
+def _passed(soft: Array, sample: Array) -> Array:
+    return sample + (soft - lax.stop_gradient(soft))
+
+
+class Stats(NamedTuple):
+    """How a batch uses its classes, per variable: for a log."""
+
+    usage: Array  # [variables, classes] share of the draws
+    perplexity: Array  # [variables] exp of the entropy of the usage: how many classes are as good as used
+    entropy: Array  # [variables] mean entropy of q, in nats
+    dead: Array  # [variables] share of the classes that were never drawn
+
+
+class Latent(NamedTuple):
+    """What a `CategoricalLatent` makes of features [..., in_features]."""
+
+    z: Array  # [..., variables, classes] one-hot, or [..., variables, embed]; with a gradient
+    code: Array  # [..., variables, classes] the sample of which z is made: one-hot, but for "gumbel-relaxed"
+    log_q: Array  # [..., variables, classes]
+    log_prior: Array  # what log_q is held against
+    kl: Array  # [..., variables] KL(q || prior) in nats
+
+    @property
+    def indices(self) -> Array:
+        """[..., variables] int32: the classes drawn."""
+        return self.code.argmax(-1)
+
+    @property
+    def log_prob(self) -> Array:
+        """[...] log q of the indices, the variables' sum: what `score_function` wants."""
+        return jnp.take_along_axis(self.log_q, self.indices[..., None], -1)[..., 0].sum(-1)
+
+    def loss(self, beta: Array | float = 1.0, *, free_nats: float = 0.0, balance: float | None = None) -> Array:
+        """[...] beta times the sum of the KL over the variables; arguments as in `catnat.torch`."""
+        if balance is None:
+            return beta * jnp.maximum(self.kl.sum(-1), free_nats)
+        check_share("balance", balance)
+        moved = p_log_ratio(lax.stop_gradient(self.log_q), self.log_prior).sum((-1, -2))
+        drawn = p_log_ratio(self.log_q, lax.stop_gradient(self.log_prior)).sum((-1, -2))
+        return beta * (balance * jnp.maximum(moved, free_nats) + (1 - balance) * jnp.maximum(drawn, free_nats))
+
+    def stats(self, axis_name: str | None = None) -> Stats:
+        """Usage of the classes in this batch; with ``axis_name`` over the devices of that axis."""
+        *_, variables, classes = self.log_q.shape
+        rows = self.indices.reshape(-1, variables)
+        usage = jax.vmap(lambda ids: jnp.bincount(ids, length=classes), 1)(rows) / len(rows)
+        entropy = -p_log_ratio(self.log_q, jnp.zeros_like(self.log_q)).sum(-1).reshape(-1, variables).mean(0)
+        usage, entropy = lax.stop_gradient((usage, entropy))
+        if axis_name is not None:
+            usage, entropy = lax.pmean((usage, entropy), axis_name)
+        perplexity = jnp.exp(jax.scipy.special.entr(usage).sum(-1))
+        return Stats(usage, perplexity, entropy, (usage == 0).mean(-1))
+
+
+@register_dataclass
+@dataclass(frozen=True, eq=False)
+class CategoricalLatent:
+    """Categorical latent variables: from features to samples with a gradient, with their KL from a prior.
+
+    A pytree, made with `init`: a field of an Equinox module, an entry of a dict of parameters or, in Flax's nnx,
+    ``nnx.data(jax.tree.map(nnx.Param, latent))``.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, catnat.jax as cj
+        >>> latent = cj.CategoricalLatent.init(jax.random.key(0), 256, variables=20, classes=16)
+        >>> q = latent(jax.random.key(1), jnp.zeros((8, 256)))
+        >>> q.z.shape, q.indices.shape, q.loss().shape
+        ((8, 20, 16), (8, 20), (8,))
+    """
+
+    weight: Array
+    bias: Array
+    codes: Array | None
+    prior: Array | None
+    variables: int = field(metadata=STATIC)
+    classes: int = field(metadata=STATIC)
+    parameterization: Parameterization | None = field(metadata=STATIC)  # None is softmax
+    estimator: str = field(metadata=STATIC)
+    tau: float = field(metadata=STATIC)
+    fixed_prior: tuple[tuple[float, ...], ...] | None = field(metadata=STATIC)
+    unimix: float = field(metadata=STATIC)
+    channel_first: bool = field(metadata=STATIC)
+
+    @classmethod
+    def init(
+        cls,
+        key: Array,
+        in_features: int,
+        variables: int,
+        classes: int,
+        *,
+        head: str | Parameterization = "natural",
+        estimator: str = "gumbel",
+        tau: float = 0.5,
+        prior: Any = "uniform",
+        unimix: float = 0.0,
+        embed: int | None = None,
+        channel_first: bool = False,
+    ) -> CategoricalLatent:
+        """A new one; arguments as of `catnat.torch.CategoricalLatent`."""
+        check_sizes(in_features=in_features, variables=variables, embed=embed)
+        check_choice("estimator", estimator, tuple(ESTIMATORS))
+        pi, fixed = parameterization_of(head, classes), log_prior_of(prior, variables, classes)
+        first, second, third = jax.random.split(check_key(key), 3)
+        bound, outputs = in_features**-0.5, variables * (classes if pi is None else classes - 1)
+        return cls(
+            jax.random.uniform(first, (outputs, in_features), minval=-bound, maxval=bound),
+            jax.random.uniform(second, (outputs,), minval=-bound, maxval=bound),
+            None if embed is None else jax.random.normal(third, (variables, classes, embed)),
+            jnp.zeros((variables, classes)) if fixed is None else None,
+            *(variables, classes, pi, estimator, check_positive("tau", tau)),
+            None if fixed is None else tuple(map(tuple, fixed.tolist())),
+            *(check_unimix(unimix), channel_first),
+        )
+
+    def __call__(self, key: Array, h: Array, prior: Array | None = None, *, tau: Tau | None = None) -> Latent:
+        """Draw; ``prior`` [..., variables, classes] log-probabilities, such as another latent's ``log_q``."""
+        log_q = self.log_probs(h)
+        z = ESTIMATORS[self.estimator](key, log_q, self.tau if tau is None else tau)
+        log_prior = self.log_prior if prior is None else prior
+        if self.prior is not None and prior is not None:
+            raise ValueError('prior must be None where the layer learns one of its own: prior="learned"')
+        if log_prior.shape[-2:] != log_q.shape[-2:] or log_prior.ndim > log_q.ndim:
+            raise ValueError(f"prior must be [..., {self.variables}, {self.classes}]; got {log_prior.shape}")
+        kl = p_log_ratio(log_q, log_prior).sum(-1)
+        return Latent(self._outward(z.astype(h.dtype)), z, log_q, log_prior, kl)
+
+    def log_probs(self, h: Array) -> Array:
+        """[..., variables, classes] log q, in float32 at least; of feature maps [N, ..., variables, classes]."""
+        h, axis = check_floating(h, "h"), 1 if self.channel_first else -1
+        if h.ndim < 1 + self.channel_first or h.shape[axis] != self.weight.shape[1]:
+            raise ValueError(f"h must be {self.weight.shape[1]} wide along axis {axis}; got shape {h.shape}")
+        scores = at_least_single(jnp.moveaxis(h, axis, -1) @ self.weight.T + self.bias)
+        scores = scores.reshape(*scores.shape[:-1], self.variables, scores.shape[-1] // self.variables)
+        pi = self.parameterization
+        log_q = jax.nn.log_softmax(scores) if pi is None else functional.log_catnat(scores, pi)
+        if self.unimix:
+            log_q = jnp.logaddexp(log_q + math.log1p(-self.unimix), math.log(self.unimix / self.classes))
+        return log_q
+
+    @property
+    def log_prior(self) -> Array:
+        """[variables, classes] log-probabilities of its own prior."""
+        return jnp.asarray(self.fixed_prior) if self.prior is None else jax.nn.log_softmax(self.prior)
+
+    def argmax(self, h: Array) -> Array:
+        """[..., variables] the likeliest class of every variable."""
+        return self.log_probs(h).argmax(-1)
+
+    def sample(self, key: Array, h: Array) -> Array:
+        """[..., variables] classes drawn from q."""
+        return _perturbed(key, self.log_probs(h)).argmax(-1)
+
+    def sample_prior(self, key: Array, sample_shape: Sequence[int] = ()) -> Array:
+        """[*sample_shape, variables] classes drawn from its own prior."""
+        return _perturbed(key, jnp.broadcast_to(self.log_prior, (*sample_shape, *self.log_prior.shape))).argmax(-1)
+
+    def decode(self, indices: Array) -> Array:
+        """Classes [..., variables] to what ``z`` is for them."""
+        indices = check_integers(indices, "indices")
+        check_variables(indices.shape, self.variables)
+        return self._outward(jax.nn.one_hot(indices, self.classes, dtype=self.weight.dtype))
+
+    def _outward(self, z: Array) -> Array:
+        z = z if self.codes is None else jnp.einsum("...vk,vke->...ve", z, self.codes.astype(z.dtype))
+        return jnp.moveaxis(z.reshape(*z.shape[:-2], z.shape[-2] * z.shape[-1]), -1, 1) if self.channel_first else z

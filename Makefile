@@ -29,7 +29,7 @@ help: ## Show this list
 
 install: $(READY) ## Make .venv with catnat, all its extras and what the tests need
 
-demo: $(READY) ## Compare parameterizations on a small study; it writes into demo-output/
+demo: $(READY) ## Softmax and catnat in two trainings with discrete latents; it writes into demo-output/
 	$(BIN)/catnat demo $(ARGS)
 
 # mypy has one core for most of a minute, so the tests begin beside it. A file goes to one process as a whole: what it compiles

@@ -5,7 +5,7 @@ The help is made of the comments, beside an option or above it.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec as Spec
@@ -72,9 +72,12 @@ class Gsl(_Study):
 
 @dataclass(frozen=True)
 class Demo:
-    """The quick comparison of graph structure learning on this machine's CPU, some minutes on two cores."""
+    """Softmax and catnat in two trainings with discrete latents, four minutes on two cores; or a random graph."""
 
-    output: Path = Path("demo-output")  # Folder of the study and its report.
+    # latents (agents invent a code, and a VAE of digits) or graph (graph structure learning, two to four minutes).
+    what: tyro.conf.Positional[Literal["latents", "graph"]] = "latents"
+    output: Path = Path("demo-output")  # Folder of the runs and the page.
+    seed: int = 0  # Another number gives other seeds throughout.
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from catnat_lab.commands.options import Demo, Gsl, Tails, Vae, Words
-from catnat_lab.commands.parts import chosen, device_of, run_study, say
+from catnat_lab.commands.parts import chosen, command_line, device_of, run_study, say
 from catnat_lab.errors import UserError
+from catnat_lab.provenance import provenance
 from catnat_lab.studies import Study
 
 if TYPE_CHECKING:
@@ -18,11 +19,21 @@ ON_CPU = 8  # runs trained as one program: few, so that little is lost with a ki
 
 
 def demo(options: Demo) -> None:
-    """As `catnat gsl`, with everything chosen."""
-    say("stages: what the true graph reaches (optimal), a search of rates (coarse), new seeds at the best rate (final)")
-    gsl(Gsl(preset="quick", output=options.output, device="cpu"))
-    say("few seeds of a small problem; docs/evidence-graphs.md has the study of the paper's size")
-    say(f"to run it again from the start, delete {options.output}")
+    """Two trainings with discrete latents; or, as `catnat gsl`, a graph."""
+    if options.what == "graph":
+        say("stages: what the true graph reaches (optimal), a search of rates (coarse), new seeds at the best (final)")
+        gsl(Gsl(preset="quick", output=options.output / "graph", device="cpu"))
+        say("few seeds of a small problem; docs/evidence-graphs.md has the study of the paper's size")
+        return
+    from catnat_lab.demo import page, study
+
+    say("each head is searched over the same rates, then judged on fresh seeds at its best one")
+    held = study.Demo(options.output / f"latents-{options.seed}", options.seed)
+    held.run(study.workers())
+    for sentence in held.sentences():
+        print(sentence)
+    path = page.write_page(held, provenance(command_line()))
+    say(f"the page: {path}\nto run it again from the start, delete {held.folder}")
 
 
 def gsl(options: Gsl) -> None:

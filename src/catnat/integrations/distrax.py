@@ -7,12 +7,10 @@ from copy import copy
 from operator import attrgetter
 from typing import Any
 
-try:
+from catnat.integrations import needs
+
+with needs(__name__, "distrax 0.1.5"):
     import distrax
-except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(
-        "catnat.integrations.distrax needs distrax 0.1.5 or newer; in catnat's folder: pip install '.[distrax]'"
-    ) from missing
 
 import jax
 import jax.numpy as jnp

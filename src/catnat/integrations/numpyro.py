@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-try:
+from catnat.integrations import needs
+
+with needs(__name__, "NumPyro 0.15"):
     import numpyro.distributions as dist
     from numpyro.distributions import kl_divergence
     from numpyro.distributions.util import lazy_property, validate_sample
-except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(
-        "catnat.integrations.numpyro needs NumPyro 0.15 or newer; in catnat's folder: pip install '.[numpyro]'"
-    ) from missing
 
 import jax
 import jax.numpy as jnp

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-try:
+from catnat.integrations import needs
+
+with needs(__name__, "Pyro 1.9"):
     from pyro.distributions.torch_distribution import TorchDistributionMixin
-except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(
-        "catnat.integrations.pyro needs Pyro 1.9 or newer; in catnat's folder: pip install '.[pyro]'"
-    ) from missing
 
 import torch
 

@@ -12,14 +12,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-try:
+from catnat.integrations import needs
+
+with needs(__name__, "Ray RLlib 2.60"):
     from ray.rllib.algorithms.ppo.ppo_catalog import PPOCatalog
     from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
     from ray.rllib.core.distribution.torch.torch_distribution import TorchDeterministic, TorchDistribution
-except ImportError as missing:  # ray without rllib's own needs raises this, and no ModuleNotFoundError
-    raise ModuleNotFoundError(
-        "catnat.integrations.rllib needs Ray RLlib 2.60 or newer; in catnat's folder: pip install '.[rllib]'"
-    ) from missing
 
 from torch import Tensor
 from torch.distributions import Distribution

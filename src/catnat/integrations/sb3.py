@@ -13,23 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-try:
-    from stable_baselines3.common.distributions import (
-        CategoricalDistribution,
-        Distribution,
-        MultiCategoricalDistribution,
-    )
-    from stable_baselines3.common.policies import (
-        ActorCriticCnnPolicy,
-        ActorCriticPolicy,
-        BasePolicy,
-        MultiInputActorCriticPolicy,
-    )
+from catnat.integrations import needs
+
+with needs(__name__, "Stable-Baselines3 2.9"):
+    from stable_baselines3.common import distributions, policies
     from stable_baselines3.common.type_aliases import Schedule
-except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(
-        "catnat.integrations.sb3 needs Stable-Baselines3 2.9 or newer; in catnat's folder: pip install '.[sb3]'"
-    ) from missing
 
 from torch import Tensor, nn
 
@@ -45,7 +33,7 @@ __all__ = [
 ]
 
 
-class OnScores(Distribution):
+class OnScores(distributions.Distribution):
     """What SB3's distributions of discrete actions, masked or not, share on catnat.
 
     Args:
@@ -63,7 +51,7 @@ class OnScores(Distribution):
         return nn.Linear(latent_dim, self.actions.num_scores)
 
 
-class CatnatDistribution(OnScores, CategoricalDistribution):
+class CatnatDistribution(OnScores, distributions.CategoricalDistribution):
     """SB3's distribution of a Discrete action, on catnat."""
 
     def proba_distribution(self, action_logits: Tensor) -> CatnatDistribution:
@@ -72,7 +60,7 @@ class CatnatDistribution(OnScores, CategoricalDistribution):
         return self
 
 
-class MultiCatnatDistribution(OnScores, MultiCategoricalDistribution):
+class MultiCatnatDistribution(OnScores, distributions.MultiCategoricalDistribution):
     """SB3's distribution of a MultiDiscrete action, on catnat."""
 
     def proba_distribution(self, action_logits: Tensor) -> MultiCatnatDistribution:
@@ -81,7 +69,7 @@ class MultiCatnatDistribution(OnScores, MultiCategoricalDistribution):
         return self
 
 
-class CatnatPolicyMixin(BasePolicy):
+class CatnatPolicyMixin(policies.BasePolicy):
     """Puts catnat into an actor-critic policy of SB3 or sb3-contrib: ``class Mine(CatnatPolicyMixin, TheirPolicy)``.
 
     Args:
@@ -89,13 +77,13 @@ class CatnatPolicyMixin(BasePolicy):
             list of one a part; None is the default. All else goes to the policy.
     """
 
-    discrete: type[Distribution] = CatnatDistribution
-    multi_discrete: type[Distribution] = MultiCatnatDistribution
+    discrete: type[distributions.Distribution] = CatnatDistribution
+    multi_discrete: type[distributions.Distribution] = MultiCatnatDistribution
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        order = cls.__mro__
-        if ActorCriticPolicy in order and order.index(ActorCriticPolicy) < order.index(CatnatPolicyMixin):
+        first = next(kind for kind in cls.__mro__ if kind in (policies.ActorCriticPolicy, CatnatPolicyMixin))
+        if first is not CatnatPolicyMixin:
             raise TypeError(f"the mixin must come first, else it is a softmax: class {cls.__name__}(Mixin, Policy)")
 
     def __init__(self, *args: Any, parameterization: Parameterizations = None, **kwargs: Any) -> None:
@@ -115,13 +103,13 @@ class CatnatPolicyMixin(BasePolicy):
         return {**super()._get_constructor_parameters(), "parameterization": self.parameterization}
 
 
-class CatnatPolicy(CatnatPolicyMixin, ActorCriticPolicy):
+class CatnatPolicy(CatnatPolicyMixin, policies.ActorCriticPolicy):
     """In place of "MlpPolicy"; TRPO of sb3-contrib takes it too."""
 
 
-class CatnatCnnPolicy(CatnatPolicyMixin, ActorCriticCnnPolicy):
+class CatnatCnnPolicy(CatnatPolicyMixin, policies.ActorCriticCnnPolicy):
     """In place of "CnnPolicy"."""
 
 
-class CatnatMultiInputPolicy(CatnatPolicyMixin, MultiInputActorCriticPolicy):
+class CatnatMultiInputPolicy(CatnatPolicyMixin, policies.MultiInputActorCriticPolicy):
     """In place of "MultiInputPolicy"."""

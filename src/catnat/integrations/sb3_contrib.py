@@ -11,21 +11,10 @@ Example:
 
 from __future__ import annotations
 
-try:
-    from sb3_contrib.common.maskable.distributions import (
-        MaskableCategoricalDistribution,
-        MaskableMultiCategoricalDistribution,
-        MaybeMasks,
-    )
-    from sb3_contrib.common.maskable.policies import (
-        MaskableActorCriticCnnPolicy,
-        MaskableActorCriticPolicy,
-        MaskableMultiInputActorCriticPolicy,
-    )
-except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(
-        "catnat.integrations.sb3_contrib needs sb3-contrib 2.9 or newer; in catnat's folder: pip install '.[sb3]'"
-    ) from missing
+from catnat.integrations import needs
+
+with needs(__name__, "sb3-contrib 2.9", extra="sb3"):
+    from sb3_contrib.common.maskable import distributions, policies
 
 import torch
 from torch import Tensor
@@ -54,7 +43,7 @@ class OnMaskedScores(OnScores):
         self.apply_masking(None)
         return self
 
-    def parts_where(self, masks: MaybeMasks) -> list[CatnatCategorical]:
+    def parts_where(self, masks: distributions.MaybeMasks) -> list[CatnatCategorical]:
         """The parts among the allowed actions; masks come flat, and as any kind of number. None allows all."""
         if masks is not None:
             masks = torch.as_tensor(masks, dtype=torch.bool, device=self.scores.device)
@@ -62,18 +51,18 @@ class OnMaskedScores(OnScores):
         return self.actions.policy(self.scores, masks).parts
 
 
-class MaskableCatnatDistribution(OnMaskedScores, MaskableCategoricalDistribution):
+class MaskableCatnatDistribution(OnMaskedScores, distributions.MaskableCategoricalDistribution):
     """sb3-contrib's distribution of a masked Discrete action, on catnat."""
 
-    def apply_masking(self, masks: MaybeMasks) -> None:
+    def apply_masking(self, masks: distributions.MaybeMasks) -> None:
         """Allow the actions where ``masks`` is true; None allows all."""
         [self.distribution] = self.parts_where(masks)
 
 
-class MaskableMultiCatnatDistribution(OnMaskedScores, MaskableMultiCategoricalDistribution):
+class MaskableMultiCatnatDistribution(OnMaskedScores, distributions.MaskableMultiCategoricalDistribution):
     """sb3-contrib's distribution of a masked MultiDiscrete action, on catnat."""
 
-    def apply_masking(self, masks: MaybeMasks) -> None:
+    def apply_masking(self, masks: distributions.MaybeMasks) -> None:
         """Allow the classes where ``masks`` is true, the parts' one after the other; None allows all."""
         assert hasattr(self, "scores"), "Must set distribution parameters"  # the error and the words are sb3-contrib's
         self.distributions = self.parts_where(masks)
@@ -86,13 +75,13 @@ class MaskableCatnatPolicyMixin(CatnatPolicyMixin):
     multi_discrete = MaskableMultiCatnatDistribution
 
 
-class MaskableCatnatPolicy(MaskableCatnatPolicyMixin, MaskableActorCriticPolicy):
+class MaskableCatnatPolicy(MaskableCatnatPolicyMixin, policies.MaskableActorCriticPolicy):
     """In place of "MlpPolicy" in MaskablePPO."""
 
 
-class MaskableCatnatCnnPolicy(MaskableCatnatPolicyMixin, MaskableActorCriticCnnPolicy):
+class MaskableCatnatCnnPolicy(MaskableCatnatPolicyMixin, policies.MaskableActorCriticCnnPolicy):
     """In place of "CnnPolicy" in MaskablePPO."""
 
 
-class MaskableCatnatMultiInputPolicy(MaskableCatnatPolicyMixin, MaskableMultiInputActorCriticPolicy):
+class MaskableCatnatMultiInputPolicy(MaskableCatnatPolicyMixin, policies.MaskableMultiInputActorCriticPolicy):
     """In place of "MultiInputPolicy" in MaskablePPO."""

@@ -20,14 +20,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-try:
+from catnat.integrations import needs
+
+with needs(__name__, "TorchRL 0.14"):
     from tensordict.nn import TensorDictModuleBase
     from torchrl.data import Categorical, MultiCategorical, OneHot, TensorSpec
     from torchrl.modules import ProbabilisticActor
-except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(
-        "catnat.integrations.torchrl needs TorchRL 0.14 or newer; in catnat's folder: pip install '.[torchrl]'"
-    ) from missing
 
 import torch
 from torch import Tensor

@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-try:
+from catnat.integrations import needs
+
+with needs(__name__, "transformers 5.22"):
     import transformers  # noqa: F401
-except ImportError as missing:
-    raise ModuleNotFoundError(
-        "catnat.integrations.transformers needs transformers 5.22 or newer; "
-        "in catnat's folder: pip install '.[transformers]'"
-    ) from missing
 
 import torch
 from torch import Tensor

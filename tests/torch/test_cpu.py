@@ -22,7 +22,7 @@ import catnat.torch as ct
 from catnat import Natural, Parameterization, Sigmoid
 from catnat.torch import _cpu, _eager, _masks
 from catnat.torch._cpu import build
-from catnat.torch._plan import make_plan
+from catnat.torch._plan import Plan
 from catnat.torch._walk import Walk
 from catnat_lab import reference
 from tests.core.trees import KINDS, make_tree
@@ -41,11 +41,11 @@ def compiled() -> None:
 
 
 def judge_of(pi: Parameterization, dtype: torch.dtype = torch.float64) -> Walk:
-    return Walk(make_plan(pi, dtype, torch.device("cpu")))
+    return Walk(Plan(pi, dtype, torch.device("cpu")))
 
 
 def walk_of(pi: Parameterization, dtype: torch.dtype) -> _cpu.CompiledWalk:
-    walk = _cpu.walk_of(make_plan(pi, dtype, torch.device("cpu")))
+    walk = _cpu.walk_of(Plan(pi, dtype, torch.device("cpu")))
     assert walk is not None
     return walk
 
@@ -442,7 +442,7 @@ def test_draws_come_as_often_as_they_should(masking: tuple[str, ...], size: int)
 @pytest.mark.parametrize("size", [1, 6])
 def test_what_is_left_to_the_plain_walk(size: int) -> None:
     for activation in (Natural(tail=0.0), Natural(tail=0.001)) if size > 1 else (Natural(),):  # no polynomial for it
-        assert _cpu.walk_of(make_plan(Parameterization(size, activation), torch.float32, torch.device("cpu"))) is None
+        assert _cpu.walk_of(Plan(Parameterization(size, activation), torch.float32, torch.device("cpu"))) is None
 
 
 @needs_compiler

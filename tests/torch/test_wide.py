@@ -203,9 +203,9 @@ def test_autocast_answers_in_float32(by_path):
 
 def test_trees_without_a_table_of_paths(monkeypatch):
     pi, index = Parameterization(100, tree=trees(100)["huffman"]), torch.arange(100)
-    with_table = _eager.paths(index, _plan.make_plan(pi, torch.float32, torch.device("cpu")))
+    with_table = _eager.paths(index, _plan.Plan(pi, torch.float32, torch.device("cpu")))
     monkeypatch.setattr(_plan, "MAX_PATH_TABLE", 0)
-    nodes, right, taken = _eager.paths(index, _plan.make_plan(pi, torch.float32, torch.device("cpu")))
+    nodes, right, taken = _eager.paths(index, _plan.Plan(pi, torch.float32, torch.device("cpu")))
     assert (taken == with_table[2]).all()
     assert (nodes[taken] == with_table[0][taken]).all() and (right[taken] == with_table[1][taken]).all()
 

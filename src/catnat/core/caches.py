@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import FrozenInstanceError
 from threading import RLock
 from typing import Any
 
 MAX_BYTES = 1 << 30  # of one cache: two trees of a million classes, or many thousands of small ones
 _CACHES: list[dict[Any, Any]] = []
 _LOCK = RLock()  # for changes; a look-up needs none
+
+
+class Frozen:
+    """What is kept is shared, so nothing may change it once it is `made`."""
+
+    made = False
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if self.made:
+            raise FrozenInstanceError(f"cannot assign to field {name!r}")
+        super().__setattr__(name, value)
 
 
 class Kept(dict[Any, Any]):

@@ -7,13 +7,13 @@ no array of JAX's, so that nothing in it belongs to a device or to a running tra
 from __future__ import annotations
 
 import math
-from dataclasses import FrozenInstanceError
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from jax import Array
 
+from catnat.core.caches import Frozen
 from catnat.core.parameterization import Activation, Natural, Parameterization, resolve
 from catnat.core.tree import Floats
 from catnat.jax._compat import look_up, short
@@ -38,7 +38,7 @@ class Ends(NamedTuple):
     upper_rest: Values
 
 
-class Plan:
+class Plan(Frozen):
     """Constants of one parameterization in one dtype (float32 or float64); nothing changes after it is made."""
 
     angle: float  # radians a unit of score, from an end of the range
@@ -69,11 +69,7 @@ class Plan:
         self.even = shaped and tree.num_classes == 1 << tree.depth  # whether all paths have the same length
         # whether a path costs no more than the scores on it
         self.has_paths = shaped or tree.num_classes * tree.depth <= MAX_PATH_TABLE
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if "has_paths" in vars(self):  # which is set last
-            raise FrozenInstanceError(f"cannot assign to field {name!r}")
-        super().__setattr__(name, value)
+        self.made = True
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Plan) and (self.pi, self.dtype) == (other.pi, other.dtype)

@@ -33,7 +33,7 @@ def plan_for(parameterization: ParameterizationLike, dtype: torch.dtype, like: T
         return constant(_ready, _constant_of(parameterization), dtype, like.device)
     if type(like) is not Tensor and (faking := _compat.fake_mode_of(like)) is not None:
         with faking:  # tensors without values want constants without values
-            return _plan.make_plan(resolve(parameterization), dtype, like.device)
+            return _plan.Plan(resolve(parameterization), dtype, like.device)
     return _plan.find_plan(parameterization, dtype, like.device)
 
 

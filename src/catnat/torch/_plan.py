@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import weakref
-from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import count
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from catnat.core.caches import Kept
+from catnat.core.caches import Frozen, Kept
 from catnat.core.parameterization import Activation, Natural, Parameterization, ParameterizationLike, Sigmoid, resolve
 from catnat.core.tree import Floats
 from catnat.torch._bernoulli import Bernoulli, bernoulli_of
@@ -43,114 +42,76 @@ class Paper(NamedTuple):
     margin: float  # how far inside an end the floor is met
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
+class Plan(Frozen):
     """Constants of one parameterization in one dtype (float32 or float64) on one device."""
 
-    pi: Parameterization
-    num_classes: int
-    num_nodes: int
-    # the activation, and per-node constants: [K-1] vectors, or [1] where every node has the same
-    activation: Activation
-    formula: int  # its class in `FORMULAS`
-    centered: bool  # whether there is a shift at all
-    center: Tensor
-    range: float  # how far from its centre a score can be and be natural
-    paper: Paper | None
-    bernoulli: Bernoulli | None  # the same as the GPU's kernels take it; None where these have no form of it
-    nodes: tuple[Any, ...]  # its fields; PyTorch's compiler before 2.13 takes no named tuple apart
-    # the tree; one of the heap's shape is walked as the heap, only its classes stand in another order
-    depth: int
-    levels: tuple[tuple[int, int], ...]
-    is_heap: bool
-    even: bool  # all paths have the same length
-    order: Tensor | None  # [K] where class k stands among the heap's; None where it stands there itself
-    class_of: Tensor | None  # and the other way round
-    class_places: Tensor  # [K]
-    node_places: Tensor  # [K]
-    node_at: Tensor  # [2K] which node is at a place
-    class_at: Tensor  # [2K] and which class
-    rungs: tuple[tuple[Tensor, Tensor], ...]
-    shifts: Tensor  # [depth]
-    jumps: tuple[Tensor, ...]  # of a tree that is no heap
-    path_nodes: Tensor | None  # [K, depth] of such a tree, zero-based; the root where a path is done
-    path_signs: Tensor | None  # [K, depth] 1 right, -1 left, 0 done
-    has_paths: bool
+    def __init__(self, pi: Parameterization, dtype: torch.dtype, device: torch.device) -> None:
+        kind = np.float32 if dtype == torch.float32 else np.float64
+
+        def numbers(values: Floats) -> Tensor:
+            return torch.tensor(np.array(values, dtype=kind), device=device)
+
+        def table(values: np.ndarray) -> Tensor:
+            return torch.tensor(np.array(values, dtype=np.int64), device=device)
+
+        def end(ends: Floats, rest: Floats) -> tuple[Tensor, Tensor]:
+            """Each as a leading part in our dtype, and what that lacks."""
+            return numbers(ends), numbers((ends - ends.astype(kind).astype(np.float64)) + rest)
+
+        natural, tree, size = pi.activation, pi.tree, pi.num_classes
+        assert tree is not None and isinstance(natural, Activation)
+        self.pi, self.num_classes, self.num_nodes = pi, size, size - 1
+        # the activation, and per-node constants: [K-1] vectors, or [1] where every node has the same
+        centers = pi.centers[:1] if pi.centers.size and np.all(pi.centers == pi.centers[0]) else pi.centers
+        self.activation, self.formula = natural, _formula_of(natural)  # and its class in `FORMULAS`
+        self.centered = bool(np.any(centers != 0))  # whether there is a shift at all
+        self.center = numbers(centers)
+        self.range = math.inf  # how far from its centre a score can be and be natural
+        self.paper: Paper | None = None
+        if isinstance(natural, Natural) and natural.tail < 0.5:
+            self.range = natural.joint / natural.gain
+            if natural.tail == 0:
+                lower, lower_rest, upper, upper_rest = natural.edges(centers)
+                # a floor below the dtype's smallest number counts as none
+                margin = natural.margin if (natural.floor or 0.0) >= torch.finfo(dtype).tiny else 0.0
+                ends = *end(lower, lower_rest), *end(upper, upper_rest)
+                self.paper = Paper(*ends, math.pi / (2 * natural.amplitude), margin)
+        # the same as the GPU's kernels take it; None where these have no form of it
+        self.bernoulli: Bernoulli | None = bernoulli_of(pi, device) if dtype == torch.float32 else None
+        # its fields; PyTorch's compiler before 2.13 takes no named tuple apart
+        self.nodes: tuple[Any, ...] = tuple(self.bernoulli or ())
+        # the tree; one of the heap's shape is walked as the heap, only its classes stand in another order
+        self.depth, self.levels, self.is_heap = tree.depth, tree.levels, tree.heap_order is not None
+        self.even = self.is_heap and size == 1 << tree.depth  # all paths have the same length
+        reordered = None if tree.is_heap else tree.heap_order
+        # [K] where class k stands among the heap's, None where it stands there itself; and the other way round
+        self.order = None if reordered is None else table(reordered)
+        self.class_of = None if reordered is None else table(np.argsort(reordered))
+        self.class_places, self.node_places = table(tree.class_places), table(tree.node_places)  # [K] each
+        self.node_at, self.class_at = table(tree.node_at), table(tree.class_at)  # [2K] by place
+        self.rungs = tuple((table(classes), table(order)) for classes, order in tree.rungs)
+        self.shifts = table(np.arange(1, tree.depth + 1))  # [depth]
+        # of a tree that is no heap: [K, depth] zero-based nodes of paths, the root where one is done, and 1 for a right
+        # turn, -1 for a left one, 0 when done
+        self.jumps = () if self.is_heap else tuple(map(table, tree.jumps))
+        steps = tree.paths if not self.is_heap and size * tree.depth <= MAX_PATH_TABLE else None
+        self.path_nodes = None if steps is None else table(np.maximum(np.abs(steps), 1) - 1)
+        self.path_signs = None if steps is None else table(np.sign(steps))
+        self.has_paths = self.is_heap or steps is not None
+        if self.formula > 1:
+            weakref.finalize(self, FORMULAS.pop, self.formula)
+        self.made = True
 
     @cached_property
     def nbytes(self) -> int:
         """The size of all tables; of the tree's own, from which they came, too."""
-        kept = [t for f in fields(self) for t in _tensors(getattr(self, f.name))]
-        return 1024 + 2 * sum(t.numel() * t.element_size() for t in kept)
+        return 1024 + 2 * sum(t.numel() * t.element_size() for t in _tensors(tuple(vars(self).values())))
 
 
 def _tensors(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value]
     return [t for part in value for t in _tensors(part)] if isinstance(value, tuple) else []
-
-
-def make_plan(pi: Parameterization, dtype: torch.dtype, device: torch.device) -> Plan:
-    """All tables of a parameterization."""
-    kind = np.float32 if dtype == torch.float32 else np.float64
-
-    def numbers(values: Floats) -> Tensor:
-        return torch.tensor(np.array(values, dtype=kind), device=device)
-
-    def table(values: np.ndarray) -> Tensor:
-        return torch.tensor(np.array(values, dtype=np.int64), device=device)
-
-    def end(ends: Floats, rest: Floats) -> tuple[Tensor, Tensor]:
-        """Each as a leading part in our dtype, and what that lacks."""
-        return numbers(ends), numbers((ends - ends.astype(kind).astype(np.float64)) + rest)
-
-    assert pi.tree is not None and isinstance(pi.activation, Activation)
-    centers = pi.centers[:1] if pi.centers.size and np.all(pi.centers == pi.centers[0]) else pi.centers
-    natural, tree, size = pi.activation, pi.tree, pi.num_classes
-    paper, reach = None, math.inf
-    if isinstance(natural, Natural) and natural.tail < 0.5:
-        reach = natural.joint / natural.gain
-        if natural.tail == 0:
-            lower, lower_rest, upper, upper_rest = natural.edges(centers)
-            # a floor below the dtype's smallest number counts as none
-            margin = natural.margin if (natural.floor or 0.0) >= torch.finfo(dtype).tiny else 0.0
-            paper = Paper(*end(lower, lower_rest), *end(upper, upper_rest), math.pi / (2 * natural.amplitude), margin)
-    bernoulli = bernoulli_of(pi, device) if dtype == torch.float32 else None
-    is_heap = tree.heap_order is not None
-    reordered = tree.heap_order if is_heap and not tree.is_heap else None
-    steps = tree.paths if not is_heap and size * tree.depth <= MAX_PATH_TABLE else None
-    plan = Plan(
-        pi=pi,
-        num_classes=size,
-        num_nodes=size - 1,
-        activation=pi.activation,
-        formula=_formula_of(pi.activation),
-        centered=bool(np.any(centers != 0)),
-        center=numbers(centers),
-        range=reach,
-        paper=paper,
-        bernoulli=bernoulli,
-        nodes=tuple(bernoulli or ()),
-        depth=tree.depth,
-        levels=tree.levels,
-        is_heap=is_heap,
-        even=is_heap and size == 1 << tree.depth,
-        order=None if reordered is None else table(reordered),
-        class_of=None if reordered is None else table(np.argsort(reordered)),
-        class_places=table(tree.class_places),
-        node_places=table(tree.node_places),
-        node_at=table(tree.node_at),
-        class_at=table(tree.class_at),
-        rungs=tuple((table(classes), table(order)) for classes, order in tree.rungs),
-        shifts=table(np.arange(1, tree.depth + 1)),
-        jumps=() if is_heap else tuple(map(table, tree.jumps)),
-        path_nodes=None if steps is None else table(np.maximum(np.abs(steps), 1) - 1),
-        path_signs=None if steps is None else table(np.sign(steps)),
-        has_paths=is_heap or steps is not None,
-    )
-    if plan.formula > 1:
-        weakref.finalize(plan, FORMULAS.pop, plan.formula)
-    return plan
 
 
 def _formula_of(activation: Activation) -> int:
@@ -182,7 +143,7 @@ def _make(key: tuple[type, ParameterizationLike, torch.dtype, torch.device]) -> 
     # Nothing but plain tensors may get into the cache: no inference tensors (they cannot be saved for a backward), no
     # fake ones of a tracer, none that belong to a running function transform.
     with ordinary_tensors():
-        return make_plan(resolve(key[1]), *key[2:])
+        return Plan(resolve(key[1]), *key[2:])
 
 
 def _size(plan: Plan) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import wraps
 from typing import Any
 
 import torch
@@ -90,12 +91,9 @@ class CatnatCategorical(Categorical):
     change of the scores in place is a change of the whole distribution.
 
     Args:
-        scores: [..., K-1].
-        parameterization: how many classes, or a `catnat.Parameterization` of them.
+        scores: [..., K-1]; ``parameterization``, ``mask`` and ``mask_mode`` as in `catnat.torch.log_catnat`.
         probs: [..., K] probabilities in place of scores; converted by `catnat.torch.scores_from_probs`.
         logits: [..., K] log-probabilities, normalised or not, in place of scores; converted without leaving logarithms.
-        mask: [..., K] boolean, True where a class is allowed.
-        mask_mode: ``"renormalize"`` or ``"prune"``, as in `catnat.torch.log_catnat`.
         validate_args: as in torch.
 
     Example:
@@ -234,27 +232,9 @@ class OneHotCatnat(OneHotCategorical):
     arg_constraints = {"scores": _Scores()}  # noqa: RUF012
     _categorical: CatnatCategorical
 
-    @advised
-    def __init__(
-        self,
-        scores: Tensor | None = None,
-        parameterization: ParameterizationLike | None = None,
-        *,
-        probs: Tensor | None = None,
-        logits: Tensor | None = None,
-        mask: Tensor | None = None,
-        mask_mode: str = "renormalize",
-        validate_args: bool | None = None,
-    ) -> None:
-        self._categorical = CatnatCategorical(
-            scores,
-            parameterization,
-            probs=probs,
-            logits=logits,
-            mask=mask,
-            mask_mode=mask_mode,
-            validate_args=validate_args,
-        )
+    @wraps(CatnatCategorical.__init__)
+    def __init__(self, *args: Any, validate_args: bool | None = None, **settings: Any) -> None:
+        self._categorical = CatnatCategorical(*args, validate_args=validate_args, **settings)
         event = self._categorical.param_shape[-1:]
         Distribution.__init__(self, self._categorical.batch_shape, event, validate_args=validate_args)
 

@@ -9,78 +9,17 @@ from inspect import signature as _signature
 from sys import modules as _modules
 
 from catnat.core.errors import advised as _advised
-from catnat.jax.distributions import (
-    CatnatCategorical,
-    MultiCatnat,
-    OneHotCatnat,
-    OneHotCatnatStraightThrough,
-    RelaxedOneHotCatnat,
-)
-from catnat.jax.estimators import (
-    LeaveOneOut,
-    MovingAverage,
-    gumbel_softmax,
-    sample_without_replacement,
-    score_function,
-    straight_through,
-)
-from catnat.jax.fisher import fisher_diagonal, fisher_matrix, natural_gradient, softmax_fisher
-from catnat.jax.functional import (
-    catnat,
-    catnat_linear_loss,
-    cross_entropy,
-    entropy,
-    kl_divergence,
-    log_catnat,
-    log_prob,
-    reach,
-    saturation,
-    scores_from_log_probs,
-    scores_from_probs,
-)
-from catnat.jax.latents import CategoricalLatent, Latent
-from catnat.jax.nn import Catnat, CatnatCrossEntropyLoss, CatnatLinear, LogCatnat
-from catnat.jax.sampling import Draw, catnat_linear_sample, draw, mode, sample
+from catnat.jax import distributions, estimators, fisher, functional, latents, nn, sampling
+from catnat.jax.distributions import *
+from catnat.jax.estimators import *
+from catnat.jax.fisher import *
+from catnat.jax.functional import *
+from catnat.jax.latents import *
+from catnat.jax.nn import *
+from catnat.jax.sampling import *
 
-__all__ = [
-    "CategoricalLatent",
-    "Catnat",
-    "CatnatCategorical",
-    "CatnatCrossEntropyLoss",
-    "CatnatLinear",
-    "Draw",
-    "Latent",
-    "LeaveOneOut",
-    "LogCatnat",
-    "MovingAverage",
-    "MultiCatnat",
-    "OneHotCatnat",
-    "OneHotCatnatStraightThrough",
-    "RelaxedOneHotCatnat",
-    "catnat",
-    "catnat_linear_loss",
-    "catnat_linear_sample",
-    "cross_entropy",
-    "draw",
-    "entropy",
-    "fisher_diagonal",
-    "fisher_matrix",
-    "gumbel_softmax",
-    "kl_divergence",
-    "log_catnat",
-    "log_prob",
-    "mode",
-    "natural_gradient",
-    "reach",
-    "sample",
-    "sample_without_replacement",
-    "saturation",
-    "score_function",
-    "scores_from_log_probs",
-    "scores_from_probs",
-    "softmax_fisher",
-    "straight_through",
-]
+__all__ = distributions.__all__ + estimators.__all__ + fisher.__all__ + functional.__all__
+__all__ += latents.__all__ + nn.__all__ + sampling.__all__
 
 for _name in __all__:
     _thing = globals()[_name]

@@ -25,6 +25,8 @@ from catnat.jax._eager import p_log_ratio
 from catnat.jax._inputs import as_array, at_least_single, check_floating, prepare, prepare_probs
 from catnat.jax._noise import check_temperature, gumbel, relaxed_density, soften
 
+__all__ = ["CatnatCategorical", "MultiCatnat", "OneHotCatnat", "OneHotCatnatStraightThrough", "RelaxedOneHotCatnat"]
+
 Shape = Sequence[int]
 
 

@@ -21,6 +21,15 @@ from catnat.jax._noise import check_temperature, gumbel
 from catnat.jax.distributions import OneHotCatnatStraightThrough, perturb
 from catnat.jax.sampling import known
 
+__all__ = [
+    "LeaveOneOut",
+    "MovingAverage",
+    "gumbel_softmax",
+    "sample_without_replacement",
+    "score_function",
+    "straight_through",
+]
+
 
 @register_dataclass
 @dataclass(frozen=True, eq=False)

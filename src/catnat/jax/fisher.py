@@ -13,6 +13,8 @@ from catnat.core.errors import check_nonnegative
 from catnat.core.parameterization import ParameterizationLike
 from catnat.jax._inputs import check_floating, check_number, prepare, to_axis
 
+__all__ = ["fisher_diagonal", "fisher_matrix", "natural_gradient", "softmax_fisher"]
+
 # Accelerators multiply float32 matrices in fewer digits unless told otherwise.
 matmul = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 

@@ -10,6 +10,20 @@ from catnat.core.parameterization import ParameterizationLike
 from catnat.jax import _inputs
 from catnat.jax._inputs import as_array, check_floating, prepare, prepare_class_weight, prepare_probs, to_axis
 
+__all__ = [
+    "catnat",
+    "catnat_linear_loss",
+    "cross_entropy",
+    "entropy",
+    "kl_divergence",
+    "log_catnat",
+    "log_prob",
+    "reach",
+    "saturation",
+    "scores_from_log_probs",
+    "scores_from_probs",
+]
+
 
 def log_catnat(
     scores: Array,

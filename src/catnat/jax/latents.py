@@ -34,6 +34,8 @@ from catnat.jax._inputs import at_least_single, check_floating, check_integers, 
 from catnat.jax._noise import gumbel
 from catnat.jax._noise import soften as soften_rows
 
+__all__ = ["CategoricalLatent", "Latent"]
+
 Tau = Array | float
 STATIC = {"static": True}
 

@@ -24,6 +24,8 @@ from catnat.jax._inputs import as_array, check_index, check_key, prepare_linear
 from catnat.jax._wide import LinearWalk, TopK
 from catnat.jax.distributions import CatnatCategorical
 
+__all__ = ["Catnat", "CatnatCrossEntropyLoss", "CatnatLinear", "LogCatnat"]
+
 STATIC = {"static": True}  # what JAX reads in the metadata of a field
 
 

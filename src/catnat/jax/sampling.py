@@ -17,6 +17,8 @@ from catnat.jax._inputs import check_batch, check_key, check_shape, prepare, pre
 from catnat.jax._plan import Plan
 from catnat.jax.functional import entropy, log_prob
 
+__all__ = ["Draw", "catnat_linear_sample", "draw", "mode", "sample"]
+
 
 def sample(
     key: Array,

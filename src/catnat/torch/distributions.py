@@ -21,6 +21,8 @@ from catnat.torch._dispatch import resolved
 from catnat.torch._eager import p_log_ratio
 from catnat.torch._inputs import check_mask, check_scores, check_temperature, prepare, prepare_mask
 
+__all__ = ["CatnatCategorical", "MultiCatnat", "OneHotCatnat", "OneHotCatnatStraightThrough", "RelaxedOneHotCatnat"]
+
 Shape = Sequence[int] | torch.Size
 
 
@@ -232,7 +234,7 @@ class OneHotCatnat(OneHotCategorical):
     arg_constraints = {"scores": _Scores()}  # noqa: RUF012
     _categorical: CatnatCategorical
 
-    @wraps(CatnatCategorical.__init__)
+    @wraps(CatnatCategorical.__init__)  # type: ignore[misc]  # of constructors mypy knows no wrappers
     def __init__(self, *args: Any, validate_args: bool | None = None, **settings: Any) -> None:
         self._categorical = CatnatCategorical(*args, validate_args=validate_args, **settings)
         event = self._categorical.param_shape[-1:]

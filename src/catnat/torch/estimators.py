@@ -13,6 +13,15 @@ from catnat.torch._compat import assert_on_device, in_forward_mode, is_plain
 from catnat.torch._inputs import check_temperature
 from catnat.torch._walk import known
 
+__all__ = [
+    "LeaveOneOut",
+    "MovingAverage",
+    "gumbel_softmax",
+    "sample_without_replacement",
+    "score_function",
+    "straight_through",
+]
+
 
 class MovingAverage(torch.nn.Module):
     """A baseline that follows the mean of the costs it has seen: b <- decay * b + (1 - decay) * mean(cost).

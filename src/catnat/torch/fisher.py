@@ -14,6 +14,8 @@ from catnat.torch import _eager, _masks, _node
 from catnat.torch._inputs import prepare, prepare_mask
 from catnat.torch.functional import restore_dtype_and_dim
 
+__all__ = ["fisher_diagonal", "fisher_matrix", "natural_gradient", "softmax_fisher"]
+
 
 def fisher_diagonal(
     scores: Tensor, parameterization: ParameterizationLike, *, mask: Tensor | None = None, dim: int = -1

@@ -11,6 +11,19 @@ from catnat.torch import _eager, _inputs, _masks, _node
 from catnat.torch._dispatch import plan_for, walk_for
 from catnat.torch._inputs import prepare, prepare_mask, prepare_probs
 
+__all__ = [
+    "catnat",
+    "cross_entropy",
+    "entropy",
+    "kl_divergence",
+    "log_catnat",
+    "log_prob",
+    "reach",
+    "saturation",
+    "scores_from_log_probs",
+    "scores_from_probs",
+]
+
 
 def log_catnat(
     scores: Tensor,

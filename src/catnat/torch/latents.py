@@ -35,6 +35,8 @@ from catnat.torch._inputs import check_integers, check_temperature
 from catnat.torch.estimators import at_least_single, divided, largest, with_gumbel_noise
 from catnat.torch.nn import Defined
 
+__all__ = ["CategoricalLatent", "Latent"]
+
 Tau = float | Tensor
 
 

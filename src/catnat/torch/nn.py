@@ -22,6 +22,8 @@ from catnat.torch._wide import LinearWalk, TopK, aligned_scores
 from catnat.torch.distributions import CatnatCategorical
 from catnat.torch.functional import catnat, cross_entropy, log_catnat
 
+__all__ = ["Catnat", "CatnatCrossEntropyLoss", "CatnatLinear", "LogCatnat"]
+
 # to torch.fx each of these is one operation: what it traces is not a tensor
 for _name in ("catnat", "cross_entropy", "log_catnat"):
     torch.fx.wrap(_name)

@@ -11,6 +11,8 @@ from catnat.core.parameterization import ParameterizationLike
 from catnat.torch._dispatch import walk_for
 from catnat.torch._inputs import check_batch, check_index, prepare, prepare_mask
 
+__all__ = ["Draw", "draw", "mode", "sample"]
+
 
 def sample(
     scores: Tensor,

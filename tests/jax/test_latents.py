@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,83 +15,142 @@ import catnat.jax as cj
 from catnat.jax import latents
 
 torch = pytest.importorskip("torch")
-theirs = pytest.importorskip("catnat.torch.latents")
+from tests import latents as judge  # noqa: E402
+from tests.latents import CLASSES, ESTIMATORS, HEADS, TAU, cost, is_level  # noqa: E402
 
 KEY = jax.random.key(0)
-PULL = np.random.default_rng(0).normal(size=(3 * 5, 7)).astype("f4")
 
 
-@pytest.mark.parametrize("name", ["gumbel", "gumbel-relaxed", "reinmax", "straight-through", "relaxed-descent"])
-def test_formulas_are_those_of_torch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(1)
-    scores = rng.normal(size=(6, 3, 5)).astype("f4")
-    noise, turns = rng.gumbel(size=scores.shape).astype("f4"), rng.logistic(size=(6, 3, 4)).astype("f4")
-    monkeypatch.setattr(latents, "_perturbed", lambda key, log_p: log_p + noise)
-    monkeypatch.setattr(jax.random, "logistic", lambda key, shape, dtype: jnp.asarray(turns))
-    monkeypatch.setattr(theirs, "with_gumbel_noise", lambda log_p, generator: log_p + torch.tensor(noise))
-    monkeypatch.setattr(theirs, "_logistic", lambda log_p, generator: torch.tensor(turns))
-
-    def cost(s: jax.Array) -> tuple[jax.Array, jax.Array]:
-        z = latents.ESTIMATORS[name](KEY, jax.nn.log_softmax(s), 0.7)
-        return jnp.square(jnp.tanh(z.reshape(6, -1) @ PULL)).sum(), z
-
-    (_, z), got = jax.value_and_grad(cost, has_aux=True)(jnp.asarray(scores))
-    s = torch.tensor(scores, requires_grad=True)
-    want = theirs.ESTIMATORS[name](s.log_softmax(-1), 0.7, generator=None)
-    torch.tanh(want.flatten(-2) @ torch.tensor(PULL)).square().sum().backward()
-    np.testing.assert_allclose(z, want.detach(), atol=1e-5)
-    np.testing.assert_allclose(got, s.grad, atol=2e-5)
+def made(head: str = "natural", estimator: str = "gumbel", **settings: Any) -> cj.CategoricalLatent:
+    return cj.CategoricalLatent.init(KEY, 6, 3, CLASSES, head=HEADS[head], estimator=estimator, tau=TAU, **settings)
 
 
-def test_estimators_that_average_over_noise() -> None:
-    log_p = jax.nn.log_softmax(jnp.array([[0.3, -0.5, 1.0, 0.1]]))
-    pull = jnp.array([1.0, -2.0, 0.5, 3.0])
-    many = jnp.broadcast_to(log_p, (20_000, 4))
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_samples_and_gradients_are_the_formulas(estimator: str, head: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = judge.noise_of(estimator, (11, 3, CLASSES), torch.Generator().manual_seed(1))
+    first, inner = (values.numpy() for values in noise)
+    monkeypatch.setattr(jax.random, "logistic", lambda *a: jnp.asarray(np.log(first[0] / first[1])))
+    monkeypatch.setattr(latents, "gumbel", lambda key, shape, *a: jnp.asarray(-np.log(inner if shape[3:] else first)))
+    with jax.enable_x64(True):
+        layer, h = made(head, estimator), 0.4 * np.random.default_rng(2).normal(size=(11, 6))
 
-    def moments(estimator: object) -> tuple[np.ndarray, np.ndarray]:
-        got = jax.grad(lambda lp: (estimator(KEY, lp, 0.8) * pull).sum())(many)  # type: ignore[operator]
-        drawn = np.asarray(estimator(KEY, many, 0.8).argmax(-1) == 1)  # type: ignore[operator]
-        rows = np.asarray(got, np.float64)[drawn]
-        return rows.mean(0), rows.std(0) / np.sqrt(len(rows))
+        def total(weight: jax.Array, bias: jax.Array) -> tuple[jax.Array, jax.Array]:
+            q = dataclasses.replace(layer, weight=weight, bias=bias)(KEY, h)
+            return (q.log_prob if estimator == "score-function" else cost(q.z, jnp)).sum(), q.z
 
-    (a, e), (b, f) = moments(latents.gumbel_softmax), moments(lambda *x: latents.gumbel_rao(*x, samples=2))
-    assert (np.abs((a - b) / np.hypot(e, f)) < 4.5).all()
-
-    def expected(s: jax.Array) -> jax.Array:
-        p = jax.nn.softmax(s)
-        return (p[:, None] * p[None] * jnp.square(pull[:, None] + pull[None])).sum()
-
-    def estimate(s: jax.Array) -> jax.Array:
-        pair = latents.antithetic_pair(KEY, jax.nn.log_softmax(jnp.broadcast_to(s, (20_000, 2, 4))))
-        return latents.antithetic_cost(jnp.square((pair.z * pull).sum((-1, -2))), pair)
-
-    scores = jnp.array([0.3, -0.5, 1.0, 0.1])
-    want, values = jax.grad(expected)(scores), np.asarray(estimate(scores), np.float64)
-    assert abs(values.mean() - expected(scores)) < 4.5 * values.std() / np.sqrt(len(values))
-    got = jax.jacrev(lambda s: estimate(s).reshape(40, 500).mean(1))(scores)
-    assert (np.abs((got.mean(0) - want) / got.std(0)) * np.sqrt(len(got)) < 4.5).all()
+        grad = jax.grad(total, (0, 1), has_aux=True)
+        got, z = grad(layer.weight, layer.bias)
+    leaves = [torch.tensor(np.asarray(leaf), requires_grad=True) for leaf in (layer.weight, layer.bias)]
+    scores = (torch.tensor(h) @ leaves[0].T + leaves[1]).unflatten(-1, (3, -1))
+    log_p = judge.log_probs(scores, head)
+    sample, soft = judge.sample_and_soft(estimator, log_p, noise)
+    np.testing.assert_allclose(z, sample.detach(), atol=1e-12)
+    at = sample.detach().requires_grad_()
+    (pull,) = torch.autograd.grad(cost(at, torch).sum(), at)
+    expected = (log_p * sample).sum() if estimator == "score-function" else (soft * pull).sum()
+    for found, leaf in zip(got, torch.autograd.grad(expected, leaves), strict=True):
+        np.testing.assert_allclose(found, leaf, rtol=1e-8, atol=1e-11)
 
 
-@pytest.mark.parametrize("head", ["softmax", "natural", "sigmoid"])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_draws_follow_q(estimator: str) -> None:
+    p = jnp.array([0.5, 0.3, 0.15, 0.04, 0.01])
+    z = latents.ESTIMATORS[estimator](KEY, jnp.log(p) + jnp.zeros((20_000, 1)), TAU)
+    assert is_level(jax.nn.one_hot(z.argmax(-1), 5), p)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_unbiased_estimators_are_unbiased(head: str) -> None:
+    pi = made(head).parameterization
+    scores = 0.5 * np.random.default_rng(2).normal(size=(2, CLASSES - (pi is not None)))
+    at = torch.tensor(scores, requires_grad=True)
+    mean = judge.expected_cost(judge.log_probs(at, head))
+    (want,) = torch.autograd.grad(mean, at)
+
+    def log_p(s: jax.Array) -> jax.Array:
+        return jax.nn.log_softmax(s) if pi is None else cj.log_catnat(s, pi)
+
+    def paired(s: jax.Array) -> tuple[jax.Array, jax.Array]:
+        pair = latents.antithetic_pair(KEY, log_p(s))
+        estimate = latents.antithetic_cost(cost(pair.z, jnp), pair)
+        return estimate.sum(), estimate
+
+    def scored(s: jax.Array) -> jax.Array:
+        z = latents.ESTIMATORS["score-function"](KEY, log_q := log_p(s), 1.0)
+        return cj.score_function(cost(z, jnp), (log_q * z).sum((-1, -2)), 1.0).sum()
+
+    many = jnp.broadcast_to(jnp.asarray(scores, jnp.float32), (100_000, *scores.shape))
+    slope, values = jax.grad(paired, has_aux=True)(many)
+    assert is_level(values, mean.detach()) and is_level(slope, want) and is_level(jax.grad(scored)(many), want)
+
+
+def test_compiled_is_eager() -> None:
+    layers = {name: made(estimator=name, prior="learned", embed=4, unimix=0.01) for name in ESTIMATORS}
+    layers |= {head: made(head) for head in HEADS}
+    h = jax.random.normal(KEY, (7, 6))
+
+    def run(layers: dict[str, cj.CategoricalLatent]) -> Any:
+        found = {name: layer(KEY, h) for name, layer in layers.items()}
+        return sum(cost(q.code, jnp).sum() + jnp.square(q.z).sum() + q.loss().sum() for q in found.values()), found
+
+    eager, compiled = (
+        jax.tree.leaves(f(layers)) for f in (jax.grad(run, has_aux=True), jax.jit(jax.grad(run, has_aux=True)))
+    )
+    for a, b in zip(eager, compiled, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("head", HEADS)
 def test_the_layer_is_what_it_is_made_of(head: str) -> None:
     prior = np.array([0.4, 0.3, 0.1, 0.1, 0.1])
-    layer = cj.CategoricalLatent.init(KEY, 8, 3, 5, head=head, prior=prior, unimix=0.05, embed=4)
-    h = jax.random.normal(KEY, (64, 8))
-    q = jax.jit(lambda layer, key, h: layer(key, h))(layer, KEY, h)
+    layer, h = made(head, prior=prior, unimix=0.05, embed=4), jax.random.normal(KEY, (64, 6))
+    q = layer(KEY, h)
     assert q.z.shape == (64, 3, 4) and q.indices.shape == q.kl.shape == (64, 3)
     np.testing.assert_allclose(layer.decode(q.indices), q.z, atol=1e-4)
-    p = np.exp(np.asarray(q.log_q, np.float64))
-    np.testing.assert_allclose(p.sum(-1), 1, atol=1e-5)
-    np.testing.assert_allclose(q.kl, (p * (np.log(p) - np.log(prior))).sum(-1), atol=1e-5)
-    rows = np.take_along_axis(np.log(p), np.asarray(q.indices)[..., None], -1)
-    np.testing.assert_allclose(q.log_prob, rows.sum((-1, -2)), atol=1e-4)
+    log_q = torch.tensor(np.asarray(q.log_q))
+    ours = torch.distributions.OneHotCategorical(logits=log_q, validate_args=False)
+    theirs = torch.distributions.OneHotCategorical(torch.tensor(prior.astype("f4")).expand(64, 3, 5))
+    np.testing.assert_allclose(log_q.exp().sum(-1), 1, atol=1e-5)
+    np.testing.assert_allclose(q.kl, torch.distributions.kl_divergence(ours, theirs), atol=1e-5)
+    np.testing.assert_allclose(q.log_prob, ours.log_prob(torch.tensor(np.asarray(q.code)).round()).sum(-1), atol=1e-4)
     usage = np.stack([np.bincount(column, minlength=5) for column in np.asarray(q.indices).T]) / 64
-    np.testing.assert_allclose(q.stats().usage, usage, atol=1e-6)
-    np.testing.assert_allclose(q.stats().dead, (usage == 0).mean(-1))
-    both = jax.grad(lambda layer: layer(KEY, h).loss(balance=0.8).sum())(layer)
-    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(both))
+    logs = np.log(usage, where=usage > 0, out=np.zeros_like(usage))
+    for found, expected in zip(
+        q.stats(), (usage, np.exp(-(usage * logs).sum(-1)), ours.entropy().mean(0), (usage == 0).mean(-1)), strict=True
+    ):
+        np.testing.assert_allclose(found, expected, atol=1e-5, rtol=1e-5)
+    np.testing.assert_array_equal(layer.argmax(h), q.log_q.argmax(-1))
     free = float(q.kl.sum(-1).max()) + 1
     assert (q.loss(free_nats=free) == free).all()
+
+
+def test_kl_is_balanced() -> None:
+    post, prior, h = made(), made("softmax"), jax.random.normal(KEY, (6, 6))
+
+    def loss(layers: Any, balance: float | None) -> jax.Array:
+        return layers[0](KEY, h, layers[1].log_probs(h)).loss(2.0, balance=balance).sum()
+
+    both, mixed = (jax.grad(loss)((post, prior), balance) for balance in (None, 0.8))
+    for share, a, b in zip((0.2, 0.8), both, mixed, strict=True):
+        np.testing.assert_allclose(b.weight, share * a.weight, atol=1e-5)
+
+
+def test_classes_follow_q_and_the_prior() -> None:
+    prior = jnp.array([0.5, 0.2, 0.1, 0.1, 0.1])
+    layer, h = made(prior=prior), jnp.broadcast_to(jax.random.normal(KEY, (1, 6)), (20_000, 6))
+    assert is_level(jax.nn.one_hot(layer.sample(KEY, h), 5), jnp.exp(layer.log_probs(h[:1])[0]))
+    assert is_level(jax.nn.one_hot(layer.sample_prior(KEY, (20_000,)), 5), jnp.broadcast_to(prior, (3, 5)))
+
+
+@pytest.mark.parametrize("head", ["softmax", "natural"])
+def test_no_class_is_drawn_from_nan(head: str) -> None:
+    h = jnp.zeros((2, 6)).at[1, 3].set(jnp.nan)
+    layer = dataclasses.replace(made(head, prior="learned"), prior=jnp.full((3, 5), jnp.nan))
+    for call in (lambda: layer.sample(KEY, h), lambda: layer.argmax(h), lambda: layer.sample_prior(KEY)):
+        with pytest.raises(ValueError, match=r"scores must not be NaN .*; draw \((1, )?0,?\) met one"):
+            call()
+    assert jax.jit(layer.argmax)(h)[1].tolist() == [5, 5, 5]
 
 
 def test_no_noise_makes_nan() -> None:
@@ -145,3 +207,19 @@ def test_bad_settings_are_named() -> None:
         layer(KEY, jnp.zeros((3, 5)))
     with pytest.raises(TypeError, match="key"):
         layer(jnp.zeros((3, 4)), KEY)
+    with pytest.raises(ValueError, match="prior must be log-probabilities; got 5"):
+        layer(KEY, jnp.zeros((3, 4)), jnp.full((2, 5), 5.0))
+    with pytest.raises(ValueError, match=r"prior must be \[\.\.\., 2, 5\]; got \(2, 6\)"):
+        layer(KEY, jnp.zeros((3, 4)), jnp.zeros((2, 6)))
+    with pytest.raises(ValueError, match="prior must be None where the latent learns one"):
+        made(prior="learned")(KEY, jnp.zeros((3, 6)), jnp.zeros((3, 5)))
+    with pytest.raises(ValueError, match="tau must be None with the estimator 'score-function'"):
+        made(estimator="score-function")(KEY, jnp.zeros((3, 6)), tau=0.5)
+    with pytest.raises(TypeError, match=r"'num_classes'. It takes key, in_features, variables, classes, head"):
+        cj.CategoricalLatent.init(KEY, 4, variables=2, num_classes=5)  # type: ignore[call-arg]
+
+
+def test_a_latent_is_shown_by_its_shapes() -> None:
+    q = made()(KEY, jnp.zeros((2, 6)))
+    assert repr(q).startswith("Latent(z=float32[2, 3, 5], code=float32[2, 3, 5], log_q=") and len(repr(q)) < 150
+    assert repr(jax.tree.map(lambda leaf: 0, q)) == "Latent(z=0, code=0, log_q=0, log_prior=0, kl=0)"

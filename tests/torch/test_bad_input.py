@@ -61,7 +61,7 @@ def test_scores_of_the_wrong_width(call: Callable[..., object], width: int) -> N
 
 @takes_scores
 def test_as_many_scores_as_classes_are_asked_whether_they_are_log_probabilities(call: Callable[..., object]) -> None:
-    with pytest.raises(ValueError, match=r"got 6 .*\. Are these logits or log-probabilities of the classes\?"):
+    with pytest.raises(ValueError, match=r"got 6 .*\. Make the last layer 5 wide; logits or log-prob"):
         call(torch.zeros(4, K).log_softmax(-1), PI)
 
 

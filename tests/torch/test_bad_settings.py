@@ -113,6 +113,9 @@ def test_validated_distributions_refuse_values_outside_their_support(wrong: floa
 
 MISUSES = {
     "cross_entropy": ("'parameterization'", lambda: ct.cross_entropy(X, torch.zeros(4, dtype=torch.int64))),
+    "gumbel_softmax": ("'parameterization'", lambda: ct.gumbel_softmax(X, tau=0.5, hard=True)),
+    "temperature": ("'temperature'.* scores, parameterization, tau", lambda: ct.gumbel_softmax(X, K, temperature=1.0)),
+    "log_catnat": ("'activation'", lambda: ct.log_catnat(X, K, activation="sigmoid")),
     "Catnat": ("'activation'", lambda: ct.Catnat(K, activation="sigmoid")),
     "LogCatnat": ("'num_classes'", lambda: ct.LogCatnat(num_classes=K)),
     "CatnatCrossEntropyLoss": ("3 were given", lambda: ct.CatnatCrossEntropyLoss(K, "sigmoid")),
@@ -128,6 +131,12 @@ MISUSES = {
 def test_a_wrong_argument_is_named_and_the_right_one_written(named: str, call: Callable[[], object]) -> None:
     with pytest.raises(TypeError, match=rf"{named}.* number of classes, or catnat.Parameterization\(num_classes, act"):
         call()
+
+
+def test_torchs_compiler_tells_advised_functions_apart() -> None:
+    # it counts by code object how often something was compiled anew, and gives up after eight times
+    advised = [f for name in ct.__all__ if hasattr(f := getattr(ct, name), "__wrapped__")]
+    assert len({id(f.__code__) for f in advised}) == len(advised) > 8
 
 
 def test_scores_without_their_classes() -> None:

@@ -19,7 +19,10 @@ class CatnatWarning(UserWarning):
 
 
 def advised(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """The function, which says how it is called where arguments are missing or not its own."""
+    """The function or class, which says how it is called where arguments are missing or not its own."""
+    if isinstance(function, type):
+        function.__init__ = advised(function.__init__)  # type: ignore[misc]
+        return function
 
     @wraps(function)
     def call(*args: Given.args, **kwargs: Given.kwargs) -> Result:
@@ -30,17 +33,24 @@ def advised(function: Callable[Given, Result]) -> Callable[Given, Result]:
             try:
                 asked.bind(*args, **kwargs)
             except TypeError:
-                takes = ", ".join(name for name in asked.parameters if name not in ("self", "cls"))
-                key = "key is one random key, as jax.random.key(0) makes it, and " if "key" in asked.parameters else ""
-                raise TypeError(
-                    f"{error}. It takes {takes}; {key}parameterization is the number of classes, or "
-                    "catnat.Parameterization(num_classes, activation, tree=tree, center=center)"
-                ) from None
+                advice = f"{error}. It takes {', '.join(n for n in asked.parameters if n not in ('self', 'cls'))}"
+                for name, meaning in MEANINGS.items():
+                    advice += f"; {name} is {meaning}" if name in asked.parameters else ""
+                raise TypeError(advice) from None
             raise
 
+    # a code object of its own: torch.compile counts by it how often a function was compiled anew
+    call.__code__ = call.__code__.replace(co_name=function.__name__)  # type: ignore[attr-defined]
     return call
 
 
+_NAMED = "catnat.Parameterization(num_classes, activation, tree=tree, center=center)"
+MEANINGS = {
+    "key": "one random key, as jax.random.key(0) makes it",
+    "classes": "the number of classes of every variable",
+    "nvec": f"for every part the number of classes, or {_NAMED}",
+    "parameterization": f"the number of classes, or {_NAMED}",
+}
 REDUCTIONS = ("none", "mean", "sum")
 MASK_MODES = ("renormalize", "prune")
 
@@ -66,7 +76,7 @@ def check_num_classes(value: object) -> int:
 def check_width(num_classes: int, width: int, shape: Sequence[int], dim: int = -1, *, called: str = "dim") -> None:
     """Raise unless an axis of ``width`` scores fits ``num_classes`` classes."""
     if width != num_classes - 1:
-        hint = ". Are these logits or log-probabilities of the classes? They need no catnat; scores are one fewer"
+        hint = f". Make the last layer {num_classes - 1} wide; logits or log-probabilities need no catnat"
         hint = hint if width == num_classes else ""
         raise ValueError(
             f"scores must hold num_classes - 1 = {num_classes - 1} values along {called} {dim} "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 
@@ -15,9 +16,34 @@ FAR = 60.0  # log-odds that are certain in every dtype
 HEADS = ("softmax", *ACTIVATIONS)
 
 
+class Stats(NamedTuple):
+    """How a batch uses its classes, per variable: without a gradient, for a log."""
+
+    usage: Any  # [variables, classes] share of the draws
+    perplexity: Any  # [variables] exp of the entropy of the usage: how many classes are as good as used
+    entropy: Any  # [variables] mean entropy of q, in nats
+    dead: Any  # [variables] share of the classes that were never drawn
+
+
+class Pair(NamedTuple):
+    """Two coupled samples [2, ..., K], and what `antithetic_cost` needs: a term whose gradient weighs their costs."""
+
+    z: Any
+    term: Any
+
+
+def in_shapes(values: Any) -> str:
+    """The repr of a tuple with names: of its arrays the dtype and shape."""
+    shown = (
+        f"{name}={str(a.dtype).removeprefix('torch.')}{list(a.shape)}" if hasattr(a, "shape") else f"{name}={a!r}"
+        for name, a in values._asdict().items()
+    )
+    return f"{type(values).__name__}({', '.join(shown)})"
+
+
 def log_odds_tree(num_classes: int) -> Parameterization:
     """A balanced tree whose scores are the log-odds of its nodes."""
-    return _log_odds_tree(num_classes)
+    return _log_odds_tree(num_classes)  # torch's compiler takes plain functions for constants, but none with a cache
 
 
 @cache
@@ -36,6 +62,22 @@ def check_pair_costs(cost: tuple[int, ...], term: tuple[int, ...]) -> None:
     """Raise unless there are two costs for every pair of samples."""
     if not cost or cost[0] != 2 or cost[1:] != term[: len(cost) - 1]:
         raise ValueError(f"cost must be [2, ...] with the pair's leading axes {tuple(term)}; got {tuple(cost)}")
+
+
+def check_prior(shape: tuple[int, ...], expected: tuple[int, ...], greatest: float, learns: bool) -> None:
+    """Raise unless a prior holds log-probabilities of a shape that fits, for a latent that learns none of its own."""
+    if learns:
+        raise ValueError('prior must be None where the latent learns one of its own: prior="learned"')
+    if shape[-2:] != expected[-2:] or len(shape) > len(expected):
+        raise ValueError(f"prior must be [..., {expected[-2]}, {expected[-1]}]; got {tuple(shape)}")
+    if greatest > 1e-4:
+        raise ValueError(f"prior must be log-probabilities; got {greatest:g}, which is above 0")
+
+
+def check_tau(estimator: str, tau: object) -> None:
+    """Raise where a call hands a temperature to what has none."""
+    if estimator == "score-function" and tau is not None:
+        raise ValueError(f"tau must be None with the estimator 'score-function', which has no temperature; got {tau}")
 
 
 def check_unimix(value: float) -> float:
@@ -78,3 +120,8 @@ def log_prior_of(prior: Any, variables: int, classes: int) -> Floats | None:
             f"got {probs.tolist() if probs.size < 9 else f'shape {probs.shape}'}"
         )
     return np.broadcast_to(np.log(probs / probs.sum(-1, keepdims=True)), (variables, classes))
+
+
+def number_of(log_prior: Floats | None) -> float:
+    """A number that fixed priors which differ do not share, nor one that is learned."""
+    return 0.0 if log_prior is None else float(crc32(log_prior.astype(np.float32).tobytes()))

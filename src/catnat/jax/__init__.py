@@ -5,10 +5,6 @@ try:
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError("catnat.jax needs JAX 0.8 or newer; it comes with catnat's extra 'jax'") from missing
 
-from inspect import signature as _signature
-from sys import modules as _modules
-
-from catnat.core.errors import advised as _advised
 from catnat.jax import distributions, estimators, fisher, functional, latents, nn, sampling
 from catnat.jax.distributions import *
 from catnat.jax.estimators import *
@@ -20,14 +16,6 @@ from catnat.jax.sampling import *
 
 __all__ = distributions.__all__ + estimators.__all__ + fisher.__all__ + functional.__all__
 __all__ += latents.__all__ + nn.__all__ + sampling.__all__
-
-for _name in __all__:
-    _thing = globals()[_name]
-    if isinstance(_thing, type):
-        if "parameterization" in _signature(_thing).parameters and "__init__" in vars(_thing):
-            _thing.__init__ = _advised(_thing.__init__)  # type: ignore[misc]
-    elif "parameterization" in _signature(_thing).parameters:  # in its module too, where pickle looks for it
-        globals()[_name] = vars(_modules[_thing.__module__])[_name] = _advised(_thing)
 
 _LINALG = "is gone: `fisher_matrix` and jax.numpy.linalg do it in a line or two"
 _GONE = dict.fromkeys(("condition_number", "monte_carlo_fisher", "network_fisher"), _LINALG) | {

@@ -18,7 +18,7 @@ from jax import Array, lax
 from jax.core import Tracer
 from jax.tree_util import GetAttrKey, register_pytree_with_keys_class
 
-from catnat.core.errors import check_classes, check_width
+from catnat.core.errors import advised, check_classes, check_width
 from catnat.core.parameterization import Parameterization, ParameterizationLike, parts_of, repr_arguments, resolve
 from catnat.jax import _inputs, functional, sampling
 from catnat.jax._eager import p_log_ratio
@@ -161,6 +161,7 @@ class CatnatCategorical(OverClasses):
         ((5,), (5,))
     """
 
+    @advised
     def __init__(
         self,
         scores: Array | None = None,
@@ -270,6 +271,7 @@ class RelaxedOneHotCatnat(OverClasses):
     _leaves = ("temperature", "scores")
     _settings = ("parameterization",)
 
+    @advised
     def __init__(
         self,
         temperature: Array | float,
@@ -317,6 +319,7 @@ class MultiCatnat(Distribution):
 
     _settings = ("parameterization", "mask_mode", "nvec")
 
+    @advised
     def __init__(
         self,
         scores: Array,

@@ -12,7 +12,7 @@ from jax import Array, lax
 from jax.custom_derivatives import SymbolicZero
 from jax.tree_util import register_dataclass, register_static
 
-from catnat.core.errors import check_num_samples, too_few_allowed
+from catnat.core.errors import advised, check_num_samples, too_few_allowed
 from catnat.core.parameterization import ParameterizationLike
 from catnat.jax import functional
 from catnat.jax._compat import is_readable
@@ -153,6 +153,7 @@ def _surrogate_jvp(primals: tuple[Array, ...], tangents: tuple[Array | SymbolicZ
     return _surrogate(cost, log_prob, signal), moved if isinstance(d_cost, SymbolicZero) else d_cost + moved
 
 
+@advised
 def straight_through(
     key: Array,
     scores: Array,
@@ -171,6 +172,7 @@ def straight_through(
     return OneHotCatnatStraightThrough(scores, parameterization, mask=mask, mask_mode=mask_mode).rsample(key)
 
 
+@advised
 def gumbel_softmax(
     key: Array,
     scores: Array,
@@ -200,6 +202,7 @@ def gumbel_softmax(
     return jnp.moveaxis(z, -1, axis).astype(scores.dtype)
 
 
+@advised
 def sample_without_replacement(
     key: Array,
     scores: Array,

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from catnat.core.errors import check_nonnegative
+from catnat.core.errors import advised, check_nonnegative
 from catnat.core.parameterization import ParameterizationLike
 from catnat.jax._inputs import check_floating, check_number, prepare, to_axis
 
@@ -19,6 +19,7 @@ __all__ = ["fisher_diagonal", "fisher_matrix", "natural_gradient", "softmax_fish
 matmul = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
 
+@advised
 def fisher_diagonal(
     scores: Array, parameterization: ParameterizationLike, *, mask: Array | None = None, axis: int = -1
 ) -> Array:
@@ -38,6 +39,7 @@ def fisher_diagonal(
     return to_axis(walk.fisher_diagonal(x, mask).astype(dtype), axis)
 
 
+@advised
 def natural_gradient(
     scores: Array,
     parameterization: ParameterizationLike,

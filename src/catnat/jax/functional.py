@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array
 
-from catnat.core.errors import REDUCTIONS, check_choice, check_share
+from catnat.core.errors import REDUCTIONS, advised, check_choice, check_share
 from catnat.core.parameterization import ParameterizationLike
 from catnat.jax import _inputs
 from catnat.jax._inputs import as_array, check_floating, prepare, prepare_class_weight, prepare_probs, to_axis
@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 
+@advised
 def log_catnat(
     scores: Array,
     parameterization: ParameterizationLike,
@@ -55,6 +56,7 @@ def log_catnat(
     return to_axis(walk.log_probs(x, mask, mask_mode=mask_mode).astype(dtype), axis)
 
 
+@advised
 def catnat(
     scores: Array,
     parameterization: ParameterizationLike,
@@ -77,6 +79,7 @@ def catnat(
     return to_axis(walk.probs(x, mask, mask_mode=mask_mode).astype(dtype), axis)
 
 
+@advised
 def log_prob(
     scores: Array,
     index: Array,
@@ -100,6 +103,7 @@ def log_prob(
     return walk.log_prob(x, _inputs.check_index(index, walk.plan), mask, mask_mode=mask_mode).astype(dtype)
 
 
+@advised
 def entropy(
     scores: Array, parameterization: ParameterizationLike, *, mask: Array | None = None, mask_mode: str = "renormalize"
 ) -> Array:
@@ -116,6 +120,7 @@ def entropy(
     return walk.entropy(x, mask, mask_mode=mask_mode).astype(dtype)
 
 
+@advised
 def kl_divergence(
     p_scores: Array,
     q_scores: Array,
@@ -143,6 +148,7 @@ def kl_divergence(
     return walk.kl_divergence(p, q, mask, mask_mode=mask_mode).astype(dtype)
 
 
+@advised
 def cross_entropy(
     scores: Array,
     labels: Array,
@@ -192,6 +198,7 @@ def cross_entropy(
     return walk.loss(x, labels, keep, mask, weight, **settings).astype(dtype)
 
 
+@advised
 def catnat_linear_loss(
     weight: Array,
     bias: Array | None,
@@ -227,6 +234,7 @@ def catnat_linear_loss(
     return walk.loss(x, labels, keep, class_weight, reduction=reduction).astype(dtype)
 
 
+@advised
 def scores_from_probs(probs: Array, parameterization: ParameterizationLike, *, axis: int = -1) -> Array:
     """Scores whose catnat is ``probs``: the inverse map.
 
@@ -243,6 +251,7 @@ def scores_from_probs(probs: Array, parameterization: ParameterizationLike, *, a
     return to_axis(walk.scores_of_probs(x).astype(dtype), axis)
 
 
+@advised
 def scores_from_log_probs(log_probs: Array, parameterization: ParameterizationLike) -> Array:
     """Scores [..., K-1] whose log-probabilities are ``log_probs`` [..., K], which need not be normalised.
 
@@ -257,6 +266,7 @@ def scores_from_log_probs(log_probs: Array, parameterization: ParameterizationLi
     return walk.scores_of_log_probs(x).astype(dtype)
 
 
+@advised
 def reach(scores: Array, parameterization: ParameterizationLike, *, mask: Array | None = None, axis: int = -1) -> Array:
     """P(a_i): the probability of passing through every node, K-1 wide like the scores.
 
@@ -271,6 +281,7 @@ def reach(scores: Array, parameterization: ParameterizationLike, *, mask: Array 
     return to_axis(walk.reach(x, mask).astype(dtype), axis)
 
 
+@advised
 def saturation(scores: Array, parameterization: ParameterizationLike, *, axis: int = -1) -> Array:
     """The share of nodes that are beyond the natural range: one number, to look at while training.
 

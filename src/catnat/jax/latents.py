@@ -13,26 +13,21 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.tree_util import register_dataclass
 
-from catnat.core.errors import check_choice, check_positive, check_share
-from catnat.core.latents import (
-    FAR,
-    check_pair_costs,
-    check_sizes,
-    check_unimix,
-    check_variables,
-    log_odds_tree,
-    log_prior_of,
-    parameterization_of,
-)
+from catnat.core import latents as core
+from catnat.core.errors import advised, check_choice, check_positive, check_share
+from catnat.core.latents import FAR, Pair, Stats
 from catnat.core.parameterization import Parameterization
 from catnat.jax import functional
+from catnat.jax._compat import is_readable
 from catnat.jax._eager import p_log_ratio
 from catnat.jax._inputs import at_least_single, check_floating, check_integers, check_key, check_number
 from catnat.jax._noise import gumbel
 from catnat.jax._noise import soften as soften_rows
+from catnat.jax.sampling import known
 
 __all__ = ["CategoricalLatent", "Latent"]
 
@@ -58,7 +53,7 @@ def gumbel_softmax_relaxed(key: Array, log_p: Array, tau: Tau = 1.0) -> Array:
 
 def gumbel_rao(key: Array, log_p: Array, tau: Tau = 1.0, *, samples: int = 10) -> Array:
     """Gumbel-softmax, its gradient averaged over noise that draws the same sample (Paulus and others, 2021)."""
-    check_sizes(samples=samples)
+    core.check_sizes(samples=samples)
     dtype, log_p = log_p.dtype, at_least_single(log_p)  # of 16 bits, noise may be 0
     first, second = jax.random.split(key)
     fixed = lax.stop_gradient(log_p)
@@ -88,14 +83,7 @@ def relaxed_descent(key: Array, log_p: Array, tau: Tau = 1.0) -> Array:
     """
     odds, tree = _log_odds(log_p)
     turns = (odds + jax.random.logistic(key, odds.shape, odds.dtype)) / tau
-    return _passed(functional.catnat(turns, tree), _walked(turns, tree))
-
-
-class Pair(NamedTuple):
-    """Two coupled samples [2, ..., K], and what `antithetic_cost` needs: a term whose gradient weighs their costs."""
-
-    z: Array
-    term: Array
+    return _passed(functional.catnat(turns, tree), _walked(FAR * jnp.sign(turns), tree))
 
 
 def antithetic_pair(key: Array, log_p: Array) -> Pair:
@@ -106,12 +94,11 @@ def antithetic_pair(key: Array, log_p: Array) -> Pair:
     """
     odds, tree = _log_odds(log_p)
     noise, fixed = jax.random.logistic(key, odds.shape, odds.dtype), lax.stop_gradient(odds)
-    turns = jnp.stack((fixed + noise, fixed - noise))
-    right = turns > 0
-    reached = functional.reach(jnp.where(right, FAR, -FAR).astype(odds.dtype), tree).sum(0) > 0.5
-    # only nodes where the two walks part, and on a path, tell the costs apart
-    sign = jnp.where(right[0], 1, -1) * jax.nn.sigmoid(jnp.abs(fixed))
-    return Pair(_walked(turns, tree), (jnp.where(reached & (right[0] != right[1]), sign, 0) * odds).sum(-1))
+    walks = FAR * jnp.sign(jnp.stack((fixed + noise, fixed - noise)))
+    # only nodes on a path where the two walks part tell the costs apart
+    parts = (functional.reach(walks, tree).sum(0) > 0.5) & (walks[0] != walks[1])
+    weight = jnp.where(parts, jnp.sign(walks[0]) * jax.nn.sigmoid(jnp.abs(fixed)), 0)
+    return Pair(_walked(walks, tree), (weight * odds).sum(-1))
 
 
 def antithetic_cost(cost: Array, pair: Pair) -> Array:
@@ -119,7 +106,7 @@ def antithetic_cost(cost: Array, pair: Pair) -> Array:
 
     The variables between the cost's axes and the classes' are summed over: they are one sample together.
     """
-    check_pair_costs(cost.shape, pair.term.shape)
+    core.check_pair_costs(cost.shape, pair.term.shape)
     term = pair.term.sum(tuple(range(cost.ndim - 1, pair.term.ndim)))
     return cost.mean(0) + lax.stop_gradient(cost[0] - cost[1]) / 2 * (term - lax.stop_gradient(term))
 
@@ -147,7 +134,7 @@ def _perturbed(key: Array, log_p: Array) -> Array:
 
 def _log_odds(log_p: Array) -> tuple[Array, Parameterization]:
     """[..., K-1] those of the nodes of a balanced tree, and what makes probabilities of them."""
-    tree = log_odds_tree(log_p.shape[-1])
+    tree = core.log_odds_tree(log_p.shape[-1])
     return jnp.clip(functional.scores_from_log_probs(log_p, tree), -FAR, FAR), tree
 
 
@@ -155,8 +142,7 @@ def _one_hot(values: Array) -> Array:
     return jax.nn.one_hot(values.argmax(-1), values.shape[-1], dtype=values.dtype)
 
 
-def _walked(turns: Array, tree: Parameterization) -> Array:
-    ends = jnp.where(lax.stop_gradient(turns) > 0, FAR, -FAR).astype(turns.dtype)
+def _walked(ends: Array, tree: Parameterization) -> Array:
     return _one_hot(functional.catnat(ends, tree))
 
 
@@ -170,13 +156,10 @@ def _passed(soft: Array, sample: Array) -> Array:
     return sample + (soft - lax.stop_gradient(soft))
 
 
-class Stats(NamedTuple):
-    """How a batch uses its classes, per variable: for a log."""
-
-    usage: Array  # [variables, classes] share of the draws
-    perplexity: Array  # [variables] exp of the entropy of the usage: how many classes are as good as used
-    entropy: Array  # [variables] mean entropy of q, in nats
-    dead: Array  # [variables] share of the classes that were never drawn
+def _known(values: Array) -> Array:
+    """The class of the largest value, or what `known` makes of NaN."""
+    classes = values.shape[-1]
+    return known(jnp.where(jnp.isnan(values).any(-1), classes, values.argmax(-1)), classes)
 
 
 class Latent(NamedTuple):
@@ -187,6 +170,9 @@ class Latent(NamedTuple):
     log_q: Array  # [..., variables, classes]
     log_prior: Array  # what log_q is held against
     kl: Array  # [..., variables] KL(q || prior) in nats
+
+    def __repr__(self) -> str:
+        return core.in_shapes(self)
 
     @property
     def indices(self) -> Array:
@@ -200,12 +186,13 @@ class Latent(NamedTuple):
 
     def loss(self, beta: Array | float = 1.0, *, free_nats: float = 0.0, balance: float | None = None) -> Array:
         """[...] beta times the sum of the KL over the variables; arguments as in `catnat.torch`."""
-        if balance is None:
-            return beta * jnp.maximum(self.kl.sum(-1), free_nats)
-        check_share("balance", balance)
-        moved = p_log_ratio(lax.stop_gradient(self.log_q), self.log_prior).sum((-1, -2))
-        drawn = p_log_ratio(self.log_q, lax.stop_gradient(self.log_prior)).sum((-1, -2))
-        return beta * (balance * jnp.maximum(moved, free_nats) + (1 - balance) * jnp.maximum(drawn, free_nats))
+        total = self.kl.sum(-1)
+        if balance is not None:
+            check_share("balance", balance)
+            moved = p_log_ratio(lax.stop_gradient(self.log_q), self.log_prior).sum((-1, -2))
+            drawn = p_log_ratio(self.log_q, lax.stop_gradient(self.log_prior)).sum((-1, -2))
+            total = balance * moved + (1 - balance) * drawn
+        return beta * jnp.maximum(total, free_nats)
 
     def stats(self, axis_name: str | None = None) -> Stats:
         """Usage of the classes in this batch; with ``axis_name`` over the devices of that axis."""
@@ -250,6 +237,7 @@ class CategoricalLatent:
     channel_first: bool = field(metadata=STATIC)
 
     @classmethod
+    @advised
     def init(
         cls,
         key: Array,
@@ -266,9 +254,9 @@ class CategoricalLatent:
         channel_first: bool = False,
     ) -> CategoricalLatent:
         """A new one; arguments as of `catnat.torch.CategoricalLatent`."""
-        check_sizes(in_features=in_features, variables=variables, embed=embed)
+        core.check_sizes(in_features=in_features, variables=variables, embed=embed)
         check_choice("estimator", estimator, tuple(ESTIMATORS))
-        pi, fixed = parameterization_of(head, classes), log_prior_of(prior, variables, classes)
+        pi, fixed = core.parameterization_of(head, classes), core.log_prior_of(prior, variables, classes)
         first, second, third = jax.random.split(check_key(key), 3)
         bound, outputs = in_features**-0.5, variables * (classes if pi is None else classes - 1)
         return cls(
@@ -278,18 +266,18 @@ class CategoricalLatent:
             jnp.zeros((variables, classes)) if fixed is None else None,
             *(variables, classes, pi, estimator, check_positive("tau", tau)),
             None if fixed is None else tuple(map(tuple, fixed.tolist())),
-            *(check_unimix(unimix), channel_first),
+            *(core.check_unimix(unimix), channel_first),
         )
 
     def __call__(self, key: Array, h: Array, prior: Array | None = None, *, tau: Tau | None = None) -> Latent:
         """Draw; ``prior`` [..., variables, classes] log-probabilities, such as another latent's ``log_q``."""
+        core.check_tau(self.estimator, tau)
         log_q = self.log_probs(h)
         z = ESTIMATORS[self.estimator](key, log_q, self.tau if tau is None else tau)
-        log_prior = self.log_prior if prior is None else prior
-        if self.prior is not None and prior is not None:
-            raise ValueError('prior must be None where the layer learns one of its own: prior="learned"')
-        if log_prior.shape[-2:] != log_q.shape[-2:] or log_prior.ndim > log_q.ndim:
-            raise ValueError(f"prior must be [..., {self.variables}, {self.classes}]; got {log_prior.shape}")
+        log_prior = self.log_prior if prior is None else check_floating(prior, "prior")
+        if prior is not None:
+            greatest = np.max(log_prior, initial=-np.inf) if is_readable(log_prior) else -np.inf
+            core.check_prior(log_prior.shape, log_q.shape, greatest, learns=self.prior is not None)
         kl = p_log_ratio(log_q, log_prior).sum(-1)
         return Latent(self._outward(z.astype(h.dtype)), z, log_q, log_prior, kl)
 
@@ -313,20 +301,20 @@ class CategoricalLatent:
 
     def argmax(self, h: Array) -> Array:
         """[..., variables] the likeliest class of every variable."""
-        return self.log_probs(h).argmax(-1)
+        return _known(self.log_probs(h))
 
     def sample(self, key: Array, h: Array) -> Array:
         """[..., variables] classes drawn from q."""
-        return _perturbed(key, self.log_probs(h)).argmax(-1)
+        return _known(_perturbed(key, self.log_probs(h)))
 
     def sample_prior(self, key: Array, sample_shape: Sequence[int] = ()) -> Array:
         """[*sample_shape, variables] classes drawn from its own prior."""
-        return _perturbed(key, jnp.broadcast_to(self.log_prior, (*sample_shape, *self.log_prior.shape))).argmax(-1)
+        return _known(_perturbed(key, jnp.broadcast_to(self.log_prior, (*sample_shape, *self.log_prior.shape))))
 
     def decode(self, indices: Array) -> Array:
         """Classes [..., variables] to what ``z`` is for them."""
         indices = check_integers(indices, "indices")
-        check_variables(indices.shape, self.variables)
+        core.check_variables(indices.shape, self.variables)
         return self._outward(jax.nn.one_hot(indices, self.classes, dtype=self.weight.dtype))
 
     def _outward(self, z: Array) -> Array:

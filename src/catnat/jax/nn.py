@@ -29,6 +29,7 @@ __all__ = ["Catnat", "CatnatCrossEntropyLoss", "CatnatLinear", "LogCatnat"]
 STATIC = {"static": True}  # what JAX reads in the metadata of a field
 
 
+@advised
 @register_static
 @dataclass(frozen=True)
 class Catnat:
@@ -61,6 +62,7 @@ class Catnat:
         return functional.catnat(scores, self.parameterization, mask=mask, mask_mode=self.mask_mode, axis=self.axis)
 
 
+@advised
 @register_static
 @dataclass(frozen=True, repr=False)
 class LogCatnat(Catnat):
@@ -71,6 +73,7 @@ class LogCatnat(Catnat):
         return functional.log_catnat(scores, self.parameterization, mask=mask, mask_mode=self.mask_mode, axis=self.axis)
 
 
+@advised
 @register_dataclass
 @dataclass(frozen=True, eq=False)  # a weight has no truth value to compare by
 class CatnatCrossEntropyLoss:
@@ -105,6 +108,7 @@ class CatnatCrossEntropyLoss:
         return functional.cross_entropy(scores, labels, where=where, **vars(self))
 
 
+@advised
 @register_dataclass
 @dataclass(frozen=True, eq=False)
 class CatnatLinear:

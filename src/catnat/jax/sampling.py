@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from catnat.core.errors import nan_scores
+from catnat.core.errors import advised, nan_scores
 from catnat.core.parameterization import ParameterizationLike
 from catnat.jax._compat import is_readable
 from catnat.jax._inputs import check_batch, check_key, check_shape, prepare, prepare_linear
@@ -20,6 +20,7 @@ from catnat.jax.functional import entropy, log_prob
 __all__ = ["Draw", "catnat_linear_sample", "draw", "mode", "sample"]
 
 
+@advised
 def sample(
     key: Array,
     scores: Array,
@@ -46,6 +47,7 @@ def sample(
     return _shaped(walk.sample(key, x, mask, count=math.prod(shape), mask_mode=mask_mode), shape, walk.plan)
 
 
+@advised
 def catnat_linear_sample(
     key: Array,
     weight: Array,
@@ -78,6 +80,7 @@ class Draw(NamedTuple):
     entropy: Array
 
 
+@advised
 def draw(
     key: Array | None,
     scores: Array,
@@ -110,6 +113,7 @@ def draw(
     return Draw(index, log_p, entropy(scores, parameterization, **masking))
 
 
+@advised
 def mode(
     scores: Array, parameterization: ParameterizationLike, *, mask: Array | None = None, mask_mode: str = "renormalize"
 ) -> Array:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from catnat.core.errors import check_num_samples, too_few_allowed
+from catnat.core.errors import advised, check_num_samples, too_few_allowed
 from catnat.core.parameterization import ParameterizationLike
 from catnat.torch import functional, sampling
 from catnat.torch._compat import assert_on_device, in_forward_mode, is_plain
@@ -132,6 +132,7 @@ def score_function(cost: Tensor, log_prob: Tensor, baseline: Baseline = None) ->
     return cost + signal * (own - own.detach())
 
 
+@advised
 def straight_through(
     scores: Tensor,
     parameterization: ParameterizationLike,
@@ -152,6 +153,7 @@ def straight_through(
     return F.one_hot(drawn, probs.shape[-1]).to(probs.dtype) + (probs - probs.detach())
 
 
+@advised
 def gumbel_softmax(
     scores: Tensor,
     parameterization: ParameterizationLike,
@@ -180,6 +182,7 @@ def gumbel_softmax(
     return (largest(perturbed, dim) + (soft - soft.detach()) if hard else soft).to(scores.dtype)
 
 
+@advised
 def sample_without_replacement(
     scores: Tensor,
     num_samples: int,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.func import jacrev, vmap
 
-from catnat.core.errors import check_nonnegative
+from catnat.core.errors import advised, check_nonnegative
 from catnat.core.parameterization import ParameterizationLike
 from catnat.torch import _eager, _masks, _node
 from catnat.torch._inputs import prepare, prepare_mask
@@ -17,6 +17,7 @@ from catnat.torch.functional import restore_dtype_and_dim
 __all__ = ["fisher_diagonal", "fisher_matrix", "natural_gradient", "softmax_fisher"]
 
 
+@advised
 def fisher_diagonal(
     scores: Tensor, parameterization: ParameterizationLike, *, mask: Tensor | None = None, dim: int = -1
 ) -> Tensor:
@@ -43,6 +44,7 @@ def fisher_diagonal(
     return restore_dtype_and_dim(reached.exp() * information, dtype, dim)
 
 
+@advised
 def natural_gradient(
     scores: Tensor,
     parameterization: ParameterizationLike,

@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 
+@advised
 def log_catnat(
     scores: Tensor,
     parameterization: ParameterizationLike,
@@ -59,6 +60,7 @@ def log_catnat(
     return restore_dtype_and_dim(walk_for(plan, x, mask).log_probs(x, mask, mask_mode), dtype, dim)
 
 
+@advised
 def catnat(
     scores: Tensor,
     parameterization: ParameterizationLike,
@@ -82,6 +84,7 @@ def catnat(
     return restore_dtype_and_dim(walk_for(plan, x, mask).probs(x, mask, mask_mode), dtype, dim)
 
 
+@advised
 def log_prob(
     scores: Tensor,
     index: Tensor,
@@ -113,6 +116,7 @@ def log_prob(
     return found if found.dtype == dtype else found.to(dtype)
 
 
+@advised
 def entropy(
     scores: Tensor,
     parameterization: ParameterizationLike,
@@ -134,6 +138,7 @@ def entropy(
     return walk_for(plan, x, mask).entropy(x, mask, mask_mode).to(dtype)
 
 
+@advised
 def kl_divergence(
     p_scores: Tensor,
     q_scores: Tensor,
@@ -229,6 +234,7 @@ def cross_entropy(
     return _eager.reduced(torch.where(keep, loss, 0.0), counted, reduction).to(dtype)
 
 
+@advised
 def scores_from_probs(probs: Tensor, parameterization: ParameterizationLike, *, dim: int = -1) -> Tensor:
     """Scores whose catnat is ``probs``: the inverse map.
 
@@ -248,6 +254,7 @@ def scores_from_probs(probs: Tensor, parameterization: ParameterizationLike, *, 
     return restore_dtype_and_dim(_node.score_of(left, right, plan), dtype, dim)
 
 
+@advised
 def scores_from_log_probs(log_probs: Tensor, parameterization: ParameterizationLike) -> Tensor:
     """Scores [..., K-1] whose log-probabilities are ``log_probs`` [..., K], which need not be normalised.
 
@@ -263,6 +270,7 @@ def scores_from_log_probs(log_probs: Tensor, parameterization: ParameterizationL
     return _node.score_of_log_masses(left, right, plan).to(dtype)
 
 
+@advised
 def reach(
     scores: Tensor, parameterization: ParameterizationLike, *, mask: Tensor | None = None, dim: int = -1
 ) -> Tensor:
@@ -281,6 +289,7 @@ def reach(
     return restore_dtype_and_dim(_eager.descend(*branches, plan)[1].exp(), dtype, dim)
 
 
+@advised
 def saturation(scores: Tensor, parameterization: ParameterizationLike, *, dim: int = -1) -> Tensor:
     """The share of nodes beyond the natural range, where the Fisher information falls off: a number in [0, 1].
 

@@ -10,28 +10,21 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.compiler import is_compiling
 from torch.distributions import Independent, OneHotCategoricalStraightThrough
 
-from catnat.core.errors import check_choice, check_share
-from catnat.core.latents import (
-    FAR,
-    check_pair_costs,
-    check_sizes,
-    check_unimix,
-    check_variables,
-    log_odds_tree,
-    log_prior_of,
-    parameterization_of,
-)
+from catnat.core import latents as core
+from catnat.core.errors import advised, check_choice, check_share
+from catnat.core.latents import FAR, Pair, Stats
 from catnat.core.parameterization import Parameterization
 from catnat.torch import functional
 from catnat.torch._compat import is_plain
+from catnat.torch._eager import p_log_ratio
 from catnat.torch._inputs import check_integers, check_temperature
+from catnat.torch._walk import known
 from catnat.torch.estimators import at_least_single, divided, largest, with_gumbel_noise
 from catnat.torch.nn import Defined
 
@@ -58,14 +51,14 @@ def gumbel_softmax_relaxed(log_p: Tensor, tau: Tau = 1.0, *, generator: torch.Ge
 
 def gumbel_rao(log_p: Tensor, tau: Tau = 1.0, *, samples: int = 10, generator: torch.Generator | None = None) -> Tensor:
     """Gumbel-softmax, its gradient averaged over noise that draws the same sample (Paulus and others, 2021)."""
-    check_sizes(samples=samples)
+    core.check_sizes(samples=samples)
     fixed = log_p.detach()
     sample = largest(with_gumbel_noise(fixed, generator))
     own = sample > 0
     # given the class drawn, its perturbed log p is a Gumbel variate g, and the others are cut off at g; a Gumbel
     # variate is -log of an exponential one
-    variates = torch.empty((samples, *log_p.shape), dtype=log_p.dtype, device=log_p.device)
-    variates.exponential_(generator=generator).clamp_(min=torch.finfo(log_p.dtype).tiny)
+    variates = log_p.new_empty((samples, *log_p.shape)).exponential_(generator=generator)
+    variates.clamp_(min=torch.finfo(log_p.dtype).tiny)
     top = torch.where(own, variates, 0.0).sum(-1, keepdim=True)
     perturbed = -(top + torch.where(own, 0.0, variates * (-fixed).exp())).log()
     return _passed(torch.softmax(divided(perturbed + _slope_of(log_p), tau), -1).mean(0), sample)
@@ -87,15 +80,8 @@ def relaxed_descent(log_p: Tensor, tau: Tau = 1.0, *, generator: torch.Generator
     The sample is where the walk ends that takes the likelier side of every node.
     """
     odds, tree = _log_odds(log_p)
-    turns = divided(odds + _logistic(log_p, generator), tau)
-    return _passed(functional.catnat(turns, tree), _walked(turns.detach(), tree))
-
-
-class Pair(NamedTuple):
-    """Two coupled samples [2, ..., K], and what `antithetic_cost` needs: a term whose gradient weighs their costs."""
-
-    z: Tensor
-    term: Tensor
+    turns = divided(odds + _logistic(odds, generator), tau)
+    return _passed(functional.catnat(turns, tree), _walked(FAR * turns.detach().sign(), tree))
 
 
 def antithetic_pair(log_p: Tensor, *, generator: torch.Generator | None = None) -> Pair:
@@ -105,13 +91,12 @@ def antithetic_pair(log_p: Tensor, *, generator: torch.Generator | None = None) 
     without a baseline.
     """
     odds, tree = _log_odds(log_p)
-    noise, fixed = _logistic(log_p, generator), odds.detach()
-    turns = torch.stack((fixed + noise, fixed - noise))
-    reached = functional.reach(torch.where(turns > 0, FAR, -FAR), tree).sum(0) > 0.5
-    right = turns > 0
-    # only nodes where the two walks part, and on a path, tell the costs apart
-    weight = torch.where(reached & (right[0] != right[1]), torch.where(right[0], 1.0, -1.0) * fixed.abs().sigmoid(), 0)
-    return Pair(_walked(turns, tree), (weight * odds).sum(-1))
+    noise, fixed = _logistic(odds, generator), odds.detach()
+    walks = FAR * torch.stack((fixed + noise, fixed - noise)).sign()
+    # only nodes on a path where the two walks part tell the costs apart
+    parts = (functional.reach(walks, tree).sum(0) > 0.5) & (walks[0] != walks[1])
+    weight = torch.where(parts, walks[0].sign() * fixed.abs().sigmoid(), 0.0)
+    return Pair(_walked(walks, tree), (weight * odds).sum(-1))
 
 
 def antithetic_cost(cost: Tensor, pair: Pair) -> Tensor:
@@ -119,7 +104,7 @@ def antithetic_cost(cost: Tensor, pair: Pair) -> Tensor:
 
     The variables between the cost's axes and the classes' are summed over: they are one sample together.
     """
-    check_pair_costs(cost.shape, pair.term.shape)
+    core.check_pair_costs(cost.shape, pair.term.shape)
     term = pair.term.flatten(cost.dim() - 1).sum(-1) if pair.term.dim() >= cost.dim() else pair.term
     return cost.mean(0) + (cost[0] - cost[1]).detach() / 2 * (term - term.detach())
 
@@ -140,21 +125,20 @@ def _log_odds(log_p: Tensor) -> tuple[Tensor, Parameterization]:
     if is_compiling():
         from catnat.torch._constant import constant
 
-        tree = constant(log_odds_tree, int(log_p.shape[-1]))
+        tree = constant(core.log_odds_tree, int(log_p.shape[-1]))
     else:
-        tree = log_odds_tree(log_p.shape[-1])
+        tree = core.log_odds_tree(log_p.shape[-1])
     return functional.scores_from_log_probs(log_p, tree).clamp(-FAR, FAR), tree
 
 
-def _logistic(log_p: Tensor, generator: torch.Generator | None) -> Tensor:
+def _logistic(odds: Tensor, generator: torch.Generator | None) -> Tensor:
     """[..., K-1] noise whose sign, added to log-odds, is a draw."""
-    pair = torch.empty((2, *log_p.shape[:-1], log_p.shape[-1] - 1), dtype=log_p.dtype, device=log_p.device)
-    one, other = pair.exponential_(generator=generator).log()
+    one, other = odds.new_empty((2, *odds.shape)).exponential_(generator=generator).log()
     return one - other
 
 
-def _walked(turns: Tensor, tree: Parameterization) -> Tensor:
-    return largest(functional.catnat(torch.where(turns > 0, FAR, -FAR).to(turns.dtype), tree))
+def _walked(ends: Tensor, tree: Parameterization) -> Tensor:
+    return largest(functional.catnat(ends, tree))
 
 
 def _slope_of(log_p: Tensor) -> Tensor:
@@ -163,26 +147,14 @@ def _slope_of(log_p: Tensor) -> Tensor:
     return own - own.detach()
 
 
-def _kl(log_q: Tensor, log_prior: Tensor) -> Tensor:
-    return (log_q.exp() * (log_q - log_prior)).sum(-1)
-
-
-def _finite(log_p: Tensor) -> Tensor:
-    """Log-probabilities without -inf, which times 0 would be NaN: a number that is 0 in exp and very large in a KL."""
-    return log_p.clamp(min=torch.finfo(log_p.dtype).min / 4)
-
-
 def _passed(soft: Tensor, sample: Tensor) -> Tensor:
     return sample + (soft - soft.detach())
 
 
-class Stats(NamedTuple):
-    """How a batch uses its classes, per variable: detached, for a log."""
-
-    usage: Tensor  # [variables, classes] share of the draws
-    perplexity: Tensor  # [variables] exp of the entropy of the usage: how many classes are as good as used
-    entropy: Tensor  # [variables] mean entropy of q, in nats
-    dead: Tensor  # [variables] share of the classes that were never drawn
+def _known(values: Tensor) -> Tensor:
+    """The class of the largest value, or what `known` makes of NaN."""
+    best, found = values.max(-1)
+    return known(torch.where(best.isnan(), values.shape[-1], found), values.shape[-1])
 
 
 class Latent(NamedTuple):
@@ -193,6 +165,9 @@ class Latent(NamedTuple):
     log_q: Tensor  # [..., variables, classes]
     log_prior: Tensor  # what log_q is held against
     kl: Tensor  # [..., variables] KL(q || prior) in nats
+
+    def __repr__(self) -> str:
+        return core.in_shapes(self)
 
     @property
     def indices(self) -> Tensor:
@@ -212,30 +187,30 @@ class Latent(NamedTuple):
             free_nats: below so many nats there is no gradient.
             balance: share of the gradient that moves the prior; the rest moves q. None moves both as they are.
         """
-        if balance is None:
-            total = self.kl.sum(-1)
-            return beta * (total.clamp(min=free_nats) if free_nats else total)
-        check_share("balance", balance)
-        moved = _kl(self.log_q.detach(), self.log_prior).sum(-1).clamp(min=free_nats)
-        drawn = _kl(self.log_q, self.log_prior.detach()).sum(-1).clamp(min=free_nats)
-        return beta * (balance * moved + (1 - balance) * drawn)
+        total = self.kl.sum(-1)
+        if balance is not None:
+            check_share("balance", balance)
+            moved = p_log_ratio(self.log_q.detach(), self.log_prior).sum((-1, -2))
+            drawn = p_log_ratio(self.log_q, self.log_prior.detach()).sum((-1, -2))
+            total = balance * moved + (1 - balance) * drawn
+        return beta * (total.clamp(min=free_nats) if free_nats else total)
 
     @torch.no_grad()
     def stats(self, sync: bool = False) -> Stats:
         """Usage of the classes in this batch; with ``sync`` over all processes, each of which must then ask."""
         *_, variables, classes = self.log_q.shape
-        ids = self.indices.reshape(-1, variables)
-        ids = ids + classes * torch.arange(variables, device=ids.device)
-        counts = self.log_q.new_zeros(variables * classes, dtype=torch.float32)
-        counts.scatter_add_(0, ids.flatten(), torch.ones_like(ids.flatten(), dtype=torch.float32))
-        entropy = -_kl(self.log_q, torch.zeros_like(self.log_q)).reshape(-1, variables).sum(0).float()
-        rows = torch.full_like(entropy[:1], len(ids))
-        both = torch.cat((counts, entropy, rows))
+        ids = self.indices.reshape(-1, variables).T
+        ones = torch.ones_like(ids, dtype=torch.float32)
+        counts = ones.new_zeros(variables, classes).scatter_add_(1, ids, ones)
+        nats = -p_log_ratio(self.log_q, torch.zeros_like(self.log_q)).reshape(-1, variables, classes).sum((0, -1))
+        both = torch.cat((counts, nats.float().unsqueeze(-1)), -1)
         if sync:
             torch.distributed.all_reduce(both)
-        counts, entropy, rows = both.split((variables * classes, variables, 1))
-        usage = counts.reshape(variables, classes) / rows
-        return Stats(usage, torch.special.entr(usage).sum(-1).exp(), entropy / rows, (usage == 0).float().mean(-1))
+        counts, nats = both.split((classes, 1), -1)
+        rows = counts.sum(-1, keepdim=True)
+        usage = counts / rows
+        perplexity = torch.special.entr(usage).sum(-1).exp()
+        return Stats(usage, perplexity, (nats / rows).squeeze(-1), (usage == 0).float().mean(-1))
 
 
 class CategoricalLatent(Defined):
@@ -249,7 +224,8 @@ class CategoricalLatent(Defined):
         estimator: of the gradient: ``"gumbel"``, ``"gumbel-relaxed"``, ``"gumbel-rao"``, ``"reinmax"``,
             ``"straight-through"``, ``"relaxed-descent"``, or ``"score-function"``: then ``z`` has none, and
             `score_function` takes ``latent.log_prob``.
-        tau: temperature of the estimator; or a function of the number of calls in training so far, a tensor.
+        tau: temperature of the estimator, of which the score function has none; or a function of the number of calls
+            in training so far, a tensor.
         prior: ``"uniform"``, ``"learned"``, or probabilities [classes] or [variables, classes].
         unimix: share of the uniform distribution that is mixed into q.
         embed: None gives one-hot vectors; a number, learned vectors of so many.
@@ -266,8 +242,9 @@ class CategoricalLatent(Defined):
     """
 
     steps: Tensor  # training calls so far; a whole number, which no cast of the module rounds
-    fixed_prior: Tensor | None  # as bytes, for the same reason
+    fixed_prior: Tensor | None  # the bits of float32 numbers, for the same reason
 
+    @advised
     def __init__(
         self,
         in_features: int,
@@ -284,25 +261,22 @@ class CategoricalLatent(Defined):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        check_sizes(in_features=in_features, variables=variables, embed=embed)
+        core.check_sizes(in_features=in_features, variables=variables, embed=embed)
         check_choice("estimator", estimator, tuple(ESTIMATORS))
-        super().__init__(parameterization_of(head, classes) or classes, device)
+        fixed = core.log_prior_of(prior, variables, classes)
+        super().__init__(core.parameterization_of(head, classes) or classes, device, prior=core.number_of(fixed))
         self.in_features, self.variables, self.classes = in_features, variables, classes
         self.head, self.estimator, self.channel_first = head, estimator, channel_first
         self.tau = tau if callable(tau) else check_temperature(tau, "tau")
-        self.unimix = check_unimix(unimix)
-        self._has_zeros = getattr(self.parameterization.activation, "tail", None) == 0  # a probability may be 0
+        self.unimix = core.check_unimix(unimix)
         width = classes if head == "softmax" else classes - 1
         options: dict[str, Any] = {"device": device, "dtype": dtype}
         self.linear = torch.nn.Linear(in_features, variables * width, **options)
         self.codes = None if embed is None else torch.nn.Parameter(torch.empty(variables, classes, embed, **options))
-        fixed = log_prior_of(prior, variables, classes)
         self.prior = torch.nn.Parameter(torch.empty(variables, classes, **options)) if fixed is None else None
-        self._fixed_prior = fixed
-        self.register_buffer(
-            "fixed_prior",
-            None if fixed is None else torch.empty(variables, 4 * classes, dtype=torch.uint8, device=device),
-        )
+        self._fixed_prior: Any = None if fixed is None else torch.from_numpy(fixed.astype("f4")).view(torch.int32)
+        bits = None if fixed is None else torch.empty(variables, classes, dtype=torch.int32, device=device)
+        self.register_buffer("fixed_prior", bits)
         self.register_buffer("steps", torch.zeros((), dtype=torch.long, device=device))
         self.reset_parameters(linear=False)
 
@@ -318,8 +292,7 @@ class CategoricalLatent(Defined):
             if self.prior is not None:
                 self.prior.zero_()
             if self.fixed_prior is not None:
-                numbers = np.ascontiguousarray(self._fixed_prior, np.float32)
-                self.fixed_prior.copy_(torch.from_numpy(numbers.view(np.uint8)))
+                self.fixed_prior.copy_(self._fixed_prior)
 
     def forward(
         self,
@@ -334,15 +307,17 @@ class CategoricalLatent(Defined):
         With ``tau`` the module's own is left alone: say it where a step calls more than once, or is computed again.
         """
         log_q = self.log_probs(h)
+        core.check_tau(self.estimator, tau)
         if tau is None and callable(self.tau):
             tau = self.tau(self.steps.float())
-            if self.training:
-                self.steps += 1
-        elif tau is None:
-            tau = self.tau  # type: ignore[assignment]
-        z = ESTIMATORS[self.estimator](log_q, tau, generator=generator)
-        log_prior = self.log_prior if prior is None else _finite(self._checked(prior, log_q))
-        kl = _kl(log_q, log_prior)
+            self.steps += self.training
+        z = ESTIMATORS[self.estimator](log_q, self.tau if tau is None else tau, generator=generator)
+        log_prior = self.log_prior if prior is None else prior
+        if prior is not None:
+            seen = is_plain(prior) and prior.is_cpu and prior.numel() > 0
+            greatest = prior.max().item() if seen else -math.inf
+            core.check_prior(prior.shape, log_q.shape, greatest, learns=self.prior is not None)
+        kl = p_log_ratio(log_q, log_prior).sum(-1)
         return Latent(self._outward(z.to(h.dtype)), z, log_q, log_prior, kl)
 
     def log_probs(self, h: Tensor) -> Tensor:
@@ -352,14 +327,9 @@ class CategoricalLatent(Defined):
         axis = 1 if self.channel_first else -1
         if h.dim() < 1 + self.channel_first or h.shape[axis] != self.in_features:
             raise ValueError(f"h must be {self.in_features} wide along dim {axis}; got shape {tuple(h.shape)}")
-        scores = self.linear(h.movedim(axis, -1)).unflatten(-1, (self.variables, -1))
-        scores = at_least_single(scores)
-        if self.head == "softmax":
-            log_q = scores.log_softmax(-1)
-        else:
-            log_q = functional.log_catnat(scores, self.parameterization)
-            if self._has_zeros:
-                log_q = _finite(log_q)
+        scores = at_least_single(self.linear(h.movedim(axis, -1)).unflatten(-1, (self.variables, -1)))
+        softmax = self.head == "softmax"
+        log_q = scores.log_softmax(-1) if softmax else functional.log_catnat(scores, self.parameterization)
         if self.unimix:
             spread = torch.full_like(log_q, math.log(self.unimix / self.classes))
             log_q = torch.logaddexp(log_q + math.log1p(-self.unimix), spread)
@@ -375,22 +345,22 @@ class CategoricalLatent(Defined):
 
     def argmax(self, h: Tensor) -> Tensor:
         """[..., variables] the likeliest class of every variable."""
-        return self.log_probs(h).argmax(-1)
+        return _known(self.log_probs(h))
 
     @torch.no_grad()
     def sample(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """[..., variables] classes drawn from q."""
-        return with_gumbel_noise(self.log_probs(h), generator).argmax(-1)
+        return _known(with_gumbel_noise(self.log_probs(h), generator))
 
     @torch.no_grad()
     def sample_prior(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
         """[*sample_shape, variables] classes drawn from the module's own prior."""
-        return with_gumbel_noise(self.log_prior.expand(*sample_shape, -1, -1).contiguous(), generator).argmax(-1)
+        return _known(with_gumbel_noise(self.log_prior.expand(*sample_shape, -1, -1).contiguous(), generator))
 
     def decode(self, indices: Tensor) -> Tensor:
         """Classes [..., variables], of feature maps [N, ..., variables], to what ``z`` is for them."""
         check_integers(indices, "indices")
-        check_variables(indices.shape, self.variables)
+        core.check_variables(indices.shape, self.variables)
         return self._outward(F.one_hot(indices.long(), self.classes).to(self.linear.weight.dtype))
 
     def distribution(self, h: Tensor) -> Independent:
@@ -400,15 +370,6 @@ class CategoricalLatent(Defined):
     def extra_repr(self) -> str:
         """Settings for print()."""
         return f"variables={self.variables}, classes={self.classes}, head={self.head!r}, estimator={self.estimator!r}"
-
-    def _checked(self, prior: Tensor, log_q: Tensor) -> Tensor:
-        if self.prior is not None:
-            raise ValueError('prior must be None where the module learns one of its own: prior="learned"')
-        if prior.shape[-2:] != log_q.shape[-2:] or prior.dim() > log_q.dim():
-            raise ValueError(f"prior must be [..., {self.variables}, {self.classes}]; got {tuple(prior.shape)}")
-        if is_plain(prior) and prior.is_cpu and bool((prior > 1e-4).any()):
-            raise ValueError(f"prior must be log-probabilities; got {prior.max().item():g}, which is above 0")
-        return prior
 
     def _outward(self, z: Tensor) -> Tensor:
         z = z if self.codes is None else torch.einsum("...vk,vke->...ve", z, self.codes.to(z.dtype))

@@ -28,7 +28,7 @@ __all__ = ["Catnat", "CatnatCrossEntropyLoss", "CatnatLinear", "LogCatnat"]
 for _name in ("catnat", "cross_entropy", "log_catnat"):
     torch.fx.wrap(_name)
 
-HASHED = ("activation", "tree", "centers")  # what stands in a definition as hashes
+HASHED = ("activation", "tree", "centers", "prior")  # what stands in a definition as hashes
 NO_CLASS = -(1 << 62)  # an id that no class has, and that nothing ignores
 
 
@@ -58,9 +58,12 @@ class Defined(torch.nn.Module):
     parameterization: Parameterization
     definition: Tensor
 
-    def __init__(self, parameterization: ParameterizationLike, device: torch.device | str | None = None) -> None:
+    def __init__(
+        self, parameterization: ParameterizationLike, device: torch.device | str | None = None, **also: float
+    ) -> None:
         super().__init__()
         self.parameterization = resolve(parameterization)
+        self._also = also  # what else may not change in silence
         self.register_buffer("definition", self._own_definition().to(device or torch.get_default_device()))
         self.register_load_state_dict_pre_hook(_compare)
 
@@ -70,7 +73,7 @@ class Defined(torch.nn.Module):
             self.definition.copy_(self._own_definition())
 
     def _own_definition(self) -> Tensor:
-        numbers = np.array(list(self.parameterization.definition.values()))
+        numbers = np.array([*self.parameterization.definition.values(), *self._also.values()])
         return torch.from_numpy(np.unpackbits(numbers.view(np.uint8)) * np.uint8(255))
 
 
@@ -80,7 +83,7 @@ def _compare(module: Any, state: Any, prefix: str, *rest: Any) -> None:
     theirs = state.setdefault(name, ours)
     if theirs.is_meta or torch.equal((theirs.cpu() > 127).flatten(), ours > 127):
         return
-    here = module.parameterization.definition
+    here = module.parameterization.definition | module._also
     there = np.packbits((theirs.cpu() > 127).numpy()).view(np.float64)
     pairs = zip(here.items(), there.tolist(), strict=False)
     differing = [

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from catnat.core.errors import advised
 from catnat.core.parameterization import ParameterizationLike
 from catnat.torch._dispatch import walk_for
 from catnat.torch._inputs import check_batch, check_index, prepare, prepare_mask
@@ -14,6 +15,7 @@ from catnat.torch._inputs import check_batch, check_index, prepare, prepare_mask
 __all__ = ["Draw", "draw", "mode", "sample"]
 
 
+@advised
 def sample(
     scores: Tensor,
     parameterization: ParameterizationLike,
@@ -49,6 +51,7 @@ class Draw(NamedTuple):
     entropy: Tensor
 
 
+@advised
 def draw(
     scores: Tensor,
     parameterization: ParameterizationLike,
@@ -81,6 +84,7 @@ def draw(
     return Draw(index, log_p.to(dtype), found.to(dtype))
 
 
+@advised
 def mode(
     scores: Tensor,
     parameterization: ParameterizationLike,

@@ -28,12 +28,12 @@ def made(head: str = "natural", estimator: str = "gumbel", **settings: Any) -> c
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_samples_and_gradients_are_the_formulas(estimator: str, head: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    noise = judge.noise_of(estimator, (11, 3, CLASSES), torch.Generator().manual_seed(1))
+    noise = judge.noise_of(estimator, (41, 3, CLASSES), torch.Generator().manual_seed(1))
     first, inner = (values.numpy() for values in noise)
     monkeypatch.setattr(jax.random, "logistic", lambda *a: jnp.asarray(np.log(first[0] / first[1])))
     monkeypatch.setattr(latents, "gumbel", lambda key, shape, *a: jnp.asarray(-np.log(inner if shape[3:] else first)))
     with jax.enable_x64(True):
-        layer, h = made(head, estimator), 0.4 * np.random.default_rng(2).normal(size=(11, 6))
+        layer, h = made(head, estimator), 0.4 * np.random.default_rng(2).normal(size=(41, 6))
 
         def total(weight: jax.Array, bias: jax.Array) -> tuple[jax.Array, jax.Array]:
             q = dataclasses.replace(layer, weight=weight, bias=bias)(KEY, h)

@@ -39,7 +39,7 @@ def slope_of(module: ct.CategoricalLatent) -> Tensor:
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_samples_and_gradients_are_the_formulas(estimator: str, head: str) -> None:
-    module, h = made(head, estimator).double(), 0.4 * torch.randn(11, 6, dtype=torch.float64, generator=seeded(2))
+    module, h = made(head, estimator).double(), 0.4 * torch.randn(41, 6, dtype=torch.float64, generator=seeded(2))
     leaves = [module.linear.weight, module.linear.bias]
     q = module(h, generator=seeded(1))
     log_p = judge.log_probs(module.linear(h).unflatten(-1, (3, -1)), head)

@@ -78,19 +78,15 @@ def check_width(num_classes: int, width: int, shape: Sequence[int], dim: int = -
     if width != num_classes - 1:
         hint = f". Make the last layer {num_classes - 1} wide; logits or log-probabilities need no catnat"
         hint = hint if width == num_classes else ""
-        raise ValueError(
-            f"scores must hold num_classes - 1 = {num_classes - 1} values along {called} {dim} "
-            f"for {num_classes} classes; got {width} (scores have shape {tuple(shape)}){hint}"
-        )
+        wanted = f"num_classes - 1 = {num_classes - 1} values along {called} {dim} for {num_classes} classes"
+        raise ValueError(f"scores must hold {wanted}; got {width} (scores have shape {tuple(shape)}){hint}")
 
 
 def check_classes(argument: str, num_classes: int, width: int, shape: Sequence[int]) -> None:
     """Raise unless a K-wide argument (a mask, probabilities, weights) is K wide."""
     if width != num_classes:
-        raise ValueError(
-            f"{argument} must hold one value a class: {num_classes} along the class dimension; "
-            f"got {width} ({argument} has shape {tuple(shape)})"
-        )
+        came = f"{width} ({argument} has shape {tuple(shape)})"
+        raise ValueError(f"{argument} must hold one value a class: {num_classes} along the class dimension; got {came}")
 
 
 def check_index_range(num_classes: int, low: int, high: int, argument: str = "index") -> None:

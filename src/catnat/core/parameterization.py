@@ -168,10 +168,8 @@ class Natural(Activation):
 
 def _check_saturation(saturation: object) -> None:
     if saturation not in (None, "clip"):
-        raise ValueError(
-            f"saturation is gone: past its ends tail=0 is always clipped; got {saturation!r}. A small tail, such as "
-            "Natural(tail=0.001), has no dead ends"
-        )
+        instead = "A small tail, such as Natural(tail=0.001), has no dead ends"
+        raise ValueError(f"saturation is gone: past its ends tail=0 is always clipped; got {saturation!r}. {instead}")
 
 
 ACTIVATIONS: dict[str, Activation] = {
@@ -351,11 +349,9 @@ def check_activation(of: Activation) -> None:
         close |= (name == "inverse") & ~np.isfinite(values)  # so far up that log-odds have no more digits
         if not close.all():
             i = close.argmin()
-            said, came = expected[name][i], np.broadcast_to(values, close.shape)[i]
-            raise ValueError(
-                f"{type(of).__name__}.{name} must be that of its logit: at an offset of {offsets[i]:.4g} the logit "
-                f"says {said:.6g}; got {came:.6g}"
-            )
+            said = f"at an offset of {offsets[i]:.4g} the logit says {expected[name][i]:.6g}"
+            came = f"got {np.broadcast_to(values, close.shape)[i]:.6g}"
+            raise ValueError(f"{type(of).__name__}.{name} must be that of its logit: {said}; {came}")
 
 
 def repr_arguments(parameterization: object, arrays: dict[str, Any] | None = None, **settings: Any) -> str:

@@ -38,10 +38,8 @@ class Actions:
     def policy(self, scores: Tensor, mask: Tensor | None = None) -> MultiCatnat:
         """The distribution over actions, from [..., `num_scores`] scores."""
         if scores.shape[-1] != self.num_scores:
-            raise ValueError(
-                f"the policy's last layer must have {self.num_scores} outputs, one fewer than the classes of every "
-                f"part {self.nvec}; got {scores.shape[-1]}"
-            )
+            wanted = f"{self.num_scores} outputs, one fewer than the classes of every part {self.nvec}"
+            raise ValueError(f"the policy's last layer must have {wanted}; got {scores.shape[-1]}")
         return MultiCatnat(scores, self.parameterizations, mask=mask)
 
 

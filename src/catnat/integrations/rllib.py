@@ -80,7 +80,5 @@ class CatnatPPOModule(DefaultPPOTorchRLModule):
         if catalog_class in (None, PPOCatalog):  # nobody chose one: PPO names its own wherever none is given
             catalog_class = CatnatPPOCatalog
         elif not issubclass(catalog_class, CatnatPPOCatalog):
-            raise ValueError(
-                f"catalog_class must derive from CatnatPPOCatalog, which makes the K-1 scores; got {catalog_class!r}"
-            )
+            raise ValueError(f"catalog_class must derive from CatnatPPOCatalog, for K-1 scores; got {catalog_class!r}")
         super().__init__(*args, catalog_class=catalog_class, **kwargs)

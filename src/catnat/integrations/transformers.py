@@ -85,10 +85,9 @@ class CatnatHead(torch.nn.Module):
             if isinstance(saved, dict):
                 differing = [name for name in made if saved.get(name) != made[name]]
                 old, new = (", ".join(f"{name}={d.get(name)}" for name in differing) for d in (saved, made))
-            raise ValueError(
-                f"the model was saved with {old} over {num_classes} classes, and {type(self).__name__} makes {new}: "
-                f"load it by a class whose catnat_parameterization gives what was saved (its config.json: {SAVED})"
-            )
+            differ = f"saved with {old} over {num_classes} classes, and {type(self).__name__} makes {new}"
+            advice = f"load it by a class whose catnat_parameterization gives what was saved (its config.json: {SAVED})"
+            raise ValueError(f"the model was {differ}: {advice}")
         self.catnat_made = {str(num_classes): made}
         return pi
 
@@ -115,9 +114,7 @@ class CatnatHead(torch.nn.Module):
         """The name of the last layer, and the layer."""
         kind = _their_names(self)[0]
         if not TASKS.search(kind):
-            raise ValueError(
-                f"a catnat head chooses one class: it takes models for classification or language modelling; got {kind}"
-            )
+            raise ValueError(f"a catnat head takes models for classification or language modelling; got {kind}")
         linear = [(name, m) for name, m in self.named_modules() if isinstance(m, torch.nn.Linear)]
         words = self.get_output_embeddings()
         found = self._of_words(linear, words) if words is not None else self._of_classes(linear)
@@ -127,26 +124,20 @@ class CatnatHead(torch.nn.Module):
 
     def _of_words(self, linear: Named, words: torch.nn.Module) -> Named:
         if self.config.tie_word_embeddings:
-            raise ValueError(
-                "a catnat head cannot share the embedding's weights, for its rows are nodes and not words: "
-                "set tie_word_embeddings=False in the configuration"
-            )
+            advice = "set tie_word_embeddings=False in the configuration"
+            raise ValueError(f"a catnat head's rows are nodes, not words, and no embedding can share them: {advice}")
         for config in (self.config, self.config.get_text_config()):
             for name, neutral in RESCALED.items():
                 if getattr(config, name, neutral) not in (None, neutral):
-                    raise ValueError(
-                        f"the model rescales its logits, and log-probabilities must stay as they are: {name} must be "
-                        f"{neutral}; got {getattr(config, name)}"
-                    )
+                    why = "the model rescales its logits, and log-probabilities must stay as they are"
+                    raise ValueError(f"{why}: {name} must be {neutral}; got {getattr(config, name)}")
         return [(name, module) for name, module in linear if module is words]
 
     def _of_classes(self, linear: Named) -> Named:
         kind = getattr(self.config, "problem_type", None) or "single_label_classification"
         if kind != "single_label_classification" or self.config.num_labels < 2:
-            raise ValueError(
-                "a catnat head needs problem_type='single_label_classification' and num_labels of at least 2; "
-                f"got {kind!r} and {self.config.num_labels}"
-            )
+            needed = "problem_type='single_label_classification' and num_labels of at least 2"
+            raise ValueError(f"a catnat head needs {needed}; got {kind!r} and {self.config.num_labels}")
         self.config.problem_type = kind
         body = set() if self.base_model is self else {id(module) for module in self.base_model.modules()}
         heads = [(n, m) for n, m in linear if id(m) not in body and m.out_features == self.config.num_labels]
@@ -163,10 +154,9 @@ class CatnatHead(torch.nn.Module):
             return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, **settings)  # type: ignore[misc]
         leaves = self.get_output_embeddings().num_classes
         if new_num_tokens not in (None, leaves) or pad_to_multiple_of is not None:
-            raise ValueError(
-                f"the tree of a catnat head has vocab_size = {leaves} leaves, which cannot become "
-                f"{new_num_tokens or 'more'}: set vocab_size in the configuration before the model is made"
-            )
+            wish = f"has vocab_size = {leaves} leaves, which cannot become {new_num_tokens or 'more'}"
+            advice = "set vocab_size in the configuration before the model is made"
+            raise ValueError(f"the tree of a catnat head {wish}: {advice}")
         return self.get_input_embeddings()
 
 

@@ -233,10 +233,8 @@ def class_axis(scores: Array, labels: Array, axis: int | None) -> int:
         return -1 if axis is None else axis
     fits = labels.shape == scores.shape[:-1] and not jnp.issubdtype(labels.dtype, jnp.floating)
     if fits and scores.shape[1] == scores.shape[-1]:
-        raise ValueError(
-            "axis must be given where the classes' axis may be the last, as here, or the second, as in "
-            f"torch.nn.functional.cross_entropy: axis=-1 or axis=1; got scores of shape {scores.shape}"
-        )
+        where = "may be the last, as here, or the second, as in torch.nn.functional.cross_entropy: axis=-1 or axis=1"
+        raise ValueError(f"axis must be given where the classes' axis {where}; got scores of shape {scores.shape}")
     return -1
 
 

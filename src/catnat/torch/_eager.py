@@ -97,6 +97,14 @@ def log_path(x: Tensor, index: Tensor, plan: Plan) -> Tensor:
     return (terms if on_path is None else torch.where(on_path, terms, 0.0)).sum(-1)
 
 
+def joint_shape(index: Tensor, batch: torch.Size, called: str) -> torch.Size:
+    """The shape that class ids have together with a batch of rows, which ``called`` names."""
+    try:
+        return torch.broadcast_shapes(index.shape, batch)
+    except RuntimeError:
+        raise ValueError(f"index must broadcast with {called}; got shape {tuple(index.shape)}") from None
+
+
 def paths(index: Tensor, plan: Plan) -> tuple[Tensor, Tensor, Tensor | None]:
     """Zero-based nodes, turns and, where paths differ in length, which steps count: [..., depth] each."""
     if not plan.has_paths:  # there is no table: walk up from every class

@@ -74,20 +74,16 @@ def prepare_mask(mask: Tensor | None, mask_mode: str, x: Tensor, plan: Plan, dim
         return None
     check_mask(mask)
     if mask.dim() not in (1, x.dim()) and dim not in (-1, x.dim() - 1):
-        raise ValueError(
-            f"mask must have as many dimensions as the scores, {x.dim()}, or one, where dim is not the last; "
-            f"got shape {tuple(mask.shape)}"
-        )
+        wanted = f"as many dimensions as the scores, {x.dim()}, or one, where dim is not the last"
+        raise ValueError(f"mask must have {wanted}; got shape {tuple(mask.shape)}")
     moved = mask if mask.dim() == 1 else to_last(mask, dim, "mask")
     errors.check_classes("mask", plan.num_classes, int(moved.shape[-1]) if moved.dim() else 0, mask.shape)
     if moved.dim() > 1 and moved.shape[:-1] != x.shape[:-1]:
         try:
             torch.broadcast_shapes(moved.shape[:-1], x.shape[:-1])
         except RuntimeError:
-            raise ValueError(
-                f"mask must broadcast to the scores' batch {tuple(x.shape[:-1])} with {plan.num_classes} classes; "
-                f"got shape {tuple(mask.shape)}"
-            ) from None
+            wanted = f"the scores' batch {tuple(x.shape[:-1])} with {plan.num_classes} classes"
+            raise ValueError(f"mask must broadcast to {wanted}; got shape {tuple(mask.shape)}") from None
     if is_plain(moved):
         allowed = moved.any(-1)
         if moved.device.type != "cpu":
@@ -176,10 +172,9 @@ def class_dim(scores: Tensor, target: Tensor, dim: int | None) -> int:
         return -1 if dim is None else dim
     if target.shape == scores.shape[:1] + scores.shape[2:] and not target.is_floating_point():
         choice = "dim=-1 or dim=1" if target.shape == scores.shape[:-1] else "dim=1"
-        raise ValueError(
-            f"dim must be given where the classes' axis may be the second, as in torch.nn.functional.cross_entropy: "
-            f"say {choice}; got scores of shape {tuple(scores.shape)} and a target of shape {tuple(target.shape)}"
-        )
+        where = f"may be the second, as in torch.nn.functional.cross_entropy: say {choice}"
+        came = f"scores of shape {tuple(scores.shape)} and a target of shape {tuple(target.shape)}"
+        raise ValueError(f"dim must be given where the classes' axis {where}; got {came}")
     return -1
 
 
@@ -187,10 +182,8 @@ def check_target_ids(target: Tensor, batch: torch.Size) -> None:
     """Raise unless ``target`` holds one class id a row."""
     check_integers(target, "target")
     if target.shape != batch:
-        raise ValueError(
-            f"target must hold one class id a row, shape {tuple(batch)}, or floating-point probabilities; "
-            f"got {target.dtype} of shape {tuple(target.shape)}"
-        )
+        wanted = f"one class id a row, shape {tuple(batch)}, or floating-point probabilities"
+        raise ValueError(f"target must hold {wanted}; got {target.dtype} of shape {tuple(target.shape)}")
 
 
 def check_target_probs(target: Tensor, x: Tensor, plan: Plan, dim: int) -> Tensor:

@@ -53,13 +53,7 @@ class Walk:
             return _gathered(x, index) if whole else self.log_path(x, index)
         batch, extra = x.shape[:-1], index.dim() - (x.dim() - 1)
         if extra < 0 or index.shape[extra:] != batch:
-            try:
-                shape = torch.broadcast_shapes(index.shape, batch)
-            except RuntimeError:
-                came = tuple(index.shape)
-                raise ValueError(
-                    f"index must broadcast with the scores' batch {tuple(batch)}; got shape {came}"
-                ) from None
+            shape = _eager.joint_shape(index, batch, f"the scores' batch {tuple(batch)}")
             x, index, extra = x.expand((*shape, -1)), index.expand(shape), 0
         rows = x.unsqueeze(0).flatten(0, -2)  # by no shape: those of subclasses may be plain tuples
         # samples go last, so that a row's gradient is one row however many samples it has

@@ -279,10 +279,8 @@ class CatnatLinear(Defined):
             return
         own = getattr(self.linear, name)  # tied weights, too, are the layer's
         if own is not None and isinstance(value, Tensor) and value.shape != own.shape:
-            came = tuple(value.shape)
-            raise ValueError(
-                f"{name} must have the shape {tuple(own.shape)}, a row per node and not per class; got {came}"
-            )
+            wanted = f"the shape {tuple(own.shape)}, a row per node and not per class"
+            raise ValueError(f"{name} must have {wanted}; got {tuple(value.shape)}")
         setattr(self.linear, name, value)
 
     @property
@@ -350,12 +348,7 @@ class CatnatLinear(Defined):
         if walk is None:
             return functional.log_prob(self.scores(x), index, self.parameterization)
         check_integers(index, "index")
-        batch = x.shape[:-1]
-        try:
-            shape = torch.broadcast_shapes(index.shape, batch)
-        except RuntimeError:
-            came = tuple(index.shape)
-            raise ValueError(f"index must broadcast with the batch {tuple(batch)} of x; got shape {came}") from None
+        shape = _eager.joint_shape(index, x.shape[:-1], f"the batch {tuple(x.shape[:-1])} of x")
         rows, ids = self._rows(x.expand(*shape, -1), index.expand(shape), NO_CLASS, walk, "index")
         return -walk.losses(rows, ids, NO_CLASS).reshape(shape).to(self._answer_dtype(x))
 

@@ -155,8 +155,8 @@ def test_bad_class_weight(weight: torch.Tensor) -> None:
             r"probs must be a torch.Tensor of .*; got torch\.complex64",
         ),
         ([1.0] * K, TypeError, r"probs must be a torch\.Tensor of numbers; got <class 'list'>"),
-        (torch.full((K,), torch.inf), ValueError, r"probs must be finite and not negative; got inf"),
-        (torch.eye(K)[1:] * 0, ValueError, r"probs must leave some class possible; every one is 0 in row \[0\]"),
+        (torch.full((K,), torch.inf), ValueError, r"probs must be finite and at least 0; it holds inf"),
+        (torch.eye(K)[1:] * 0, ValueError, r"probs must give some class a mass in every row; row \(0,\) has none"),
     ],
     ids=["narrow", "none", "scalar", "complex", "list", "infinite", "massless"],
 )
@@ -166,5 +166,5 @@ def test_bad_probs(probs: object, error: type[Exception], message: str) -> None:
 
 
 def test_negative_probabilities_have_no_scores() -> None:
-    with pytest.raises(ValueError, match=r"probs must be finite and not negative; got -0\.2"):
+    with pytest.raises(ValueError, match=r"probs must be finite and at least 0; .* holds -0\.2"):
         ct.scores_from_probs(torch.tensor([0.5, -0.2, 0.7]), 3)

@@ -166,12 +166,12 @@ EACH_KIND = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"probs": [[1.0, 1.0], [0.0, 0.0]]}, r"probs must leave some class possible; every one is 0 in row \[1\]"),
-        ({"logits": [-torch.inf, -torch.inf]}, r"logits must leave some class possible; every one is -inf in row \[\]"),
-        ({"probs": [1.0, torch.inf]}, "probs must be finite and not negative; got inf"),
-        ({"probs": [1.0, -0.5]}, r"probs must be finite and not negative; got -0\.5"),
-        ({"logits": [0.0, torch.inf]}, "logits must be finite or -inf; got inf"),
-        ({"logits": [0.0, torch.nan]}, "logits must be finite or -inf; got nan"),
+        ({"probs": [[1.0, 1.0], [0.0, 0.0]]}, r"probs must give some class a mass in every row; row \(1,\) has none"),
+        ({"logits": [-torch.inf, -torch.inf]}, "logits must give some class a mass in every row; it has none"),
+        ({"probs": [1.0, torch.inf]}, "probs must be finite and at least 0; it holds inf"),
+        ({"probs": [1.0, -0.5]}, r"probs must be finite and at least 0; it holds -0\.5"),
+        ({"logits": [0.0, torch.inf]}, "logits must be below infinity, and no NaN; it holds inf"),
+        ({"logits": [0.0, torch.nan]}, "logits must be below infinity, and no NaN; it holds nan"),
     ],
     ids=str,
 )

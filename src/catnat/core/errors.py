@@ -10,6 +10,8 @@ from inspect import signature
 from numbers import Real
 from typing import ParamSpec, TypeVar
 
+import numpy as np
+
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
@@ -135,8 +137,7 @@ def check_share(argument: str, value: float) -> float:
 
 def empty_mask_row(position: Sequence[int]) -> ValueError:
     """The error for a mask row that allows no class."""
-    where = f"row {tuple(position)} allows none" if position else "it allows none"
-    return ValueError(f"mask must allow at least one class in every row; {where}")
+    return ValueError(f"mask must allow at least one class in every row; {_row(position)} allows none")
 
 
 def nan_scores(position: Sequence[int]) -> ValueError:
@@ -144,18 +145,27 @@ def nan_scores(position: Sequence[int]) -> ValueError:
     return ValueError(f"scores must not be NaN where a class is drawn from them; draw {tuple(position)} met one")
 
 
-def bad_masses(argument: str, position: Sequence[int], worst: float | None) -> ValueError:
-    """The error for probabilities, or their logarithms, of which no distribution can be made."""
-    where = f"row {tuple(position)}" if position else "it"
-    if worst is None:
-        return ValueError(f"{argument} must give some class a mass in every row; {where} has none")
-    wanted = "finite and at least 0" if argument == "probs" else "below infinity, and no NaN"
-    return ValueError(f"{argument} must be {wanted}; {where} holds {worst:g}")
+def check_masses(argument: str, masses: np.ndarray) -> None:
+    """Raise unless every row of probabilities, or of their logarithms, says what its distribution is."""
+    are_probs = argument == "probs"
+    wrong = ~((masses >= (0 if are_probs else -np.inf)) & (masses < np.inf))  # NaN, too
+    if wrong.any():
+        *row, _ = position = np.argwhere(wrong)[0].tolist()
+        wanted = "finite and at least 0" if are_probs else "below infinity, and no NaN"
+        raise ValueError(f"{argument} must be {wanted}; {_row(row)} holds {masses[tuple(position)]:g}")
+    empty = (masses == (0 if are_probs else -np.inf)).all(-1)
+    if empty.any():
+        came = f"{_row(np.argwhere(empty)[0].tolist())} has none"
+        raise ValueError(f"{argument} must give some class a mass in every row; {came}")
 
 
 def too_few_allowed(num_samples: int, fewest: int) -> ValueError:
     """The error for a mask row that allows fewer classes than are to be drawn."""
     return ValueError(f"num_samples must not exceed the classes that a row allows, {fewest}; got {num_samples}")
+
+
+def _row(position: Sequence[int]) -> str:
+    return f"row {tuple(position)}" if position else "it"
 
 
 def _number(argument: str, value: object) -> float:

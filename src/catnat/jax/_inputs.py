@@ -171,14 +171,7 @@ def prepare_probs(
     plan = plan_for(parameterization, np.dtype(x.dtype))
     check_classes(argument, plan.num_classes, x.shape[-1], probs.shape)
     if is_readable(x) and x.size:
-        values = np.asarray(x)
-        wrong = ~np.isfinite(values) | (values < 0) if argument == "probs" else ~(values < np.inf)
-        if wrong.any():
-            *row, _ = position = np.argwhere(wrong)[0].tolist()
-            raise errors.bad_masses(argument, row, float(values[tuple(position)]))
-        empty = (values == (0 if argument == "probs" else -np.inf)).all(-1)
-        if empty.any():
-            raise errors.bad_masses(argument, np.argwhere(empty)[0].tolist(), None)
+        errors.check_masses(argument, np.asarray(x))
     return walk_for(plan), x, np.dtype(probs.dtype)
 
 

@@ -104,21 +104,8 @@ def prepare_probs(
         raise ValueError(f"{argument} must hold at least one class along dim {dim}; got shape {tuple(probs.shape)}")
     errors.check_classes(argument, resolved(parameterization).num_classes, last.shape[-1], probs.shape)
     if is_plain(last) and last.device.type == "cpu":
-        _check_mass(last.detach(), argument)
+        errors.check_masses(argument, last.detach().double().numpy())
     return last
-
-
-def _check_mass(last: Tensor, argument: str) -> None:
-    """Raise unless every row of probabilities, or of their logarithms, says what its distribution is."""
-    least, nothing = (0.0, 0.0) if argument == "probs" else (-torch.inf, -torch.inf)
-    bad = ~((last >= least) & (last < torch.inf))  # NaN, too
-    if bad.any():
-        allowed = "finite and not negative" if argument == "probs" else "finite or -inf"
-        raise ValueError(f"{argument} must be {allowed}; got {last[bad][0].item():g}")
-    massless = (last == nothing).all(-1)
-    if massless.any():
-        row = massless.nonzero()[0].tolist()
-        raise ValueError(f"{argument} must leave some class possible; every one is {nothing:g} in row {row}")
 
 
 def check_index(index: Tensor, plan: Plan, argument: str = "index", ignored: int | None = None) -> None:

@@ -91,6 +91,20 @@ def check_classes(argument: str, num_classes: int, width: int, shape: Sequence[i
         raise ValueError(f"{argument} must hold one value a class: {num_classes} along the class dimension; got {came}")
 
 
+def check_batch(argument: str, came: Sequence[int], expected: Sequence[int]) -> None:
+    """Raise unless a shape is the scores' batch shape."""
+    if came != expected:
+        raise ValueError(f"{argument} must have the scores' batch shape {tuple(expected)}; got {tuple(came)}")
+
+
+def check_axis(called: str, axis: int, ndim: int, argument: str) -> None:
+    """Raise unless what has so many dimensions has this axis."""
+    if ndim == 0:
+        raise ValueError(f"{argument} must have at least one dimension; got a scalar")
+    if not -ndim <= axis < ndim:
+        raise IndexError(f"{called} must lie in [{-ndim}, {ndim - 1}] for {argument}; got {axis}")
+
+
 def check_index_range(num_classes: int, low: int, high: int, argument: str = "index") -> None:
     """Raise unless every class id, given the least and the greatest, lies in [0, num_classes)."""
     if low < 0 or high >= num_classes:

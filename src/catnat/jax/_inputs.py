@@ -75,8 +75,7 @@ def check_floating(values: Array, argument: str) -> Array:
         raise TypeError(f"{argument} must be floating point; got {values.dtype}")
     if values.dtype.name not in DTYPES:
         raise TypeError(f"{argument} must be {', '.join(DTYPES[:-1])} or {DTYPES[-1]}; got {values.dtype}")
-    if values.ndim == 0:
-        raise ValueError(f"{argument} must have at least one dimension; got a scalar")
+    errors.check_axis("axis", -1, values.ndim, argument)
     return values
 
 
@@ -115,10 +114,7 @@ def check_mask(mask: Array) -> Array:
 
 def to_last(array: Array, axis: int, argument: str) -> Array:
     """``array`` with ``axis`` moved to the end."""
-    if array.ndim == 0:
-        raise ValueError(f"{argument} must have at least one dimension; got a scalar")
-    if not -array.ndim <= axis < array.ndim:
-        raise IndexError(f"axis must lie in [{-array.ndim}, {array.ndim - 1}] for {argument}; got {axis}")
+    errors.check_axis("axis", axis, array.ndim, argument)
     return array if axis in (-1, array.ndim - 1) else jnp.moveaxis(array, axis, -1)
 
 
@@ -158,7 +154,7 @@ def prepare_where(where: Array | None, x: Array, plan: Plan, axis: int) -> tuple
         raise TypeError(f"where must be a boolean array; got {where.dtype}")
     if where.ndim == x.ndim:
         return prepare_mask(where, "renormalize", x, plan, axis), None
-    check_batch("where", where.shape, x.shape[:-1])
+    errors.check_batch("where", where.shape, x.shape[:-1])
     return None, where
 
 
@@ -214,12 +210,6 @@ def check_number(argument: str, value: Array | float, check: Callable[[str, floa
     return value
 
 
-def check_batch(argument: str, came: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    """Raise unless a shape is the scores' batch shape."""
-    if came != expected:
-        raise ValueError(f"{argument} must have the scores' batch shape {expected}; got {came}")
-
-
 def class_axis(scores: Array, labels: Array, axis: int | None) -> int:
     """The classes' axis of a loss; the last, unless said, and an error where it may as well be the second."""
     if axis is not None or scores.ndim < 3:
@@ -250,5 +240,5 @@ def check_label_probs(labels: Array, x: Array, plan: Plan, axis: int) -> Array:
         raise TypeError(f"labels must hold integers if they hold class ids; got {labels.dtype}")
     probs = to_last(labels, axis, "labels")
     check_classes("labels", plan.num_classes, probs.shape[-1], labels.shape)
-    check_batch("labels", probs.shape[:-1], x.shape[:-1])
+    errors.check_batch("labels", probs.shape[:-1], x.shape[:-1])
     return probs.astype(x.dtype)

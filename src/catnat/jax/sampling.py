@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from catnat.core.errors import advised, nan_scores
+from catnat.core.errors import advised, check_batch, nan_scores
 from catnat.core.parameterization import ParameterizationLike
 from catnat.jax._compat import is_readable
-from catnat.jax._inputs import check_batch, check_key, check_shape, prepare, prepare_linear
+from catnat.jax._inputs import check_key, check_shape, prepare, prepare_linear
 from catnat.jax._plan import Plan
 from catnat.jax.functional import entropy, log_prob
 

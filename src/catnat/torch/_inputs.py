@@ -46,8 +46,7 @@ def check_scores(scores: Tensor) -> None:
     if scores.dtype not in FLOATS:
         names = ", ".join(str(kind).removeprefix("torch.") for kind in FLOATS)
         raise TypeError(f"scores must be floating point, one of {names}; got {scores.dtype}")
-    if scores.dim() == 0:
-        raise ValueError("scores must have at least one dimension; got a scalar")
+    errors.check_axis("dim", -1, scores.dim(), "scores")
 
 
 def check_mask(mask: Tensor) -> None:
@@ -59,10 +58,7 @@ def check_mask(mask: Tensor) -> None:
 
 def to_last(tensor: Tensor, dim: int, argument: str) -> Tensor:
     """``tensor`` with axis ``dim`` moved to the end."""
-    if tensor.dim() == 0:
-        raise ValueError(f"{argument} must have at least one dimension; got a scalar")
-    if not -tensor.dim() <= dim < tensor.dim():
-        raise IndexError(f"dim must lie in [{-tensor.dim()}, {tensor.dim() - 1}] for {argument}; got {dim}")
+    errors.check_axis("dim", dim, tensor.dim(), argument)
     return tensor if dim in (-1, tensor.dim() - 1) else tensor.movedim(dim, -1)
 
 
@@ -147,12 +143,6 @@ def check_temperature(temperature: float | Tensor, argument: str = "temperature"
     return temperature
 
 
-def check_batch(argument: str, came: torch.Size, expected: torch.Size) -> None:
-    """Raise unless a shape is the scores' batch shape."""
-    if came != expected:
-        raise ValueError(f"{argument} must have the scores' batch shape {tuple(expected)}; got {tuple(came)}")
-
-
 def class_dim(scores: Tensor, target: Tensor, dim: int | None) -> int:
     """The classes' axis of a loss; the last, unless said, and an error where it may be torch's."""
     if dim is not None or not isinstance(scores, Tensor) or scores.dim() < 3:
@@ -179,5 +169,5 @@ def check_target_probs(target: Tensor, x: Tensor, plan: Plan, dim: int) -> Tenso
         raise TypeError(f"target must hold integers if it holds class ids; got {target.dtype}")
     probs = to_last(target, dim, "target")
     errors.check_classes("target", plan.num_classes, probs.shape[-1], target.shape)
-    check_batch("target", probs.shape[:-1], x.shape[:-1])
+    errors.check_batch("target", probs.shape[:-1], x.shape[:-1])
     return probs

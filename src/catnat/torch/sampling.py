@@ -7,10 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from catnat.core.errors import advised
+from catnat.core.errors import advised, check_batch
 from catnat.core.parameterization import ParameterizationLike
 from catnat.torch._dispatch import walk_for
-from catnat.torch._inputs import check_batch, check_index, prepare, prepare_mask
+from catnat.torch._inputs import check_index, prepare, prepare_mask
 
 __all__ = ["Draw", "draw", "mode", "sample"]
 

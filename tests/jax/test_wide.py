@@ -14,7 +14,8 @@ from jax import lax
 import catnat.jax as cj
 from catnat import Natural, Parameterization, Tree
 from catnat.jax import _dispatch, _eager, _plan, _wide
-from catnat.jax._dispatch import path_walk_for, plan_for
+from catnat.jax._dispatch import plan_for
+from catnat.jax._wide import LinearWalk
 from tests.core.trees import make_tree
 from tests.jax.cases import close
 from tests.thinned import thinned
@@ -111,7 +112,7 @@ def test_many_rows_of_16_bits_add_up_in_float32(monkeypatch):
     monkeypatch.setattr(_wide, "AT_ONCE", 1)
     plan = plan_for(Parameterization(2, "sigmoid"), np.dtype(np.float32))
     weight, x = jnp.zeros((1, 1), jnp.bfloat16), jnp.ones((3000, 1), jnp.bfloat16)
-    gradient = jax.grad(lambda w: -path_walk_for(plan, w, None).log_prob(x, jnp.zeros(3000, int)).sum())(weight)
+    gradient = jax.grad(lambda w: -LinearWalk(w, None, plan).log_prob(x, jnp.zeros(3000, int)).sum())(weight)
     np.testing.assert_allclose(np.asarray(gradient, np.float64), 1500, rtol=0.004)
 
 
@@ -127,7 +128,7 @@ def test_rows_come_in_blocks_of_any_size(monkeypatch, at_once):
         found, wanted = (
             jax.jit(jax.value_and_grad(lambda arrays, of=of: weighted_sum(of(*arrays))))((weight, bias, x))
             for of in (
-                lambda w, b, x: -path_walk_for(plan, w, b).log_prob(x, jnp.asarray(labels)),
+                lambda w, b, x: -LinearWalk(w, b, plan).log_prob(x, jnp.asarray(labels)),
                 lambda *arrays: by_all_scores(*arrays, labels, pi, reduction="none"),
             )
         )

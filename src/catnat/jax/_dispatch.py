@@ -1,8 +1,7 @@
-"""The one door: which walk runs is asked here and nowhere else.
+"""The one door: what runs is asked here and nowhere else.
 
-`Walk` serves every call whose scores are at hand, and `LinearWalk` a head that reads single paths. Both are array code
-that XLA compiles for any device; log p of every class (`_classes`) has Pallas's kernels for an NVIDIA GPU too, and C++
-loops for a CPU. Which it is can be told only where a program is compiled, so JAX asks `compiled_for` then.
+Walks are array code that XLA compiles for any device. Log p of every class (`_classes`) has Pallas's kernels for an
+NVIDIA GPU too, and C++ loops for a CPU: which it is can be told only where a program is compiled.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ from catnat.core.parameterization import ParameterizationLike, resolve
 from catnat.jax import _classes, _compat
 from catnat.jax._eager import MAX_STEPS
 from catnat.jax._plan import Plan
-from catnat.jax._walk import Walk
-from catnat.jax._wide import LinearWalk
 
 PATH_FROM = 2048  # classes; with fewer the scores of all nodes are as fast
 
@@ -49,16 +46,6 @@ def plan_for(parameterization: ParameterizationLike, dtype: np.dtype) -> Plan:
         return _plans.keep(key, Plan(resolve(parameterization), dtype))
     except TypeError:  # not hashable: an array that holds the number of classes, or an error
         return plan_for(resolve(parameterization), dtype)
-
-
-def walk_for(plan: Plan) -> Walk:
-    """The walk that serves scores at hand."""
-    return Walk(plan)
-
-
-def path_walk_for(plan: Plan, weight: Array, bias: Array | None) -> LinearWalk:
-    """The walk that reads one path of a head [K-1, D] per row of features."""
-    return LinearWalk(weight, bias, plan)
 
 
 def reads_paths(plan: Plan) -> bool:

@@ -18,7 +18,7 @@ from catnat.core import errors
 from catnat.core.errors import check_classes
 from catnat.core.parameterization import ParameterizationLike
 from catnat.jax._compat import is_readable
-from catnat.jax._dispatch import path_walk_for, plan_for, walk_for
+from catnat.jax._dispatch import plan_for
 from catnat.jax._plan import Plan
 from catnat.jax._walk import Walk
 from catnat.jax._wide import LinearWalk
@@ -39,7 +39,7 @@ def prepare(
     plan = plan_for(parameterization, np.dtype(x.dtype))
     if plan.num_nodes != x.shape[-1]:
         errors.check_width(plan.num_classes, x.shape[-1], scores.shape, axis, called="axis")
-    return walk_for(plan), x, prepare_mask(mask, mask_mode, x, plan, axis), np.dtype(scores.dtype)
+    return Walk(plan), x, prepare_mask(mask, mask_mode, x, plan, axis), np.dtype(scores.dtype)
 
 
 def prepare_linear(
@@ -60,7 +60,7 @@ def prepare_linear(
     if plan.num_nodes != len(weight):
         wanted = f"num_classes - 1 = {plan.num_nodes} rows for {plan.num_classes} classes"
         raise ValueError(f"weight must have {wanted}; got shape {weight.shape}")
-    return path_walk_for(plan, weight, bias), x, np.dtype(dtype)
+    return LinearWalk(weight, bias, plan), x, np.dtype(dtype)
 
 
 def at_least_single(values: Array) -> Array:
@@ -168,7 +168,7 @@ def prepare_probs(
     check_classes(argument, plan.num_classes, x.shape[-1], probs.shape)
     if is_readable(x) and x.size:
         errors.check_masses(argument, np.asarray(x))
-    return walk_for(plan), x, np.dtype(probs.dtype)
+    return Walk(plan), x, np.dtype(probs.dtype)
 
 
 def prepare_class_weight(weight: Array | None, plan: Plan, argument: str) -> Array | None:

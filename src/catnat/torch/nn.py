@@ -170,16 +170,9 @@ class CatnatCrossEntropyLoss(Defined):
 
     def forward(self, scores: Tensor, target: Tensor) -> Tensor:
         """Loss of [..., K-1] scores against class ids or probabilities."""
-        return cross_entropy(
-            scores,
-            target,
-            self.parameterization,
-            weight=self.weight,
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
-            label_smoothing=self.label_smoothing,
-            dim=self.dim,
-        )
+        settings: Any = {"ignore_index": self.ignore_index, "label_smoothing": self.label_smoothing, "dim": self.dim}
+        settings |= {"weight": self.weight, "reduction": self.reduction}
+        return cross_entropy(scores, target, self.parameterization, **settings)
 
     def extra_repr(self) -> str:
         """Settings for print()."""

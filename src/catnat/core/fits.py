@@ -1,8 +1,7 @@
 """Every polynomial that stands in for a function, once: with its range and its error, for all that computes in float32.
 
-A compiler turns a polynomial into vector code, and a library's function often not. Each is a minimax fit, lowest power
-first. What it leaves out is exact and added last, so that its rounding is the only one that counts. Float64 goes
-through the library's functions.
+A compiler makes vector code of a polynomial, often not of a library's function. Each is a minimax fit, lowest power
+first. What it leaves out is exact and added last, so that its rounding is the only one that counts.
 """
 
 from __future__ import annotations

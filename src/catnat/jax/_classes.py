@@ -1,9 +1,8 @@
 """log p of every class with its derivatives: three maps that are primitives of JAX's.
 
 The *walk* goes from scores to log-probabilities; its derivative is the *push*, linear in a tangent, and the transpose
-of that the *pull*, linear in a cotangent. JAX's decorators offer either a rule for both modes without a say in the
-transpose, or one for reverse mode alone. Here all three have rules, and the walk and the pull have kernels too. A
-second derivative is the plain derivative of push or pull.
+of that the *pull*, linear in a cotangent. Walk and pull have kernels too (docs/architecture.md says why no decorator
+would do). A second derivative is the plain derivative of push or pull.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Classes that are not allowed, as other logits of the same tree; and the masses that this takes.
 
 A node with allowed classes on one side only sends everything there. Where both sides have some, *pruning* leaves the
-node as it is: the Fisher matrix stays diagonal. *Renormalising* shifts it to what it is given that an allowed class
-comes up, which is the catnat divided by the mass of the allowed classes. That is done along the tree, so that no two
-large logarithms are subtracted where all allowed classes are improbable.
+node as it is, and *renormalising* shifts it to what it is given that an allowed class comes up. That is done along the
+tree, so that no two large logarithms are subtracted where all allowed classes are improbable.
 """
 
 from __future__ import annotations

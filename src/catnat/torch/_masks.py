@@ -1,9 +1,8 @@
-"""Classes that are not allowed: renormalise what is left, or prune the tree. A mask acts on the nodes, along the tree.
+"""Classes that are not allowed: a mask acts on the nodes, along the tree, and leaves a tree like any other.
 
-Pruning sends a node's mass to its live side: each node then still has its own coin, so paths stay short and the Fisher
-matrix stays diagonal. Renormalising gives every node the coin that it has given that an allowed class comes up: with M
-the mass of the allowed classes below a place, log(1-a) + log M(left) - log M(node) and the same on the right. Either
-way the result is a tree like any other, and digits survive where all allowed classes are improbable.
+Pruning sends a node's mass to its live side: paths stay short and the Fisher matrix diagonal. Renormalising gives a
+node the coin that it has given that an allowed class comes up: log(1-a) + log M(left) - log M(node), with M the mass of
+the allowed classes below a place. So digits survive where all allowed classes are improbable.
 """
 
 from __future__ import annotations

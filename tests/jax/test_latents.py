@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -51,6 +52,17 @@ def test_samples_and_gradients_are_the_formulas(estimator: str, head: str, monke
     expected = (log_p * sample).sum() if estimator == "score-function" else (soft * pull).sum()
     for found, leaf in zip(got, torch.autograd.grad(expected, leaves), strict=True):
         np.testing.assert_allclose(found, leaf, rtol=1e-8, atol=1e-11)
+
+
+@pytest.mark.parametrize("estimator", ["reinmax", "gumbel-rao"])
+def test_logits_do_as_well_as_log_probabilities(estimator: str) -> None:
+    logits = 2 + jax.random.normal(KEY, (6, 4))
+
+    def total(log_p: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
+        return lambda s: (latents.ESTIMATORS[estimator](KEY, log_p(s), TAU) * jnp.arange(4.0)).sum()
+
+    got, want = jax.grad(total(lambda s: s))(logits), jax.grad(total(jax.nn.log_softmax))(logits)
+    np.testing.assert_allclose(got, want, atol=1e-5)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -205,6 +217,8 @@ def test_bad_settings_are_named() -> None:
     layer = cj.CategoricalLatent.init(KEY, 4, 2, 5)
     with pytest.raises(ValueError, match=r"h must be 4 wide along axis -1; got shape \(3, 5\)"):
         layer(KEY, jnp.zeros((3, 5)))
+    with pytest.raises(ValueError, match=r"got shape \(2, 4, 7, 7\); for feature maps \[N, 4, ...\] say channel_first"):
+        layer(KEY, jnp.zeros((2, 4, 7, 7)))
     with pytest.raises(TypeError, match="key"):
         layer(jnp.zeros((3, 4)), KEY)
     with pytest.raises(ValueError, match="prior must be log-probabilities; got 5"):

@@ -102,6 +102,18 @@ def test_reinmax_is_exact_for_quadratic_costs() -> None:
     assert is_level(torch.autograd.grad(quadratic(z).sum(), many)[0], want)
 
 
+@pytest.mark.parametrize("name", sorted(latents.ESTIMATORS))
+def test_logits_do_as_well_as_log_probabilities(name: str) -> None:
+    # a program's own logits are what most people have at hand
+    logits = (2 + torch.randn(6, 3, 4, dtype=torch.float64, generator=seeded(13))).requires_grad_()
+    pull, grads = torch.arange(12.0, dtype=torch.float64).cos(), []
+    for given in (logits, logits.log_softmax(-1)):
+        z = latents.ESTIMATORS[name](given, 0.7, generator=seeded(14))
+        cost = torch.tanh(z.flatten(-2) @ pull).sum()
+        grads.append(torch.autograd.grad(cost, logits)[0] if z.requires_grad else z)
+    torch.testing.assert_close(*grads)
+
+
 def test_gumbel_rao_is_the_mean_of_gumbel_softmax_given_the_sample() -> None:
     log_p = torch.randn(1, 4, dtype=torch.float64, generator=seeded(11)).log_softmax(-1)
     many = log_p.expand(200_000, 4).clone().requires_grad_()
@@ -341,6 +353,8 @@ def test_bad_inputs_are_named() -> None:
     module = ct.CategoricalLatent(4, 2, 5)
     with pytest.raises(ValueError, match=r"h must be 4 wide along dim -1; got shape \(3, 5\)"):
         module(torch.zeros(3, 5))
+    with pytest.raises(ValueError, match=r"got shape \(2, 4, 7, 7\); for feature maps \[N, 4, ...\] say channel_first"):
+        module(torch.zeros(2, 4, 7, 7))
     with pytest.raises(TypeError, match=r"h must be a floating-point tensor; got torch.int64"):
         module(torch.zeros(3, 4, dtype=torch.long))
     with pytest.raises(ValueError, match=r"prior must be \[\.\.\., 2, 5\]; got \(2, 6\)"):

@@ -80,6 +80,14 @@ def check_tau(estimator: str, tau: object) -> None:
         raise ValueError(f"tau must be None with the estimator 'score-function', which has no temperature; got {tau}")
 
 
+def check_features(shape: tuple[int, ...], wide: int, axis: str, channel_first: bool) -> None:
+    """Raise unless features are as wide as the module reads them."""
+    if len(shape) < 1 + channel_first or shape[1 if channel_first else -1] != wide:
+        maps = not channel_first and len(shape) > 2 and shape[1] == wide
+        hint = f"; for feature maps [N, {wide}, ...] say channel_first=True" if maps else ""
+        raise ValueError(f"h must be {wide} wide along {axis}; got shape {tuple(shape)}{hint}")
+
+
 def check_unimix(value: float) -> float:
     """The share of the uniform distribution that is mixed in, in [0, 1)."""
     if check_between("unimix", value, 0.0, 1.0) == 1:

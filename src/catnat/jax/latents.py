@@ -1,7 +1,7 @@
 """Discrete latent variables: samples of one-hot vectors with a gradient, and the layer that draws them.
 
-Every estimator is a function of log-probabilities, so that it is the same for softmax and for catnat. It returns an
-exact one-hot sample (or, where its name says so, a relaxed one) whose gradient is the estimate.
+Every estimator is a function of log-probabilities, so that it is the same for softmax and for catnat; logits do as
+well. It returns an exact one-hot sample (or, where its name says so, a relaxed one) whose gradient is the estimate.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def gumbel_rao(key: Array, log_p: Array, tau: Tau = 1.0, *, samples: int = 10) -
     core.check_sizes(samples=samples)
     dtype, log_p = log_p.dtype, at_least_single(log_p)  # of 16 bits, noise may be 0
     first, second = jax.random.split(key)
-    fixed = lax.stop_gradient(log_p)
+    fixed = jax.nn.log_softmax(lax.stop_gradient(log_p))  # logits are welcome
     sample = _one_hot(_perturbed(first, fixed))
     # given the class drawn, its perturbed log p is a Gumbel variate g, and the others are cut off at g; a Gumbel
     # variate is -log of an exponential one
@@ -73,7 +73,7 @@ def reinmax(key: Array, log_p: Array, tau: Tau = 1.0) -> Array:
     middle = (sample + lax.stop_gradient(soften(fixed, tau))) / 2
     # a softmax whose value is the middle and whose slope is that of a softmax there
     there = jax.nn.softmax(jnp.log(middle) + _slope_of(log_p))
-    return _passed(2 * there - jnp.exp(log_p) / 2, sample)
+    return _passed(2 * there - jax.nn.softmax(log_p) / 2, sample)
 
 
 def relaxed_descent(key: Array, log_p: Array, tau: Tau = 1.0) -> Array:
@@ -284,8 +284,7 @@ class CategoricalLatent:
     def log_probs(self, h: Array) -> Array:
         """[..., variables, classes] log q, in float32 at least; of feature maps [N, ..., variables, classes]."""
         h, axis = check_floating(h, "h"), 1 if self.channel_first else -1
-        if h.ndim < 1 + self.channel_first or h.shape[axis] != self.weight.shape[1]:
-            raise ValueError(f"h must be {self.weight.shape[1]} wide along axis {axis}; got shape {h.shape}")
+        core.check_features(h.shape, self.weight.shape[1], f"axis {axis}", self.channel_first)
         scores = at_least_single(jnp.moveaxis(h, axis, -1) @ self.weight.T + self.bias)
         scores = scores.reshape(*scores.shape[:-1], self.variables, scores.shape[-1] // self.variables)
         pi = self.parameterization

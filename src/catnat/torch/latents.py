@@ -1,7 +1,7 @@
 """Discrete latent variables: samples of one-hot vectors with a gradient, and the module that draws them.
 
-Every estimator is a function of log-probabilities, so that it is the same for softmax and for catnat. It returns an
-exact one-hot sample (or, where its name says so, a relaxed one) whose gradient is the estimate.
+Every estimator is a function of log-probabilities, so that it is the same for softmax and for catnat; logits do as
+well. It returns an exact one-hot sample (or, where its name says so, a relaxed one) whose gradient is the estimate.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def gumbel_softmax_relaxed(log_p: Tensor, tau: Tau = 1.0, *, generator: torch.Ge
 def gumbel_rao(log_p: Tensor, tau: Tau = 1.0, *, samples: int = 10, generator: torch.Generator | None = None) -> Tensor:
     """Gumbel-softmax, its gradient averaged over noise that draws the same sample (Paulus and others, 2021)."""
     core.check_sizes(samples=samples)
-    fixed = log_p.detach()
+    fixed = log_p.detach().log_softmax(-1)  # logits are welcome
     sample = largest(with_gumbel_noise(fixed, generator))
     own = sample > 0
     # given the class drawn, its perturbed log p is a Gumbel variate g, and the others are cut off at g; a Gumbel
@@ -71,7 +71,7 @@ def reinmax(log_p: Tensor, tau: Tau = 1.0, *, generator: torch.Generator | None 
     middle = (sample + torch.softmax(divided(fixed, tau), -1).detach()) / 2
     # a softmax whose value is the middle and whose slope is that of a softmax there
     there = torch.softmax(middle.log() + _slope_of(log_p), -1)
-    return _passed(2 * there - log_p.exp() / 2, sample)
+    return _passed(2 * there - torch.softmax(log_p, -1) / 2, sample)
 
 
 def relaxed_descent(log_p: Tensor, tau: Tau = 1.0, *, generator: torch.Generator | None = None) -> Tensor:
@@ -325,8 +325,7 @@ class CategoricalLatent(Defined):
         if not isinstance(h, Tensor) or not h.is_floating_point():
             raise TypeError(f"h must be a floating-point tensor; got {getattr(h, 'dtype', type(h).__name__)}")
         axis = 1 if self.channel_first else -1
-        if h.dim() < 1 + self.channel_first or h.shape[axis] != self.in_features:
-            raise ValueError(f"h must be {self.in_features} wide along dim {axis}; got shape {tuple(h.shape)}")
+        core.check_features(h.shape, self.in_features, f"dim {axis}", self.channel_first)
         scores = at_least_single(self.linear(h.movedim(axis, -1)).unflatten(-1, (self.variables, -1)))
         softmax = self.head == "softmax"
         log_q = scores.log_softmax(-1) if softmax else functional.log_catnat(scores, self.parameterization)

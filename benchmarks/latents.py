@@ -1,6 +1,6 @@
 """The latent module against the same program with torch's own Gumbel-softmax: forward and backward, interleaved.
 
-python -m benchmarks.latents [--device cuda]
+python -m benchmarks.latents [--device cuda] [--compile]
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def milliseconds(call: Callable[[], Tensor], device: str, calls: int) -> float:
     """Of one forward and backward."""
     start = time.perf_counter()
     for _ in range(calls):
+        torch.compiler.cudagraph_mark_step_begin()
         call().backward()
     if device == "cuda":
         torch.cuda.synchronize()
@@ -48,6 +49,9 @@ def main() -> None:
     """A line a size and head: the ratio of the medians, and the milliseconds of torch's."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument(
+        "--compile", action="store_true", help="both programs by torch.compile; on a GPU as CUDA graphs"
+    )
     parser.add_argument("--rounds", type=int, default=25)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -59,6 +63,9 @@ def main() -> None:
         for head in ("natural", "softmax"):
             latent = ct.CategoricalLatent(features, variables, classes, head=head, device=arguments.device)
             contenders[head] = partial(ours, latent, h)
+        if arguments.compile:
+            mode = "reduce-overhead" if arguments.device == "cuda" else "default"
+            contenders = {name: torch.compile(call, mode=mode, fullgraph=True) for name, call in contenders.items()}
         times: dict[str, list[float]] = {name: [] for name in contenders}
         for _ in range(arguments.rounds + 3):
             for name, call in contenders.items():

@@ -30,7 +30,7 @@ def write_page(demo: Demo, facts: dict[str, str]) -> Path:
     for task, sentence in zip(demo.tasks, demo.sentences(), strict=True):
         kind = demo.tasks[task]
         figures = [
-            (_curves(demo, task), "Thin: each fresh seed. Dashed: the search, all rates. Right: the last value.")
+            (_curves(demo, task), "Whole: each fresh network. Dashed: the search, all rates. Right: the last value.")
         ]
         figures += _digits(demo) if task == "digits" else _game(demo)
         drawn = "\n".join(
@@ -38,15 +38,16 @@ def write_page(demo: Demo, facts: dict[str, str]) -> Path:
             for i, (figure, caption) in enumerate(figures)
         )
         told = html.escape((kind.__doc__ or "").strip())
-        sections.append(f"<h2>{kind.name}</h2><p>{told}</p><p><b>{html.escape(sentence)}.</b></p>{drawn}")
+        sections.append(f"<h2>{kind.name}</h2><p>{told}</p><p><b>After {kind.steps:,} steps: {html.escape(sentence)}.</b></p>{drawn}")
     origin = "; ".join(f"{name}: {value}" for name, value in facts.items())
     return write(demo.folder / "index.html", PAGE.format(sections="\n".join(sections), origin=html.escape(origin)))
 
 
 def _typical(demo: Demo, task: str, head: str) -> dict[str, Any]:
-    """What the fresh seed in the middle left."""
-    runs = sorted(demo.final(task, head), key=lambda run: demo.value(demo.results[run]))
-    shown: dict[str, Any] = demo.results[runs[len(runs) // 2]]["shown"]
+    """What the fresh network in the middle left."""
+    values = demo.values(task, head)
+    middle = sorted(range(len(values)), key=values.__getitem__)[len(values) // 2]
+    shown: dict[str, Any] = demo.results[demo.runs(task, head)[-1]]["shown"][middle]
     return shown
 
 
@@ -56,11 +57,11 @@ def _curves(demo: Demo, task: str) -> Figure:
     lasts = []
     for i, head in enumerate(HEADS):
         color = style(head)["color"]
-        for run in (*demo.search(task, head), *demo.final(task, head)):
-            steps, values = np.transpose(demo.results[run]["curve"])
+        for run in demo.runs(task, head):
+            steps, values = zip(*demo.results[run]["curve"], strict=True)
             look = {"linewidth": 1.2} if run.is_final else {"linewidth": 0.7, "linestyle": "--", "alpha": 0.5}
-            axes.plot(steps, values, color=color, **look)
-            lasts.append(values[-1])
+            axes.plot(steps, values, color=color, **look)  # a line per network
+            lasts += values[-1]
         ends = demo.values(task, head)
         right.plot([i] * len(ends), ends, "o", color=color, alpha=0.6)
         right.plot([i - 0.25, i + 0.25], [np.mean(ends)] * 2, color=color, linewidth=2)

@@ -1,4 +1,4 @@
-"""The demo's runs: a search of rates for each head, then fresh seeds at the chosen rate, two or more at a time."""
+"""The demo's runs: for each head a search of rates, then fresh networks at the best, two or more runs at a time."""
 
 import json
 import multiprocessing
@@ -15,25 +15,25 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from catnat_lab.demo.tasks import TASKS, Digits, Game
+from catnat_lab.demo.tasks import HEADS, TASKS, Digits, Game
 from catnat_lab.files import write
 from catnat_lab.stats import Comparison, compare
 
-HEADS = {"softmax": "softmax", "catnat": "natural"}
 BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 30  # of a curve on a terminal
 
-Curve = list[list[float]]
+Curve = list[list[Any]]  # step, and a value per network
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training. Seeds of the search and of the verdict are never the same."""
+    """Networks trained side by side. The seeds of the search and of the verdict are never the same."""
 
     task: str
     head: str
     rate: float
     seed: int
+    count: int
     is_final: bool
 
     @property
@@ -52,35 +52,37 @@ class Demo:
     results: dict[Run, dict[str, Any]] = field(default_factory=dict)
 
     def search(self, task: str, head: str) -> list[Run]:
-        return [Run(task, head, rate, 1_000 * self.seed, False) for rate in self.tasks[task].rates]
+        kind = self.tasks[task]
+        return [Run(task, head, rate, 2 * self.seed, kind.search, False) for rate in kind.rates]
 
-    def final(self, task: str, head: str) -> list[Run]:
-        """The runs of the verdict; none before the search is done."""
+    def final(self, task: str, head: str) -> Run | None:
+        """The run of the verdict; None before the search is done."""
         found = {run.rate: self.results.get(run) for run in self.search(task, head)}
         if None in found.values():
-            return []
-        worth = {rate: self.value(known) for rate, known in found.items() if known}
-        best = (min if self.tasks[task].lower_is_better else max)(worth, key=worth.__getitem__)
-        return [Run(task, head, best, 1_000 * self.seed + 1 + i, True) for i in range(self.tasks[task].seeds)]
+            return None
+        worth = {rate: mean(known["curve"][-1][1]) for rate, known in found.items() if known}
+        kind = self.tasks[task]
+        best = (min if kind.lower_is_better else max)(worth, key=worth.__getitem__)
+        return Run(task, head, best, 2 * self.seed + 1, kind.seeds, True)
 
-    @staticmethod
-    def value(result: dict[str, Any]) -> float:
-        return float(result["curve"][-1][1])
+    def runs(self, task: str, head: str) -> list[Run]:
+        """All that can be begun."""
+        final = self.final(task, head)
+        return [*self.search(task, head), *([final] if final else [])]
 
     def values(self, task: str, head: str) -> list[float]:
-        return [self.value(self.results[run]) for run in self.final(task, head) if run in self.results]
+        """What the fresh networks reached, once they have."""
+        final = self.final(task, head)
+        return self.results[final]["curve"][-1][1] if final in self.results else []
 
     def verdict(self, task: str) -> Comparison:
-        """Catnat's mean minus softmax's, over the fresh seeds."""
+        """Catnat's mean minus softmax's, over the fresh networks."""
         return compare(self.values(task, "catnat"), self.values(task, "softmax"))
 
     def wanted(self) -> list[Run]:
         """What is to be run and can be begun, searches first."""
-        every = [(task, head) for task in self.tasks for head in HEADS]
-        runs = [run for pair in every for run in self.search(*pair)] + [
-            run for pair in every for run in self.final(*pair)
-        ]
-        return [run for run in runs if run not in self.results]
+        runs = [run for task in self.tasks for head in HEADS for run in self.runs(task, head)]
+        return sorted((run for run in runs if run not in self.results), key=lambda run: run.is_final)
 
     def load(self) -> None:
         """What earlier processes finished, of the same numbers."""
@@ -114,7 +116,7 @@ class Demo:
                         self.results[run] = result = future.result()
                         write(self.folder / "runs" / f"{run.name}.json", json.dumps(result))
                         if not console.is_terminal:
-                            console.print(f"{run.name}: {self.value(result):.1f}", highlight=False)
+                            console.print(f"{run.name}: {mean(result['curve'][-1][1]):.1f}", highlight=False)
                     live.update(self.shown())
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -128,16 +130,18 @@ class Demo:
         for title in ("", "head", "now", "curve", "so far"):
             table.add_column(title, min_width=WIDTH if title == "curve" else None)
         for task in self.tasks:
-            curves = [curve for run, curve in self.curves.items() if run.task == task]
-            ends = [value for curve in curves for _, value in curve] or [0.0]
+            means = {
+                run: [mean(values) for _, values in curve] for run, curve in self.curves.items() if run.task == task
+            }
+            every = [value for curve in means.values() for value in curve] or [0.0]
             for head in HEADS:
-                runs = [*self.search(task, head), *self.final(task, head)]
+                runs = self.runs(task, head)
                 done = [run for run in runs if run in self.results]
-                last = next((run for run in reversed(self.curves) if run.task == task and run.head == head), None)
-                stage = f"{len(done)} of {len(self.tasks[task].rates) + self.tasks[task].seeds} runs"
+                last = next((curve for run, curve in reversed(means.items()) if run.head == head), [])
+                stage = f"{len(done)} of {len(self.tasks[task].rates) + 1} runs"
                 values = self.values(task, head)
                 found = f"{mean(values):.1f} at {runs[-1].rate:g}" if values else ""
-                curve = "" if last is None else _bars([v for _, v in self.curves[last]], min(ends), max(ends))
+                curve = _bars(last, min(every), max(every))
                 table.add_row(self.tasks[task].name if head == "softmax" else "", head, stage, curve, found)
         return table
 
@@ -150,7 +154,7 @@ class Demo:
         ours, theirs = (mean(self.values(task, head)) for head in ("catnat", "softmax"))
         means = f"{kind.name}, {kind.unit}: catnat {ours:.1f}, softmax {theirs:.1f}"
         low, high = sorted((found.low, found.high))
-        interval = f"{found.difference:+.1f}, 95% interval {low:+.1f} to {high:+.1f}, {kind.seeds} fresh seeds each"
+        interval = f"{found.difference:+.1f}, 95% interval {low:+.1f} to {high:+.1f}, {kind.seeds} fresh networks each"
         if low <= 0 <= high:
             return f"{means}. No difference seen ({interval})"
         ahead = "catnat" if (found.difference < 0) == kind.lower_is_better else "softmax"
@@ -159,7 +163,8 @@ class Demo:
 
 def settings(task: Digits | Game | None) -> dict[str, Any]:
     """All numbers of a task: runs of other numbers do not count."""
-    return {name: value for name, value in vars(task).items() if name not in ("rates", "seeds")} if task else {}
+    counts = "rates", "search", "seeds"
+    return {name: value for name, value in vars(task).items() if name not in counts} if task else {}
 
 
 def workers() -> int:
@@ -188,10 +193,10 @@ def _begin(news: Any) -> None:
 
 
 def _train(run: Run, task: Digits | Game) -> dict[str, Any]:
-    training, curve = task.train(HEADS[run.head], run.rate, run.seed), list[list[float]]()
+    training, curve = task.train(run.head, run.rate, run.seed, run.count), Curve()
     while True:
         try:
-            curve.append(list(next(training)))
+            curve.append([*next(training)])
         except StopIteration as end:
             return {"run": asdict(run), "settings": settings(task), "curve": curve, "shown": end.value}
         _news.put((run, curve))

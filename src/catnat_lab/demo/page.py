@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from catnat_lab.demo.study import HEADS, Demo
+from catnat_lab.demo.study import Demo
+from catnat_lab.demo.tasks import HEADS
 from catnat_lab.files import write
 from catnat_lab.report.figures import inlined, style
 
@@ -38,7 +39,8 @@ def write_page(demo: Demo, facts: dict[str, str]) -> Path:
             for i, (figure, caption) in enumerate(figures)
         )
         told = html.escape((kind.__doc__ or "").strip())
-        sections.append(f"<h2>{kind.name}</h2><p>{told}</p><p><b>After {kind.steps:,} steps: {html.escape(sentence)}.</b></p>{drawn}")
+        verdict = f"After {kind.steps:,} steps: {html.escape(sentence)}"
+        sections.append(f"<h2>{kind.name}</h2><p>{told}</p><p><b>{verdict}.</b></p>{drawn}")
     origin = "; ".join(f"{name}: {value}" for name, value in facts.items())
     return write(demo.folder / "index.html", PAGE.format(sections="\n".join(sections), origin=html.escape(origin)))
 

@@ -461,3 +461,50 @@ def test_it_works_in_a_child_of_a_process_that_has_used_it() -> None:
         assert os.waitpid(child, 0)[1] == 0
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+
+
+# -- torch.compile -----------------------------------------------------------------------------------------------
+
+
+def calls_of(graph: torch.fx.Graph) -> set[str]:
+    return {str(node.target) for node in graph.nodes if "catnat_cpu" in str(node.target)}
+
+
+@needs_compiler
+@pytest.mark.parametrize("masking", ["", "renormalize", "prune"])
+def test_a_compiler_calls_the_same_loops_and_an_exporter_none(masking: str) -> None:
+    pi = Parameterization(11, "natural", make_tree("chain", 11))
+    options: dict[str, Any] = {"mask": some_mask(4, 11), "mask_mode": masking} if masking else {}
+    seen: set[str] = set()
+
+    def look(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        seen.update(calls_of(module.graph))
+        return module
+
+    def run(x: Tensor) -> Tensor:
+        return ct.log_catnat(x, pi, **options)
+
+    x, upstream = numbers(3, 4, 10), numbers(3, 4, 11, seed=1)
+    torch.compiler.reset()
+    compiled = torch.compile(run, fullgraph=True, backend=look)
+    torch.testing.assert_close(compiled(x), run(x), rtol=0, atol=0)
+    finite = run(x).isfinite()
+    upstream = torch.where(finite, upstream, 0.0)
+    assert torch.equal(gradient_of(compiled, upstream, x), gradient_of(run, upstream, x))
+    assert seen == {"catnat_cpu.log_p"}
+
+    class Module(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return run(x)
+
+    for strict in (False, True):
+        assert not calls_of(torch.export.export(Module(), (x,), strict=strict).graph)
+
+
+@needs_compiler
+def test_the_operators_are_as_pytorch_wants_them() -> None:
+    pi = Parameterization(9, "sigmoid")
+    x = numbers(4, 8).requires_grad_()
+    walk_of(pi, x.dtype).serve_compilers()
+    for mask in (None, some_mask(9), some_mask(4, 9)):
+        torch.library.opcheck(torch.ops.catnat_cpu.log_p.default, (x, mask, pi.number, True))

@@ -17,6 +17,8 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.utils._python_dispatch import _disable_current_modes
 
+is_exporting = getattr(torch.compiler, "is_exporting", is_compiling)  # of releases before 2.7 nobody knows
+
 PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
 
 

@@ -49,7 +49,11 @@ def resolved(parameterization: ParameterizationLike) -> Parameterization:
 def walk_for(plan: Plan, x: Tensor, mask: Tensor | None = None) -> Walk:
     """The walk that serves these scores, and this mask of theirs, here and now."""
     if is_compiling():
-        kernels = _KERNEL_WALK.get(x.device.type) if plan.bernoulli is not None and mask is None else None
+        if x.device.type == "cpu":
+            serves = not _compat.is_exporting() and _cpu_serves(plan)
+        else:
+            serves = plan.bernoulli is not None and mask is None
+        kernels = _KERNEL_WALK.get(x.device.type) if serves else None
         if kernels is not None and not _compat.in_function_transform() and not _compat.in_forward_mode():
             found: Walk = kernels(plan)
             return found
@@ -71,6 +75,18 @@ def _ready(given: Any, dtype: torch.dtype, device: torch.device) -> Plan:
     return plan
 
 
+def _cpu_serves(plan: Plan) -> bool:
+    """Whether a compiler finds the CPU's compiled walk; what is exported runs where that is not."""
+    from catnat.torch._constant import constant
+
+    return constant(_has_fast_walk, plan.pi.number, plan.center.dtype)
+
+
+def _has_fast_walk(number: str, dtype: torch.dtype) -> bool:
+    walk = _WALKS[_plan.find_plan(numbered(number), dtype, torch.device("cpu"))]
+    return type(walk) is not Walk and walk.serve_compilers()
+
+
 def _fast_walk(plan: Plan) -> Walk:
     """The walk for plain tensors of a plan's dtype, on its device."""
     walk: Walk | None = None
@@ -79,6 +95,7 @@ def _fast_walk(plan: Plan) -> Walk:
             from catnat.torch import _cpu
 
             walk = _cpu.walk_of(plan)
+            _KERNEL_WALK["cpu"] = _cpu.TracedWalk
         elif plan.bernoulli is not None:
             from catnat.torch._gpu import has_kernels
 

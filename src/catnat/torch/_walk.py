@@ -50,7 +50,7 @@ class Walk:
         if whole:
             x = self.log_probs(x, mask, mask_mode)  # [..., K] from here on
         if index.dim() == 1 and x.dim() == 2 and index.shape[0] == x.shape[0]:  # one class per row: nothing to arrange
-            return _gathered(x, index) if whole else self.log_path(x, index)
+            return gathered(x, index) if whole else self.log_path(x, index)
         batch, extra = x.shape[:-1], index.dim() - (x.dim() - 1)
         if extra < 0 or index.shape[extra:] != batch:
             shape = _eager.joint_shape(index, batch, f"the scores' batch {tuple(batch)}")
@@ -60,7 +60,7 @@ class Walk:
         samples = index.unsqueeze(0).flatten(0, extra).movedim(0, -1)
         columns = samples.unsqueeze(0).flatten(0, -2) if extra else None
         ids = index.reshape(-1) if columns is None else columns
-        found = _gathered(rows, ids) if whole else self.log_path(rows, ids)
+        found = gathered(rows, ids) if whole else self.log_path(rows, ids)
         return (found if columns is None else found.movedim(-1, 0)).reshape(index.shape)
 
     def log_path(self, rows: Tensor, ids: Tensor) -> Tensor:
@@ -158,7 +158,8 @@ def _widened(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
-def _gathered(rows: Tensor, ids: Tensor) -> Tensor:
+def gathered(rows: Tensor, ids: Tensor) -> Tensor:
+    """One entry of every row [R, K], or several."""
     return torch.gather(rows, 1, ids if ids.dim() == 2 else ids.unsqueeze(1)).view(ids.shape)
 
 

@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import catnat.torch as ct
-from catnat.torch import latents
 from catnat_lab.errors import UserError
 from catnat_lab.vae.digits import packaged
 
@@ -85,7 +84,7 @@ class Game:
 
         for step in range(1, self.steps + 1):
             meanings = torch.randint(self.values, (count, 128, self.attributes))
-            heard = understood(latents.ESTIMATORS[self.estimator](said(meanings), self.tau, generator=None))
+            heard = understood(ct.latents.ESTIMATORS[self.estimator](said(meanings), self.tau, generator=None))
             loss = F.cross_entropy(heard.reshape(-1, self.values), meanings.flatten())
             optimizer.zero_grad()
             (count * loss).backward()  # the sum over networks of their means
@@ -151,7 +150,7 @@ class Digits:
 
         def bound(x: Tensor) -> Tensor:
             log_q = posterior(x)
-            z = latents.ESTIMATORS[self.estimator](log_q, self.tau, generator=None)
+            z = ct.latents.ESTIMATORS[self.estimator](log_q, self.tau, generator=None)
             pixels = F.binary_cross_entropy_with_logits(decoder(z.flatten(-2)), x, reduction="none").sum(-1)
             kl = (log_q.exp() * log_q).sum((-1, -2)) + self.variables * np.log(self.classes)  # from the uniform prior
             return (pixels + kl).mean(-1)

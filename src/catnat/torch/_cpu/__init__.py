@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from catnat._native.constants import constants_of
 from catnat.core.parameterization import Parameterization
@@ -17,7 +17,7 @@ from catnat.torch import _eager, _masks
 from catnat.torch._compat import plain_backward
 from catnat.torch._cpu.build import load
 from catnat.torch._plan import Plan, find_plan
-from catnat.torch._walk import Generator, Walk, known
+from catnat.torch._walk import Generator, Walk, gathered, known
 
 REDUCTIONS = ("none", "mean", "sum")  # as PyTorch numbers them
 
@@ -29,21 +29,20 @@ class CompiledWalk(Walk):
         super().__init__(plan)
         self.operator = operator
 
+    def serve_compilers(self) -> bool:
+        """Be there for `TracedWalk`."""
+        _TRACED[self.plan.pi.number, self.plan.center.dtype] = self.operator
+        return True
+
     def log_probs(self, x: Tensor, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
         """log p of every class: [..., K]."""
-        if x.element_size() < 4:
-            x = x.float()
-        if mask is not None and mask.dim() > 1 and mask.shape[:-1] != x.shape[:-1]:
-            batch = torch.broadcast_shapes(x.shape[:-1], mask.shape[:-1])
-            x, mask = x.expand((*batch, -1)), mask.expand((*batch, -1))
-        return self.operator.log_p(x, mask, mask_mode == "renormalize")
+        return self.operator.log_p(*_ready(x, mask), mask_mode == "renormalize")
 
     def log_path(self, rows: Tensor, ids: Tensor) -> Tensor:
         """log p of one class per row [R], or of several [R, M]."""
         if not self.is_small(rows):
             return super().log_path(rows, ids)
-        log_p = self.log_probs(rows)
-        return log_p.gather(1, ids) if ids.dim() == 2 else log_p.gather(1, ids.unsqueeze(1)).squeeze(1)
+        return gathered(self.log_probs(rows), ids)
 
     def loss(self, x: Tensor, target: Tensor, ignored: int, weight: Tensor | None, reduction: str) -> Tensor:
         """- log p of one class per row, reduced."""
@@ -68,6 +67,81 @@ class CompiledWalk(Walk):
             index = known(_eager.exponential_race(log_p.detach(), 1, generator), self.plan.num_classes)[0]
         own = log_p.gather(-1, index.long().unsqueeze(-1)).squeeze(-1)
         return index, own, _eager.entropy_of_classes(log_p)
+
+
+class TracedWalk(Walk):
+    """The same for a compiler, as PyTorch operators: of plain tensor code it would make slow loops."""
+
+    def log_probs(self, x: Tensor, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
+        """log p of every class: [..., K]."""
+        x, mask = _ready(x, mask)
+        return torch.ops.catnat_cpu.log_p(x, mask, self.plan.pi.number, mask_mode == "renormalize")
+
+    def log_path(self, rows: Tensor, ids: Tensor) -> Tensor:
+        """log p of one class per row [R], or of several [R, M]."""
+        if not self.is_small(rows):
+            return super().log_path(rows, ids)
+        return gathered(self.log_probs(rows), ids)
+
+    def entropy(self, x: Tensor, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
+        """Entropy in nats: [...]."""
+        return _eager.entropy_of_classes(self.log_probs(x, mask, mask_mode))
+
+
+def _ready(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """As the operator takes them: 32 bits at least, and a mask of one row or of all."""
+    if x.element_size() < 4:
+        x = x.float()
+    if mask is not None and mask.dim() > 1 and mask.shape[:-1] != x.shape[:-1]:
+        batch = torch.broadcast_shapes(x.shape[:-1], mask.shape[:-1])
+        x, mask = x.expand((*batch, -1)), mask.expand((*batch, -1))
+    return x, mask
+
+
+_library = library.Library("catnat_cpu", "DEF")
+_TRACED: dict[tuple[str, torch.dtype], Any] = {}  # by a parameterization's number: compiled programs name it for good
+
+
+@torch.no_grad()
+def _log_p(x: Tensor, mask: Tensor | None, number: str, renormalizes: bool) -> Tensor:
+    return _TRACED[number, x.dtype].log_p(x, mask, renormalizes)
+
+
+@torch.no_grad()
+def _gradient(
+    x: Tensor, mask: Tensor | None, number: str, renormalizes: bool, log_p: Tensor | None, given: Tensor
+) -> Tensor:
+    x, given = x.contiguous(), given.contiguous()
+    mask, log_p = (None if t is None else t.contiguous() for t in (mask, log_p))
+    return _TRACED[number, x.dtype].gradient(x, mask, renormalizes, log_p, given)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, mask, *ctx.settings = inputs
+    ctx.save_for_backward(x, mask, output if mask is not None and ctx.settings[1] else None)
+
+
+def _backward(ctx: Any, given: Tensor) -> tuple[Any, ...]:
+    x, mask, log_p = ctx.saved_tensors
+    return torch.ops.catnat_cpu.gradient(x, mask, *ctx.settings, log_p, given), None, None, None
+
+
+def _define() -> None:
+    """The operators of `TracedWalk`."""
+    _library.define("log_p(Tensor x, Tensor? mask, str number, bool renormalizes) -> Tensor")
+    _library.define(
+        "gradient(Tensor x, Tensor? mask, str number, bool renormalizes, Tensor? log_p, Tensor given) -> Tensor"
+    )
+    _library.impl("log_p", _log_p, "CPU")
+    _library.impl("gradient", _gradient, "CPU")
+    library.register_fake(
+        "catnat_cpu::log_p", lambda x, *_: x.new_empty((*x.shape[:-1], x.shape[-1] + 1)), lib=_library
+    )
+    library.register_fake("catnat_cpu::gradient", lambda x, *_: x.new_empty(x.shape), lib=_library)
+    library.register_autograd("catnat_cpu::log_p", _backward, setup_context=_keep, lib=_library)
+
+
+_define()
 
 
 def walk_of(plan: Plan) -> CompiledWalk | None:

@@ -106,6 +106,10 @@ template <class T> Tensor log_p(WalkPointer<T> walk, const Tensor& scores, const
   const bool tracks = at::GradMode::is_enabled() && !c10::InferenceMode::is_enabled() && x.requires_grad();
   return tracks ? LogP<T>::apply(x, allowed, walk, renormalizes) : value(walk->settings, x, allowed, renormalizes);
 }
+template <class T> Tensor gradient_of(WalkPointer<T> walk, const Tensor& x, const Optional& mask, bool renormalizes,
+                                      const Optional& log_p, const Tensor& given) {
+  return gradient(walk->settings, x, mask, renormalizes, log_p.value_or(Tensor()), given);
+}
 template <class T> Tensor cross_entropy(WalkPointer<T> walk, const Tensor& x, const Tensor& target,
                                         const Optional& weight, int64_t reduction, int64_t ignored) {
   const Tensor found = log_p<T>(walk, x, {}, true);
@@ -118,6 +122,7 @@ template <class T> void bind(py::module& module, const char* name) {
       .def(py::init<int64_t, int, std::vector<T>, std::vector<float>, std::vector<T>, std::vector<int64_t>, Places,
                     Places, py::object>())
       .def("log_p", &log_p<T>, free)
+      .def("gradient", &gradient_of<T>, free)
       .def("cross_entropy", &cross_entropy<T>, free);
 }
 

@@ -993,7 +993,43 @@ def claims() -> str:
     return "".join(line for line in page.splitlines(keepends=True) if line.startswith("|"))
 
 
+UNBIASED = {  # which have no temperature
+    "score-function": "score function, 1 sample",
+    "leave-one-out": "score function, 4 samples, leave-one-out",
+    "antithetic": "antithetic pair, 2 samples",
+}
+BIASES = (  # of fourteen lines those that tell: the others' temperatures stand in the picture
+    ("straight-through", "1"),
+    ("gumbel", "0.5"),
+    ("gumbel", "1"),
+    ("gumbel-relaxed", "0.5"),
+    ("gumbel-rao", "0.5"),
+    ("reinmax", "1"),
+    ("relaxed-descent", "0.5"),
+    ("score-function", "1"),
+    ("leave-one-out", "1"),
+    ("antithetic", "1"),
+)
+
+
+def biases() -> str:
+    """Of gradients through samples, each head where it was trained: the mean of the seeds."""
+    rows = [row for row in rows_of(RESULTS / "latents" / "bias" / "bias.csv") if row["trained"] == row["head"]]
+    body = []
+    for name, tau in BIASES:
+        pairs = []
+        for field in ("cosine", "bias", "deviation", "error"):
+            kinds = [
+                [row for row in rows if (row["head"], row["estimator"], row["tau"]) == (head, name, tau)]
+                for head in ("softmax", "catnat")
+            ]
+            pairs.append(" / ".join(f"{fmean(float(row[field]) for row in own):z.2f}" for own in kinds))
+        body.append([UNBIASED.get(name, f"{name}, {tau}"), *pairs])
+    return grid(["softmax / catnat", "cosine", "bias", "standard deviation", "root mean square error"], body)
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "bias": biases,
     "claims": claims,
     "graphs": graphs,
     "autoencoders-grey": lambda: autoencoders("adam", "grey"),

@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 
 TABLE = Path(__file__).parents[2] / "results" / "latents" / "bias" / "bias.csv"
 COLOURS = {"softmax": "#1b6ca8", "catnat": "#c8553d"}
-PANELS = {"bias": "bias", "deviation": "standard deviation", "error": "root mean square error"}
+PANELS = {"bias": "bias", "deviation": "standard deviation of one estimate"}
 WITHOUT = ("score-function", "leave-one-out", "antithetic")  # no temperature
 
 
@@ -20,7 +20,7 @@ def main() -> None:
     with TABLE.open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["trained"] == row["head"]]
     kinds = list(dict.fromkeys((row["estimator"], row["tau"]) for row in rows))
-    figure, panels = plt.subplots(1, 3, figsize=(10, 4.6), layout="constrained", sharey=True)
+    figure, panels = plt.subplots(1, 2, figsize=(9, 4.6), layout="constrained", sharey=True)
     for axes, (field, label) in zip(panels, PANELS.items(), strict=True):
         for (head, colour), shift in zip(COLOURS.items(), (-0.15, 0.15), strict=True):
             for place, kind in enumerate(kinds):
@@ -28,11 +28,10 @@ def main() -> None:
                 values = [float(row[field]) for row in some]
                 axes.plot(values, [place + shift] * len(values), ".", color=colour, alpha=0.4, markersize=4)
                 axes.plot(fmean(values), place + shift, "o", color=colour, markersize=6, label="" if place else head)
-        axes.set(title=f"{label}, by the exact length")
+        axes.set(title=label, xlabel="share of the exact gradient's length")
         axes.grid(axis="x", alpha=0.25)
-    for axes in panels[1:]:
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter("{x:g}")
+    panels[1].set_xscale("log", base=2)
+    panels[1].xaxis.set_major_formatter("{x:g}")
     panels[0].axvline(0, color="#999999", linewidth=0.8)
     names = [name if name in WITHOUT else f"{name}, {float(tau):g}" for name, tau in kinds]
     panels[0].set_yticks(range(len(kinds)), names)

@@ -221,8 +221,8 @@ def test_bad_settings_are_named() -> None:
         layer(KEY, jnp.zeros((2, 4, 7, 7)))
     with pytest.raises(TypeError, match="key"):
         layer(jnp.zeros((3, 4)), KEY)
-    with pytest.raises(ValueError, match="prior must be log-probabilities; got 5"):
-        layer(KEY, jnp.zeros((3, 4)), jnp.full((2, 5), 5.0))
+    with pytest.raises(ValueError, match="prior must be log-probabilities, whose exp sums to 1; got log-sums up to"):
+        layer(KEY, jnp.zeros((3, 4)), jnp.zeros((2, 5)))  # the logits of a prior
     with pytest.raises(ValueError, match=r"prior must be \[\.\.\., 2, 5\]; got \(2, 6\)"):
         layer(KEY, jnp.zeros((3, 4)), jnp.zeros((2, 6)))
     with pytest.raises(ValueError, match="prior must be None where the latent learns one"):

@@ -203,6 +203,12 @@ def test_kl_is_balanced_and_freed() -> None:
     assert (q.loss(free_nats=free + 1) == free + 1).all()
 
 
+def test_tau_is_the_usual_one_of_the_estimator() -> None:
+    taus = {name: ct.CategoricalLatent(4, 2, 3, estimator=name).tau for name in latents.ESTIMATORS}
+    assert {name for name, tau in taus.items() if tau == 1.0} == {"reinmax", "straight-through"}
+    assert set(taus.values()) == {0.5, 1.0} and "tau=0.5" in repr(ct.CategoricalLatent(4, 2, 3))
+
+
 def test_tau_follows_a_schedule_that_is_saved() -> None:
     module = ct.CategoricalLatent(4, 2, 3, estimator="gumbel-relaxed", tau=lambda step: (1 - step / 4).clamp(min=0.25))
     h = torch.randn(5, 4)
@@ -272,7 +278,7 @@ def test_extreme_scores_have_finite_gradients(estimator: str) -> None:
 
 def test_compiled_is_eager() -> None:
     # all in one program, as each costs a second
-    modules = {name: made(estimator=name, prior="learned", embed=4, unimix=0.01) for name in ESTIMATORS}
+    modules = {name: made(estimator=name, prior="learned", embed=4, unimix=0.01) for name in latents.ESTIMATORS}
     modules |= {head: made(head) for head in ("softmax", "uneven")}
     leaves = [p for module in modules.values() for p in module.parameters()]
 
@@ -333,6 +339,7 @@ def test_a_latent_is_shown_by_its_shapes() -> None:
     [
         ({"classes": 1}, "classes must be at least 2"),
         ({"variables": 0}, "variables must be a whole number above 0; got 0"),
+        ({"classes": catnat.Parameterization(5)}, "classes must be a whole number; .* goes into head="),
         ({"tau": 0.0}, "tau must be a finite number above 0; got 0.0"),
         ({"unimix": 1.0}, "unimix must be below 1"),
         ({"head": "natral"}, "head must be"),
@@ -359,8 +366,8 @@ def test_bad_inputs_are_named() -> None:
         module(torch.zeros(3, 4, dtype=torch.long))
     with pytest.raises(ValueError, match=r"prior must be \[\.\.\., 2, 5\]; got \(2, 6\)"):
         module(torch.zeros(3, 4), torch.zeros(2, 6))
-    with pytest.raises(ValueError, match="prior must be log-probabilities; got 5"):
-        module(torch.zeros(3, 4), torch.full((2, 5), 5.0))
+    with pytest.raises(ValueError, match="prior must be log-probabilities, whose exp sums to 1; got log-sums up to"):
+        module(torch.zeros(3, 4), torch.zeros(2, 5))  # the logits of a prior
     with pytest.raises(ValueError, match="prior must be None where the latent learns one"):
         ct.CategoricalLatent(4, 2, 5, prior="learned")(torch.zeros(3, 4), module.log_prior)
     with pytest.raises(TypeError, match=r"'num_classes'. It takes in_features, variables, classes, head"):

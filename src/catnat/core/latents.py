@@ -64,14 +64,21 @@ def check_pair_costs(cost: tuple[int, ...], term: tuple[int, ...]) -> None:
         raise ValueError(f"cost must be [2, ...] with the pair's leading axes {tuple(term)}; got {tuple(cost)}")
 
 
-def check_prior(shape: tuple[int, ...], expected: tuple[int, ...], greatest: float, learns: bool) -> None:
+def check_prior(shape: tuple[int, ...], expected: tuple[int, ...], off: float, learns: bool) -> None:
     """Raise unless a prior holds log-probabilities of a shape that fits, for a latent that learns none of its own."""
     if learns:
         raise ValueError('prior must be None where the latent learns one of its own: prior="learned"')
     if shape[-2:] != expected[-2:] or len(shape) > len(expected):
         raise ValueError(f"prior must be [..., {expected[-2]}, {expected[-1]}]; got {tuple(shape)}")
-    if greatest > 1e-4:
-        raise ValueError(f"prior must be log-probabilities; got {greatest:g}, which is above 0")
+    if off > 0.1:  # 16 bits sum less exactly
+        raise ValueError(f"prior must be log-probabilities, whose exp sums to 1; got log-sums up to {off:g} from 0")
+
+
+def tau_of(estimator: str, tau: Any) -> Any:
+    """A temperature, or the usual one of an estimator."""
+    if tau is None:
+        return 1.0 if estimator in ("reinmax", "straight-through") else 0.5
+    return tau
 
 
 def check_tau(estimator: str, tau: object) -> None:
@@ -103,6 +110,8 @@ def check_variables(shape: tuple[int, ...], variables: int) -> None:
 
 def parameterization_of(head: str | Parameterization, classes: int) -> Parameterization | None:
     """What the scores of a head mean; None for softmax."""
+    if isinstance(classes, Parameterization):
+        raise TypeError(f"classes must be a whole number; what is no plain number goes into head=; got {classes!r}")
     if check_num_classes(classes) < 2:
         raise ValueError(f"classes must be at least 2: one class is no choice; got {classes}")
     if isinstance(head, Parameterization):

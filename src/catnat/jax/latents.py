@@ -247,7 +247,7 @@ class CategoricalLatent:
         *,
         head: str | Parameterization = "natural",
         estimator: str = "gumbel",
-        tau: float = 0.5,
+        tau: float | None = None,
         prior: Any = "uniform",
         unimix: float = 0.0,
         embed: int | None = None,
@@ -264,7 +264,7 @@ class CategoricalLatent:
             jax.random.uniform(second, (outputs,), minval=-bound, maxval=bound),
             None if embed is None else jax.random.normal(third, (variables, classes, embed)),
             jnp.zeros((variables, classes)) if fixed is None else None,
-            *(variables, classes, pi, estimator, check_positive("tau", tau)),
+            *(variables, classes, pi, estimator, check_positive("tau", core.tau_of(estimator, tau))),
             None if fixed is None else tuple(map(tuple, fixed.tolist())),
             *(core.check_unimix(unimix), channel_first),
         )
@@ -276,8 +276,8 @@ class CategoricalLatent:
         z = ESTIMATORS[self.estimator](key, log_q, self.tau if tau is None else tau)
         log_prior = self.log_prior if prior is None else check_floating(prior, "prior")
         if prior is not None:
-            greatest = np.max(log_prior, initial=-np.inf) if is_readable(log_prior) else -np.inf
-            core.check_prior(log_prior.shape, log_q.shape, greatest, learns=self.prior is not None)
+            sums = np.logaddexp.reduce(np.asarray(log_prior, np.float64), -1) if is_readable(log_prior) else np.zeros(1)
+            core.check_prior(log_prior.shape, log_q.shape, np.abs(sums).max(initial=0), learns=self.prior is not None)
         kl = p_log_ratio(log_q, log_prior).sum(-1)
         return Latent(self._outward(z.astype(h.dtype)), z, log_q, log_prior, kl)
 

@@ -224,8 +224,8 @@ class CategoricalLatent(Defined):
         estimator: of the gradient: ``"gumbel"``, ``"gumbel-relaxed"``, ``"gumbel-rao"``, ``"reinmax"``,
             ``"straight-through"``, ``"relaxed-descent"``, or ``"score-function"``: then ``z`` has none, and
             `score_function` takes ``latent.log_prob``.
-        tau: temperature of the estimator, of which the score function has none; or a function of the number of calls
-            in training so far, a tensor.
+        tau: temperature of the estimator, of which the score function has none; by default 1 for ``"reinmax"`` and
+            ``"straight-through"``, else 0.5. Or a function of the number of calls in training so far, a tensor.
         prior: ``"uniform"``, ``"learned"``, or probabilities [classes] or [variables, classes].
         unimix: share of the uniform distribution that is mixed into q.
         embed: None gives one-hot vectors; a number, learned vectors of so many.
@@ -253,7 +253,7 @@ class CategoricalLatent(Defined):
         *,
         head: str | Parameterization = "natural",
         estimator: str = "gumbel",
-        tau: float | Callable[[Tensor], Tensor] = 0.5,
+        tau: float | Callable[[Tensor], Tensor] | None = None,
         prior: str | Tensor | Sequence[float] = "uniform",
         unimix: float = 0.0,
         embed: int | None = None,
@@ -263,11 +263,11 @@ class CategoricalLatent(Defined):
     ) -> None:
         core.check_sizes(in_features=in_features, variables=variables, embed=embed)
         check_choice("estimator", estimator, tuple(ESTIMATORS))
-        fixed = core.log_prior_of(prior, variables, classes)
-        super().__init__(core.parameterization_of(head, classes) or classes, device, prior=core.number_of(fixed))
+        pi, fixed = core.parameterization_of(head, classes), core.log_prior_of(prior, variables, classes)
+        super().__init__(pi or classes, device, prior=core.number_of(fixed))
         self.in_features, self.variables, self.classes = in_features, variables, classes
         self.head, self.estimator, self.channel_first = head, estimator, channel_first
-        self.tau = tau if callable(tau) else check_temperature(tau, "tau")
+        self.tau = tau if callable(tau) else check_temperature(core.tau_of(estimator, tau), "tau")
         self.unimix = core.check_unimix(unimix)
         width = classes if head == "softmax" else classes - 1
         options: dict[str, Any] = {"device": device, "dtype": dtype}
@@ -315,8 +315,8 @@ class CategoricalLatent(Defined):
         log_prior = self.log_prior if prior is None else prior
         if prior is not None:
             seen = is_plain(prior) and prior.is_cpu and prior.numel() > 0
-            greatest = prior.max().item() if seen else -math.inf
-            core.check_prior(prior.shape, log_q.shape, greatest, learns=self.prior is not None)
+            off = prior.detach().double().logsumexp(-1).abs().max().item() if seen else 0.0
+            core.check_prior(prior.shape, log_q.shape, off, learns=self.prior is not None)
         kl = p_log_ratio(log_q, log_prior).sum(-1)
         return Latent(self._outward(z.to(h.dtype)), z, log_q, log_prior, kl)
 
@@ -368,7 +368,8 @@ class CategoricalLatent(Defined):
 
     def extra_repr(self) -> str:
         """Settings for print()."""
-        return f"variables={self.variables}, classes={self.classes}, head={self.head!r}, estimator={self.estimator!r}"
+        names = "variables", "classes", "head", "estimator", "tau"
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
     def _outward(self, z: Tensor) -> Tensor:
         z = z if self.codes is None else torch.einsum("...vk,vke->...ve", z, self.codes.to(z.dtype))

@@ -155,7 +155,7 @@ def test_a_report_can_be_made_of_nothing_and_of_all() -> None:
     assert "No cell is finished" in report({})
     done, _ = conducted(ONE, bowl(0.001, {"catnat": -2.0}))
     told = report(done, ONE)
-    assert "helps" in told and "| reinmax | catnat | 1 of 1 |" in told
+    assert "helps" in told and "| reinmax | catnat | 1 | 0 | 0 | 0 |" in told
     assert "| control | 16x8 |" in told and "| again | 16x8 |" in told
 
 

@@ -505,6 +505,27 @@ def test_a_compiler_calls_the_same_loops_and_an_exporter_none(masking: str) -> N
 def test_the_operators_are_as_pytorch_wants_them() -> None:
     pi = Parameterization(9, "sigmoid")
     x = numbers(4, 8).requires_grad_()
-    walk_of(pi, x.dtype).serve_compilers()
+    name = walk_of(pi, x.dtype).traced_plan().traced
     for mask in (None, some_mask(9), some_mask(4, 9)):
-        torch.library.opcheck(torch.ops.catnat_cpu.log_p.default, (x, mask, pi.number, True))
+        torch.library.opcheck(torch.ops.catnat_cpu.log_p.default, (x, mask, name, True))
+    with pytest.raises(RuntimeError, match="a saved program needs its parameterization"):
+        torch.ops.catnat_cpu.log_p(x, None, "another", True)
+
+
+@needs_compiler
+def test_several_in_one_program_are_differentiable_twice() -> None:
+    several = Parameterization(11, "natural"), Parameterization(11, "paper"), Parameterization(11)
+
+    def run(x: Tensor) -> Tensor:
+        return torch.stack([ct.log_catnat(x, pi) for pi in several])  # the one in the middle has no operator
+
+    torch.compiler.reset()
+    compiled = torch.compile(run, backend="eager")
+    x, upstream = numbers(4, 10).requires_grad_(), numbers(3, 4, 11, seed=1)
+    found = []
+    for function in (run, compiled):
+        (slope,) = torch.autograd.grad(function(x), x, upstream, create_graph=True)
+        found.append(torch.autograd.grad(slope.square().sum() + x.sum(), x)[0])
+    torch.testing.assert_close(*found)
+    names = [walk_of(pi, x.dtype).traced_plan().traced for pi in (*several[::2], Parameterization(11, "sigmoid"))]
+    assert names[0] == names[1] != names[2]

@@ -67,7 +67,10 @@ def gumbel_rao(key: Array, log_p: Array, tau: Tau = 1.0, *, samples: int = 10) -
 
 
 def reinmax(key: Array, log_p: Array, tau: Tau = 1.0) -> Array:
-    """Second-order straight-through (Liu and others, 2023): exact for quadratic costs at tau = 1."""
+    """Second-order straight-through (Liu and others, 2023): exact for quadratic costs at tau = 1.
+
+    A learned ``tau`` gets no gradient.
+    """
     fixed = lax.stop_gradient(log_p)
     sample = _one_hot(_perturbed(key, fixed))
     middle = (sample + lax.stop_gradient(soften(fixed, tau))) / 2

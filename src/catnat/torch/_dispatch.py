@@ -49,8 +49,9 @@ def resolved(parameterization: ParameterizationLike) -> Parameterization:
 def walk_for(plan: Plan, x: Tensor, mask: Tensor | None = None) -> Walk:
     """The walk that serves these scores, and this mask of theirs, here and now."""
     if is_compiling():
-        if x.device.type == "cpu":
-            serves = not _compat.is_exporting() and _cpu_serves(plan)
+        if x.device.type == "cpu":  # what is exported runs where its operators are not
+            plain = type(x) in _compat.PLAIN_TENSORS and (mask is None or type(mask) in _compat.PLAIN_TENSORS)
+            serves = bool(plan.traced) and plain and not _compat.is_exporting()
         else:
             serves = plan.bernoulli is not None and mask is None
         kernels = _KERNEL_WALK.get(x.device.type) if serves else None
@@ -70,21 +71,9 @@ def _constant_of(parameterization: ParameterizationLike) -> Any:
 
 def _ready(given: Any, dtype: torch.dtype, device: torch.device) -> Plan:
     """A plan whose fast walk is loaded: while a compiler traces, nothing can be."""
-    plan = _plan.find_plan(numbered(given), dtype, device)
-    _WALKS[plan]
-    return plan
-
-
-def _cpu_serves(plan: Plan) -> bool:
-    """Whether a compiler finds the CPU's compiled walk; what is exported runs where that is not."""
-    from catnat.torch._constant import constant
-
-    return constant(_has_fast_walk, plan.pi.number, plan.center.dtype)
-
-
-def _has_fast_walk(number: str, dtype: torch.dtype) -> bool:
-    walk = _WALKS[_plan.find_plan(numbered(number), dtype, torch.device("cpu"))]
-    return type(walk) is not Walk and walk.serve_compilers()
+    walk = _WALKS[_plan.find_plan(numbered(given), dtype, device)]
+    traced: Plan = walk.traced_plan() if device.type == "cpu" and type(walk) is not Walk else walk.plan
+    return traced
 
 
 def _fast_walk(plan: Plan) -> Walk:

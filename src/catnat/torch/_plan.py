@@ -61,6 +61,7 @@ class Plan(Frozen):
         natural, tree, size = pi.activation, pi.tree, pi.num_classes
         assert tree is not None and isinstance(natural, Activation)
         self.pi, self.num_classes, self.num_nodes = pi, size, size - 1
+        self.traced = ""  # the name of its operator on a CPU, where there is one, for compilers
         # the activation, and per-node constants: [K-1] vectors, or [1] where every node has the same
         centers = pi.centers[:1] if pi.centers.size and np.all(pi.centers == pi.centers[0]) else pi.centers
         self.activation, self.formula = natural, _formula_of(natural)  # and its class in `FORMULAS`

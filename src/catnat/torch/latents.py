@@ -65,7 +65,10 @@ def gumbel_rao(log_p: Tensor, tau: Tau = 1.0, *, samples: int = 10, generator: t
 
 
 def reinmax(log_p: Tensor, tau: Tau = 1.0, *, generator: torch.Generator | None = None) -> Tensor:
-    """Second-order straight-through (Liu and others, 2023): exact for quadratic costs at tau = 1."""
+    """Second-order straight-through (Liu and others, 2023): exact for quadratic costs at tau = 1.
+
+    A learned ``tau`` gets no gradient.
+    """
     fixed = log_p.detach()
     sample = largest(with_gumbel_noise(fixed, generator))
     middle = (sample + torch.softmax(divided(fixed, tau), -1).detach()) / 2

@@ -118,8 +118,10 @@ def _answers(rule: Rule, every: Sequence[Line]) -> str:
         for head in rule.heads:
             verdicts = [line.verdict for line in every if (line.cell.estimator, line.head) == (estimator, head)]
             if verdicts:
-                rows.append((estimator, head, f"{len(verdicts)} of {len(rule.sizes)}", answer(verdicts, rule)))
-    return "## Ahead, behind or mixed\n\n" + _table(("estimator", "head", "sizes", "answer"), rows) if rows else ""
+                counts = [*map(verdicts.count, ("helps", "level", "harms")), len(rule.sizes) - len(verdicts)]
+                rows.append((estimator, head, *map(str, counts), answer(verdicts, rule)))
+    titles = ("estimator", "head", "helps", "level", "harms", "to come", "answer")
+    return "## Ahead, behind or mixed\n\n" + _table(titles, rows) if rows else ""
 
 
 def answer(verdicts: Sequence[str], rule: Rule) -> str:

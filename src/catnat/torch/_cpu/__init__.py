@@ -5,7 +5,9 @@ All classes are cheap there: a few calls of PyTorch's own functions matter more 
 
 from __future__ import annotations
 
+from copy import copy
 from functools import partial
+from hashlib import sha256
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from torch import Tensor, library
 from catnat._native.constants import constants_of
 from catnat.core.parameterization import Parameterization
 from catnat.torch import _eager, _masks
-from catnat.torch._compat import plain_backward
+from catnat.torch._compat import plain_backward, plain_backwards
 from catnat.torch._cpu.build import load
 from catnat.torch._plan import Plan, find_plan
 from catnat.torch._walk import Generator, Walk, gathered, known
@@ -29,10 +31,13 @@ class CompiledWalk(Walk):
         super().__init__(plan)
         self.operator = operator
 
-    def serve_compilers(self) -> bool:
-        """Be there for `TracedWalk`."""
-        _TRACED[self.plan.pi.number, self.plan.center.dtype] = self.operator
-        return True
+    def traced_plan(self) -> Plan:
+        """The plan for `TracedWalk`: it names this walk in the same way in every process, as programs are saved."""
+        name = sha256(repr(self.plan.pi.definition).encode()).hexdigest()[:16]
+        _TRACED[name, self.plan.center.dtype] = self
+        plan = copy(self.plan)
+        vars(plan)["traced"] = name
+        return plan
 
     def log_probs(self, x: Tensor, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
         """log p of every class: [..., K]."""
@@ -75,7 +80,7 @@ class TracedWalk(Walk):
     def log_probs(self, x: Tensor, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
         """log p of every class: [..., K]."""
         x, mask = _ready(x, mask)
-        return torch.ops.catnat_cpu.log_p(x, mask, self.plan.pi.number, mask_mode == "renormalize")
+        return torch.ops.catnat_cpu.log_p(x, mask, self.plan.traced, mask_mode == "renormalize")
 
     def log_path(self, rows: Tensor, ids: Tensor) -> Tensor:
         """log p of one class per row [R], or of several [R, M]."""
@@ -99,21 +104,29 @@ def _ready(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
 
 
 _library = library.Library("catnat_cpu", "DEF")
-_TRACED: dict[tuple[str, torch.dtype], Any] = {}  # by a parameterization's number: compiled programs name it for good
+_TRACED: dict[tuple[str, torch.dtype], CompiledWalk] = {}  # for good, as are the programs that name them
+
+
+def _walk(name: str, x: Tensor) -> CompiledWalk:
+    found = _TRACED.get((name, x.dtype))
+    if found is None:
+        raise RuntimeError("a saved program needs its parameterization: compile a call with it in this process first")
+    return found
 
 
 @torch.no_grad()
-def _log_p(x: Tensor, mask: Tensor | None, number: str, renormalizes: bool) -> Tensor:
-    return _TRACED[number, x.dtype].log_p(x, mask, renormalizes)
+def _log_p(x: Tensor, mask: Tensor | None, name: str, renormalizes: bool) -> Tensor:
+    found: Tensor = _walk(name, x).operator.log_p(x, mask, renormalizes)
+    return found
 
 
 @torch.no_grad()
 def _gradient(
-    x: Tensor, mask: Tensor | None, number: str, renormalizes: bool, log_p: Tensor | None, given: Tensor
+    x: Tensor, mask: Tensor | None, name: str, renormalizes: bool, log_p: Tensor | None, given: Tensor
 ) -> Tensor:
-    x, given = x.contiguous(), given.contiguous()
     mask, log_p = (None if t is None else t.contiguous() for t in (mask, log_p))
-    return _TRACED[number, x.dtype].gradient(x, mask, renormalizes, log_p, given)
+    found: Tensor = _walk(name, x).operator.gradient(x.contiguous(), mask, renormalizes, log_p, given.contiguous())
+    return found
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -126,11 +139,24 @@ def _backward(ctx: Any, given: Tensor) -> tuple[Any, ...]:
     return torch.ops.catnat_cpu.gradient(x, mask, *ctx.settings, log_p, given), None, None, None
 
 
+def _keep_second(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, mask, *ctx.settings, _, given = inputs
+    ctx.save_for_backward(x, mask, given)
+
+
+def _backward_second(ctx: Any, upstream: Tensor) -> tuple[Any, ...]:
+    x, mask, given = ctx.saved_tensors
+    name, renormalizes = ctx.settings
+    pi = _walk(name, x).plan.pi
+    both = plain_backwards(lambda x, given: _plain_gradient(pi, x, mask, renormalizes, given), (x, given), upstream)
+    return both[0], None, None, None, None, both[1]
+
+
 def _define() -> None:
     """The operators of `TracedWalk`."""
-    _library.define("log_p(Tensor x, Tensor? mask, str number, bool renormalizes) -> Tensor")
+    _library.define("log_p(Tensor x, Tensor? mask, str name, bool renormalizes) -> Tensor")
     _library.define(
-        "gradient(Tensor x, Tensor? mask, str number, bool renormalizes, Tensor? log_p, Tensor given) -> Tensor"
+        "gradient(Tensor x, Tensor? mask, str name, bool renormalizes, Tensor? log_p, Tensor given) -> Tensor"
     )
     _library.impl("log_p", _log_p, "CPU")
     _library.impl("gradient", _gradient, "CPU")
@@ -139,6 +165,7 @@ def _define() -> None:
     )
     library.register_fake("catnat_cpu::gradient", lambda x, *_: x.new_empty(x.shape), lib=_library)
     library.register_autograd("catnat_cpu::log_p", _backward, setup_context=_keep, lib=_library)
+    library.register_autograd("catnat_cpu::gradient", _backward_second, setup_context=_keep_second, lib=_library)
 
 
 _define()

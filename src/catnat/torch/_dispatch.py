@@ -49,13 +49,9 @@ def resolved(parameterization: ParameterizationLike) -> Parameterization:
 def walk_for(plan: Plan, x: Tensor, mask: Tensor | None = None) -> Walk:
     """The walk that serves these scores, and this mask of theirs, here and now."""
     if is_compiling():
-        if x.device.type == "cpu":  # what is exported runs where its operators are not
-            plain = type(x) in _compat.PLAIN_TENSORS and (mask is None or type(mask) in _compat.PLAIN_TENSORS)
-            serves = bool(plan.traced) and plain and not _compat.is_exporting()
-        else:
-            serves = plan.bernoulli is not None and mask is None
-        kernels = _KERNEL_WALK.get(x.device.type) if serves else None
-        if kernels is not None and not _compat.in_function_transform() and not _compat.in_forward_mode():
+        kernels = _KERNEL_WALK.get(x.device.type)
+        transformed = _compat.in_function_transform() or _compat.in_forward_mode()
+        if kernels is not None and not transformed and kernels.serves(plan, x, mask):
             found: Walk = kernels(plan)
             return found
     elif is_eager(x) and (mask is None or (x.is_cpu and is_eager(mask))):
@@ -71,9 +67,8 @@ def _constant_of(parameterization: ParameterizationLike) -> Any:
 
 def _ready(given: Any, dtype: torch.dtype, device: torch.device) -> Plan:
     """A plan whose fast walk is loaded: while a compiler traces, nothing can be."""
-    walk = _WALKS[_plan.find_plan(numbered(given), dtype, device)]
-    traced: Plan = walk.traced_plan() if device.type == "cpu" and type(walk) is not Walk else walk.plan
-    return traced
+    plan: Plan = _WALKS[_plan.find_plan(numbered(given), dtype, device)].traced_plan()
+    return plan
 
 
 def _fast_walk(plan: Plan) -> Walk:

@@ -30,6 +30,10 @@ class Walk:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
 
+    def traced_plan(self) -> Plan:
+        """The plan as a compiler's walk takes it."""
+        return self.plan
+
     # -- every class -------------------------------------------------------------------------------------------
 
     def log_probs(self, x: Tensor, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:

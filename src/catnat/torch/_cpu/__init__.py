@@ -16,7 +16,7 @@ from torch import Tensor, library
 from catnat._native.constants import constants_of
 from catnat.core.parameterization import Parameterization
 from catnat.torch import _eager, _masks
-from catnat.torch._compat import plain_backward, plain_backwards
+from catnat.torch._compat import PLAIN_TENSORS, is_exporting, plain_backward, plain_backwards
 from catnat.torch._cpu.build import load
 from catnat.torch._plan import Plan, find_plan
 from catnat.torch._walk import Generator, Walk, gathered, known
@@ -76,6 +76,12 @@ class CompiledWalk(Walk):
 
 class TracedWalk(Walk):
     """The same for a compiler, as PyTorch operators: of plain tensor code it would make slow loops."""
+
+    @staticmethod
+    def serves(plan: Plan, x: Tensor, mask: Tensor | None) -> bool:
+        """Whether a compiler may take it for these; what is exported runs where its operators are not."""
+        plain = type(x) in PLAIN_TENSORS and (mask is None or type(mask) in PLAIN_TENSORS)
+        return bool(plan.traced) and plain and not is_exporting()
 
     def log_probs(self, x: Tensor, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
         """log p of every class: [..., K]."""

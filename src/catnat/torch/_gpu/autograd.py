@@ -31,6 +31,11 @@ class KernelWalk(Walk):
     Scores of 16 bits stay so. Masks are left to the plain walk.
     """
 
+    @staticmethod
+    def serves(plan: Plan, x: Tensor, mask: Tensor | None) -> bool:
+        """Whether a compiler may take it for these."""
+        return plan.bernoulli is not None and mask is None
+
     def log_probs(self, x: Tensor, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
         return self._in_order(_call("walk", x, self.plan, False)[0])
 

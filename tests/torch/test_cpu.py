@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, library
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch.distributions import StickBreakingTransform
 
@@ -507,7 +507,7 @@ def test_the_operators_are_as_pytorch_wants_them() -> None:
     x = numbers(4, 8).requires_grad_()
     name = walk_of(pi, x.dtype).traced_plan().traced
     for mask in (None, some_mask(9), some_mask(4, 9)):
-        torch.library.opcheck(torch.ops.catnat_cpu.log_p.default, (x, mask, name, True))
+        library.opcheck(torch.ops.catnat_cpu.log_p.default, (x, mask, name, True))
     with pytest.raises(RuntimeError, match="a saved program needs its parameterization"):
         torch.ops.catnat_cpu.log_p(x, None, "another", True)
 

@@ -1,6 +1,6 @@
 """The latent module against the same program with torch's own Gumbel-softmax: forward and backward, interleaved.
 
-python -m benchmarks.latents [--device cuda] [--compile]
+python -m benchmarks.latents [--device cuda] [--how eager | compile | graph]
 """
 
 from __future__ import annotations
@@ -34,12 +34,30 @@ def ours(latent: ct.CategoricalLatent, h: Tensor) -> Tensor:
     return q.z.sum() + q.loss().mean()
 
 
-def milliseconds(call: Callable[[], Tensor], device: str, calls: int) -> float:
-    """Of one forward and backward."""
+def step(call: Callable[[], Tensor]) -> None:
+    """One forward and backward."""
+    call().backward()
+
+
+def captured(call: Callable[[], None]) -> Callable[[], None]:
+    """The same as one CUDA graph: what is left is the GPU's own time."""
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
+def milliseconds(call: Callable[[], None], device: str, calls: int) -> float:
+    """Of one step."""
     start = time.perf_counter()
     for _ in range(calls):
-        torch.compiler.cudagraph_mark_step_begin()
-        call().backward()
+        call()
     if device == "cuda":
         torch.cuda.synchronize()
     return (time.perf_counter() - start) / calls * 1e3
@@ -49,9 +67,7 @@ def main() -> None:
     """A line a size and head: the ratio of the medians, and the milliseconds of torch's."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument(
-        "--compile", action="store_true", help="both programs by torch.compile; on a GPU as CUDA graphs"
-    )
+    parser.add_argument("--how", choices=("eager", "compile", "graph"), default="eager", help="how all programs run")
     parser.add_argument("--rounds", type=int, default=25)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -63,13 +79,15 @@ def main() -> None:
         for head in ("natural", "softmax"):
             latent = ct.CategoricalLatent(features, variables, classes, head=head, device=arguments.device)
             contenders[head] = partial(ours, latent, h)
-        if arguments.compile:
-            mode = "reduce-overhead" if arguments.device == "cuda" else "default"
-            contenders = {name: torch.compile(call, mode=mode, fullgraph=True) for name, call in contenders.items()}
+        if arguments.how == "compile":
+            contenders = {name: torch.compile(call, fullgraph=True) for name, call in contenders.items()}
+        steps = {name: partial(step, call) for name, call in contenders.items()}
+        if arguments.how == "graph":
+            steps = {name: captured(call) for name, call in steps.items()}
         times: dict[str, list[float]] = {name: [] for name in contenders}
         for _ in range(arguments.rounds + 3):
-            for name, call in contenders.items():
-                times[name].append(milliseconds(call, arguments.device, calls))
+            for name, run in steps.items():
+                times[name].append(milliseconds(run, arguments.device, calls))
         times = {name: found[3:] for name, found in times.items()}  # the first ones compile
         for head in ("natural", "softmax"):
             ratio = median(times[head]) / median(times["torch"])

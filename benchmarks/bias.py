@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import catnat.torch as ct
-from catnat.torch.latents import ESTIMATORS, antithetic_cost, antithetic_pair
+from catnat.torch.latents import ESTIMATORS
 from catnat_lab.heads import Head, head
 from catnat_lab.provenance import provenance
 from catnat_lab.vae.digits import packaged
@@ -33,14 +33,13 @@ from catnat_lab.vae.digits import packaged
 VARIABLES, CLASSES, HIDDEN, STEPS, BATCH, RATE = 8, 4, 128, 2_000, 100, 0.002
 HEADS = {"softmax": "softmax", "catnat": "natural"}  # the lab's name, and the library's
 BLOCK = 250  # draws at once
-UNBIASED = {"score-function": 1, "leave-one-out": 4, "antithetic": 2}  # and how many samples make an estimate
+UNBIASED = {"score-function": 1, "leave-one-out": 4}  # and how many samples make an estimate
 TAUS = {
     "straight-through": (1.0,),
     "gumbel": (0.5, 1.0),
     "gumbel-relaxed": (0.5, 1.0),
     "gumbel-rao": (0.5, 1.0),
     "reinmax": (1.0, 1.4),
-    "relaxed-descent": (0.5, 1.0),
     **dict.fromkeys(UNBIASED, (1.0,)),  # they have none
 }
 FIELDS = ("trained", "head", "estimator", "tau", "seed", "draws", "cosine", "bias", "noise", "deviation", "error")
@@ -103,10 +102,7 @@ def estimates(name: str, tau: float, log_q: Tensor, costs: Tensor, cost: Cost) -
         places = z.argmax(-1) @ (classes ** torch.arange(variables - 1, -1, -1))
         return costs[places, torch.arange(images)]
 
-    if name == "antithetic":
-        pair = antithetic_pair(log_q)
-        loss = antithetic_cost(looked_up(pair.z), pair)
-    elif name in UNBIASED:
+    if name in UNBIASED:
         samples = log_q.expand(UNBIASED[name], *log_q.shape)
         z = ESTIMATORS["score-function"](samples, tau, generator=None)
         baseline = ct.LeaveOneOut() if len(samples) > 1 else None

@@ -996,7 +996,6 @@ def claims() -> str:
 UNBIASED = {  # which have no temperature
     "score-function": "score function, 1 sample",
     "leave-one-out": "score function, 4 samples, leave-one-out",
-    "antithetic": "antithetic pair, 2 samples",
 }
 BIASES = (  # of fourteen lines those that tell: the others' temperatures stand in the picture
     ("straight-through", "1"),
@@ -1005,10 +1004,8 @@ BIASES = (  # of fourteen lines those that tell: the others' temperatures stand 
     ("gumbel-relaxed", "0.5"),
     ("gumbel-rao", "0.5"),
     ("reinmax", "1"),
-    ("relaxed-descent", "0.5"),
     ("score-function", "1"),
     ("leave-one-out", "1"),
-    ("antithetic", "1"),
 )
 
 

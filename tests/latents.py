@@ -21,7 +21,6 @@ ESTIMATORS = (
     "gumbel-rao",
     "reinmax",
     "straight-through",
-    "relaxed-descent",
     "score-function",
 )
 TAU, INNER = 0.7, 10
@@ -36,9 +35,7 @@ def cost(z: Any, xp: Any) -> Any:
 
 def noise_of(name: str, shape: tuple[int, ...], generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Exponential variates in the order in which PyTorch's estimators draw them: of the sample, and inner ones."""
-    *batch, classes = shape
-    drawn = (2, *batch, classes - 1) if name == "relaxed-descent" else shape
-    first = torch.empty(drawn, dtype=torch.float64).exponential_(generator=generator)
+    first = torch.empty(shape, dtype=torch.float64).exponential_(generator=generator)
     return first, torch.empty((INNER, *shape), dtype=torch.float64).exponential_(generator=generator)
 
 
@@ -54,10 +51,6 @@ def log_probs(scores: Tensor, head: str) -> Tensor:
 def sample_and_soft(name: str, log_p: Tensor, noise: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """A sample, and what it has its gradient of."""
     first, inner = noise
-    if name == "relaxed-descent":
-        tree = catnat.Tree.balanced(CLASSES)
-        turns = (_odds(log_p, tree) + (first[0] / first[1]).log()) / TAU
-        return _along_paths(turns.sign() * 50, tree).exp().round(), _along_paths(turns, tree).exp()
     perturbed = log_p - first.log()
     z = F.one_hot(perturbed.argmax(-1), log_p.shape[-1]).double()
     p, fixed = log_p.exp().detach(), log_p.detach()
@@ -97,16 +90,6 @@ def is_level(found: Any, expected: Any) -> bool:
 def _linear(p: Tensor, log_p: Tensor) -> Tensor:
     """With the gradient of a softmax that is p."""
     return p * (log_p - (p * log_p).sum(-1, keepdim=True))
-
-
-def _odds(log_p: Tensor, tree: catnat.Tree) -> Tensor:
-    """[..., classes - 1] log-odds of going right."""
-    turns = {turn: [] for k in range(CLASSES) for turn in tree.path(k)}  # type: dict[tuple[int, int], list[int]]
-    for k in range(CLASSES):
-        for turn in tree.path(k):
-            turns[turn].append(k)
-    sides = [[log_p[..., turns[node, side]].logsumexp(-1) for side in (0, 1)] for node in range(1, CLASSES)]
-    return torch.stack([right - left for left, right in sides], -1)
 
 
 def _along_paths(odds: Tensor, tree: catnat.Tree) -> Tensor:

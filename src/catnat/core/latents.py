@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
 
 from catnat.core.errors import check_between, check_choice, check_num_classes
-from catnat.core.parameterization import ACTIVATIONS, Parameterization
+from catnat.core.parameterization import ACTIVATIONS, Natural, Parameterization, Sigmoid
 from catnat.core.tree import Floats
 
-FAR = 60.0  # log-odds that are certain in every dtype
 HEADS = ("softmax", *ACTIVATIONS)
 
 
@@ -25,13 +23,6 @@ class Stats(NamedTuple):
     dead: Any  # [variables] share of the classes that were never drawn
 
 
-class Pair(NamedTuple):
-    """Two coupled samples [2, ..., K], and what `antithetic_cost` needs: a term whose gradient weighs their costs."""
-
-    z: Any
-    term: Any
-
-
 def in_shapes(values: Any) -> str:
     """The repr of a tuple with names: of its arrays the dtype and shape."""
     shown = (
@@ -41,27 +32,11 @@ def in_shapes(values: Any) -> str:
     return f"{type(values).__name__}({', '.join(shown)})"
 
 
-def log_odds_tree(num_classes: int) -> Parameterization:
-    """A balanced tree whose scores are the log-odds of its nodes."""
-    return _log_odds_tree(num_classes)  # torch's compiler takes plain functions for constants, but none with a cache
-
-
-@cache
-def _log_odds_tree(num_classes: int) -> Parameterization:
-    return Parameterization(num_classes, "sigmoid", center=0.0)
-
-
 def check_sizes(**sizes: object) -> None:
     """Raise unless every size is a whole number above 0, or None."""
     for name, value in sizes.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise ValueError(f"{name} must be a whole number above 0; got {value!r}")
-
-
-def check_pair_costs(cost: tuple[int, ...], term: tuple[int, ...]) -> None:
-    """Raise unless there are two costs for every pair of samples."""
-    if not cost or cost[0] != 2 or cost[1:] != term[: len(cost) - 1]:
-        raise ValueError(f"cost must be [2, ...] with the pair's leading axes {tuple(term)}; got {tuple(cost)}")
 
 
 def check_prior(shape: tuple[int, ...], expected: tuple[int, ...], off: float, learns: bool) -> None:
@@ -120,6 +95,12 @@ def parameterization_of(head: str | Parameterization, classes: int) -> Parameter
         return head
     check_choice("head", head, HEADS)
     return None if head == "softmax" else Parameterization(classes, head)
+
+
+def vanishes(pi: Parameterization | None) -> bool:
+    """Whether finite scores may give a class the probability 0."""
+    kind = None if pi is None else pi.activation
+    return not (kind is None or type(kind) is Sigmoid or (type(kind) is Natural and kind.tail > 0))
 
 
 def log_prior_of(prior: Any, variables: int, classes: int) -> Floats | None:

@@ -19,7 +19,7 @@ from jax.tree_util import register_dataclass
 
 from catnat.core import latents as core
 from catnat.core.errors import advised, check_choice, check_positive, check_share
-from catnat.core.latents import FAR, Pair, Stats
+from catnat.core.latents import Stats
 from catnat.core.parameterization import Parameterization
 from catnat.jax import functional
 from catnat.jax._compat import is_readable
@@ -79,48 +79,12 @@ def reinmax(key: Array, log_p: Array, tau: Tau = 1.0) -> Array:
     return _passed(2 * there - jax.nn.softmax(log_p) / 2, sample)
 
 
-def relaxed_descent(key: Array, log_p: Array, tau: Tau = 1.0) -> Array:
-    """A binary concrete on every node of a balanced tree: a class's weight is the product along its path.
-
-    The sample is where the walk ends that takes the likelier side of every node.
-    """
-    odds, tree = _log_odds(log_p)
-    turns = (odds + jax.random.logistic(key, odds.shape, odds.dtype)) / tau
-    return _passed(functional.catnat(turns, tree), _walked(FAR * jnp.sign(turns), tree))
-
-
-def antithetic_pair(key: Array, log_p: Array) -> Pair:
-    """Two walks down a balanced tree that share their noise with opposite signs (Dong, Mnih and Tucker, 2021).
-
-    Together with `antithetic_cost` an unbiased estimator for any cost, with less variance than the score function
-    without a baseline.
-    """
-    odds, tree = _log_odds(log_p)
-    noise, fixed = jax.random.logistic(key, odds.shape, odds.dtype), lax.stop_gradient(odds)
-    walks = FAR * jnp.sign(jnp.stack((fixed + noise, fixed - noise)))
-    # only nodes on a path where the two walks part tell the costs apart
-    parts = (functional.reach(walks, tree).sum(0) > 0.5) & (walks[0] != walks[1])
-    weight = jnp.where(parts, jnp.sign(walks[0]) * jax.nn.sigmoid(jnp.abs(fixed)), 0)
-    return Pair(_walked(walks, tree), (weight * odds).sum(-1))
-
-
-def antithetic_cost(cost: Array, pair: Pair) -> Array:
-    """The mean of the two costs [2, ...], with the estimate as its gradient; ``pair`` as `antithetic_pair` made it.
-
-    The variables between the cost's axes and the classes' are summed over: they are one sample together.
-    """
-    core.check_pair_costs(cost.shape, pair.term.shape)
-    term = pair.term.sum(tuple(range(cost.ndim - 1, pair.term.ndim)))
-    return cost.mean(0) + lax.stop_gradient(cost[0] - cost[1]) / 2 * (term - lax.stop_gradient(term))
-
-
 ESTIMATORS: dict[str, Callable[..., Array]] = {
     "gumbel": gumbel_softmax,
     "gumbel-relaxed": gumbel_softmax_relaxed,
     "gumbel-rao": gumbel_rao,
     "reinmax": reinmax,
     "straight-through": straight_through,
-    "relaxed-descent": relaxed_descent,
     "score-function": lambda key, log_p, tau: _one_hot(_perturbed(key, lax.stop_gradient(log_p))),
 }
 
@@ -135,18 +99,8 @@ def _perturbed(key: Array, log_p: Array) -> Array:
     return log_p + gumbel(check_key(key), log_p.shape, log_p.dtype)
 
 
-def _log_odds(log_p: Array) -> tuple[Array, Parameterization]:
-    """[..., K-1] those of the nodes of a balanced tree, and what makes probabilities of them."""
-    tree = core.log_odds_tree(log_p.shape[-1])
-    return jnp.clip(functional.scores_from_log_probs(log_p, tree), -FAR, FAR), tree
-
-
 def _one_hot(values: Array) -> Array:
     return jax.nn.one_hot(values.argmax(-1), values.shape[-1], dtype=values.dtype)
-
-
-def _walked(ends: Array, tree: Parameterization) -> Array:
-    return _one_hot(functional.catnat(ends, tree))
 
 
 def _slope_of(log_p: Array) -> Array:

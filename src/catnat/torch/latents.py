@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.compiler import is_compiling
 from torch.distributions import Independent, OneHotCategoricalStraightThrough
 
 from catnat.core import latents as core
 from catnat.core.errors import advised, check_choice, check_share
-from catnat.core.latents import FAR, Pair, Stats
+from catnat.core.latents import Stats
 from catnat.core.parameterization import Parameterization
 from catnat.torch import functional
 from catnat.torch._compat import is_plain
@@ -77,71 +76,14 @@ def reinmax(log_p: Tensor, tau: Tau = 1.0, *, generator: torch.Generator | None 
     return _passed(2 * there - torch.softmax(log_p, -1) / 2, sample)
 
 
-def relaxed_descent(log_p: Tensor, tau: Tau = 1.0, *, generator: torch.Generator | None = None) -> Tensor:
-    """A binary concrete on every node of a balanced tree: a class's weight is the product along its path.
-
-    The sample is where the walk ends that takes the likelier side of every node.
-    """
-    odds, tree = _log_odds(log_p)
-    turns = divided(odds + _logistic(odds, generator), tau)
-    return _passed(functional.catnat(turns, tree), _walked(FAR * turns.detach().sign(), tree))
-
-
-def antithetic_pair(log_p: Tensor, *, generator: torch.Generator | None = None) -> Pair:
-    """Two walks down a balanced tree that share their noise with opposite signs (Dong, Mnih and Tucker, 2021).
-
-    Together with `antithetic_cost` an unbiased estimator for any cost, with less variance than the score function
-    without a baseline.
-    """
-    odds, tree = _log_odds(log_p)
-    noise, fixed = _logistic(odds, generator), odds.detach()
-    walks = FAR * torch.stack((fixed + noise, fixed - noise)).sign()
-    # only nodes on a path where the two walks part tell the costs apart
-    parts = (functional.reach(walks, tree).sum(0) > 0.5) & (walks[0] != walks[1])
-    weight = torch.where(parts, walks[0].sign() * fixed.abs().sigmoid(), 0.0)
-    return Pair(_walked(walks, tree), (weight * odds).sum(-1))
-
-
-def antithetic_cost(cost: Tensor, pair: Pair) -> Tensor:
-    """The mean of the two costs [2, ...], with the estimate as its gradient; ``pair`` as `antithetic_pair` made it.
-
-    The variables between the cost's axes and the classes' are summed over: they are one sample together.
-    """
-    core.check_pair_costs(cost.shape, pair.term.shape)
-    term = pair.term.flatten(cost.dim() - 1).sum(-1) if pair.term.dim() >= cost.dim() else pair.term
-    return cost.mean(0) + (cost[0] - cost[1]).detach() / 2 * (term - term.detach())
-
-
 ESTIMATORS: dict[str, Callable[..., Tensor]] = {
     "gumbel": gumbel_softmax,
     "gumbel-relaxed": gumbel_softmax_relaxed,
     "gumbel-rao": gumbel_rao,
     "reinmax": reinmax,
     "straight-through": straight_through,
-    "relaxed-descent": relaxed_descent,
     "score-function": lambda log_p, tau, generator: largest(with_gumbel_noise(log_p.detach(), generator)),
 }
-
-
-def _log_odds(log_p: Tensor) -> tuple[Tensor, Parameterization]:
-    """[..., K-1] those of the nodes of a balanced tree, and what makes probabilities of them."""
-    if is_compiling():
-        from catnat.torch._constant import constant
-
-        tree = constant(core.log_odds_tree, int(log_p.shape[-1]))
-    else:
-        tree = core.log_odds_tree(log_p.shape[-1])
-    return functional.scores_from_log_probs(log_p, tree).clamp(-FAR, FAR), tree
-
-
-def _logistic(odds: Tensor, generator: torch.Generator | None) -> Tensor:
-    """[..., K-1] noise whose sign, added to log-odds, is a draw."""
-    one, other = odds.new_empty((2, *odds.shape)).exponential_(generator=generator).log()
-    return one - other
-
-
-def _walked(ends: Tensor, tree: Parameterization) -> Tensor:
-    return largest(functional.catnat(ends, tree))
 
 
 def _slope_of(log_p: Tensor) -> Tensor:
@@ -225,8 +167,8 @@ class CategoricalLatent(Defined):
         classes: how many classes each has.
         head: ``"natural"``, ``"sigmoid"``, ``"paper"`` or a `catnat.Parameterization`; or ``"softmax"``, to compare.
         estimator: of the gradient: ``"gumbel"``, ``"gumbel-relaxed"``, ``"gumbel-rao"``, ``"reinmax"``,
-            ``"straight-through"``, ``"relaxed-descent"``, or ``"score-function"``: then ``z`` has none, and
-            `score_function` takes ``latent.log_prob``.
+            ``"straight-through"``, or ``"score-function"``: then ``z`` has none, and `score_function` takes
+            ``latent.log_prob``.
         tau: temperature of the estimator, of which the score function has none; by default 1 for ``"reinmax"`` and
             ``"straight-through"``, else 0.5. Or a function of the number of calls in training so far, a tensor.
         prior: ``"uniform"``, ``"learned"``, or probabilities [classes] or [variables, classes].
@@ -272,6 +214,7 @@ class CategoricalLatent(Defined):
         self.head, self.estimator, self.channel_first = head, estimator, channel_first
         self.tau = tau if callable(tau) else check_temperature(core.tau_of(estimator, tau), "tau")
         self.unimix = core.check_unimix(unimix)
+        self.vanishes = core.vanishes(pi) and not unimix
         width = classes if head == "softmax" else classes - 1
         options: dict[str, Any] = {"device": device, "dtype": dtype}
         self.linear = torch.nn.Linear(in_features, variables * width, **options)
@@ -320,7 +263,9 @@ class CategoricalLatent(Defined):
             seen = is_plain(prior) and prior.is_cpu and prior.numel() > 0
             off = prior.detach().double().logsumexp(-1).abs().max().item() if seen else 0.0
             core.check_prior(prior.shape, log_q.shape, off, learns=self.prior is not None)
-        kl = p_log_ratio(log_q, log_prior).sum(-1)
+        vanishes = prior is not None or self.vanishes
+        kl = p_log_ratio(log_q, log_prior) if vanishes else log_q.exp() * (log_q - log_prior)  # cheaper on a GPU
+        kl = kl.sum(-1)
         return Latent(self._outward(z.to(h.dtype)), z, log_q, log_prior, kl)
 
     def log_probs(self, h: Tensor) -> Tensor:

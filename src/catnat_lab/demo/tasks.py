@@ -59,7 +59,7 @@ class Game:
     every: int = 100
     rates: tuple[float, ...] = (0.01, 0.02)
     search: int = 2  # networks per rate
-    seeds: int = 8  # networks of the verdict
+    seeds: int = 5  # networks of the verdict
 
     name: ClassVar[str] = "message game"
     unit: ClassVar[str] = "% of whole messages right"

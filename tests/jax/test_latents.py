@@ -155,7 +155,8 @@ def test_classes_follow_q_and_the_prior() -> None:
 def test_no_class_is_drawn_from_nan(head: str) -> None:
     h = jnp.zeros((2, 6)).at[1, 3].set(jnp.nan)
     layer = dataclasses.replace(made(head, prior="learned"), prior=jnp.full((3, 5), jnp.nan))
-    for call in (lambda: layer.sample(KEY, h), lambda: layer.argmax(h), lambda: layer.sample_prior(KEY)):
+    drawn = (lambda: layer.sample(KEY, h), lambda: layer.sample_prior(KEY), lambda: layer(KEY, h).indices)
+    for call in (*drawn, lambda: layer.argmax(h)):
         with pytest.raises(ValueError, match=r"scores must not be NaN .*; draw \((1, )?0,?\) met one"):
             call()
     assert jax.jit(layer.argmax)(h)[1].tolist() == [5, 5, 5]

@@ -166,7 +166,7 @@ def test_no_class_is_drawn_from_nan(head: str) -> None:
     h[1, 3] = math.nan
     assert module.prior is not None
     torch.nn.init.constant_(module.prior, math.nan)
-    for call in (lambda: module.sample(h), lambda: module.argmax(h), module.sample_prior):
+    for call in (lambda: module.sample(h), lambda: module.argmax(h), module.sample_prior, lambda: module(h).indices):
         with pytest.raises(ValueError, match=r"scores must not be NaN .*; draw \((1, )?0,?\) met one"):
             call()
 

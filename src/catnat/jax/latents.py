@@ -134,7 +134,7 @@ class Latent(NamedTuple):
     @property
     def indices(self) -> Array:
         """[..., variables] int32: the classes drawn."""
-        return self.code.argmax(-1)
+        return _known(self.code)
 
     @property
     def log_prob(self) -> Array:
@@ -154,7 +154,7 @@ class Latent(NamedTuple):
     def stats(self, axis_name: str | None = None) -> Stats:
         """Usage of the classes in this batch; with ``axis_name`` over the devices of that axis."""
         *_, variables, classes = self.log_q.shape
-        rows = self.indices.reshape(-1, variables)
+        rows = self.code.argmax(-1).reshape(-1, variables)
         usage = jax.vmap(lambda ids: jnp.bincount(ids, length=classes), 1)(rows) / len(rows)
         entropy = -p_log_ratio(self.log_q, jnp.zeros_like(self.log_q)).sum(-1).reshape(-1, variables).mean(0)
         usage, entropy = lax.stop_gradient((usage, entropy))

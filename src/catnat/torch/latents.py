@@ -117,7 +117,7 @@ class Latent(NamedTuple):
     @property
     def indices(self) -> Tensor:
         """[..., variables] int64: the classes drawn."""
-        return self.code.argmax(-1)
+        return _known(self.code)
 
     @property
     def log_prob(self) -> Tensor:
@@ -144,7 +144,7 @@ class Latent(NamedTuple):
     def stats(self, sync: bool = False) -> Stats:
         """Usage of the classes in this batch; with ``sync`` over all processes, each of which must then ask."""
         *_, variables, classes = self.log_q.shape
-        ids = self.indices.reshape(-1, variables).T
+        ids = self.code.argmax(-1).reshape(-1, variables).T
         ones = torch.ones_like(ids, dtype=torch.float32)
         counts = ones.new_zeros(variables, classes).scatter_add_(1, ids, ones)
         nats = -p_log_ratio(self.log_q, torch.zeros_like(self.log_q)).reshape(-1, variables, classes).sum((0, -1))

@@ -30,7 +30,6 @@ def prepare(
     scores: Array,
     parameterization: ParameterizationLike,
     mask: Array | None = None,
-    mask_mode: str = "renormalize",
     axis: int = -1,
 ) -> tuple[Walk, Array, Array | None, np.dtype]:
     """The walk, scores and mask with the classes' axis last and in a dtype to compute in; the dtype to answer in."""
@@ -39,7 +38,7 @@ def prepare(
     plan = plan_for(parameterization, np.dtype(x.dtype))
     if plan.num_nodes != x.shape[-1]:
         errors.check_width(plan.num_classes, x.shape[-1], scores.shape, axis, called="axis")
-    return Walk(plan), x, prepare_mask(mask, mask_mode, x, plan, axis), np.dtype(scores.dtype)
+    return Walk(plan), x, prepare_mask(mask, x, plan, axis), np.dtype(scores.dtype)
 
 
 def prepare_linear(
@@ -123,10 +122,8 @@ def to_axis(last: Array, axis: int) -> Array:
     return last if axis in (-1, last.ndim - 1) else jnp.moveaxis(last, -1, axis)
 
 
-def prepare_mask(mask: Array | None, mask_mode: str, x: Array, plan: Plan, axis: int = -1) -> Array | None:
+def prepare_mask(mask: Array | None, x: Array, plan: Plan, axis: int = -1) -> Array | None:
     """The mask with its classes' axis last, checked against prepared scores ``x``."""
-    if mask_mode not in errors.MASK_MODES:
-        errors.check_choice("mask_mode", mask_mode, errors.MASK_MODES)
     if mask is None:
         return None
     mask = check_mask(mask)
@@ -153,7 +150,7 @@ def prepare_where(where: Array | None, x: Array, plan: Plan, axis: int) -> tuple
     if where.dtype != bool:
         raise TypeError(f"where must be a boolean array; got {where.dtype}")
     if where.ndim == x.ndim:
-        return prepare_mask(where, "renormalize", x, plan, axis), None
+        return prepare_mask(where, x, plan, axis), None
     errors.check_batch("where", where.shape, x.shape[:-1])
     return None, where
 

@@ -65,7 +65,7 @@ class LinearWalk:
         if self.plan.depth > _eager.MAX_STEPS:  # a path is no shortcut then
             scores = _dot("...d,nd->...n", x, weight)
             scores = scores if bias is None else scores + bias
-            return Walk(self.plan).sample(key, scores, None, count=count, mask_mode="renormalize")
+            return Walk(self.plan).sample(key, scores, None, count=count)
 
         def logit_at(nodes: Array) -> Array:
             return logit(self._scores_at(x, nodes), self.plan, nodes)

@@ -20,33 +20,25 @@ matmul = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
 
 @advised
-def fisher_diagonal(
-    scores: Array, parameterization: ParameterizationLike, *, mask: Array | None = None, axis: int = -1
-) -> Array:
+def fisher_diagonal(scores: Array, parameterization: ParameterizationLike, *, axis: int = -1) -> Array:
     """The Fisher matrix of a catnat in its scores, which is diagonal: P(a_i) a'(s_i)^2 / (a (1-a)). O(K).
 
     This is Theorem 1 of the paper. With the natural activation the second factor is (pi/A)^2 wherever the score is
     inside its natural range (Corollary 1). Beyond, it is a (1-a) s^2, s the slope of the straight line; with ``tail=0``
-    it is 0. Arguments as in `catnat.jax.log_catnat`; a mask prunes the tree, since a renormalised catnat has no
-    diagonal Fisher matrix.
+    it is 0. Arguments as in `catnat.jax.log_catnat`, but for a mask: given one, the matrix is not diagonal.
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
         >>> cj.fisher_diagonal(jnp.zeros(3), 4).round(3)
         Array([0.25 , 0.125, 0.125], dtype=float32)
     """
-    walk, x, mask, dtype = prepare(scores, parameterization, mask, "prune", axis)
-    return to_axis(walk.fisher_diagonal(x, mask).astype(dtype), axis)
+    walk, x, _, dtype = prepare(scores, parameterization, axis=axis)
+    return to_axis(walk.fisher_diagonal(x).astype(dtype), axis)
 
 
 @advised
 def natural_gradient(
-    scores: Array,
-    parameterization: ParameterizationLike,
-    *,
-    damping: Array | float = 0.0,
-    mask: Array | None = None,
-    axis: int = -1,
+    scores: Array, parameterization: ParameterizationLike, *, damping: Array | float = 0.0, axis: int = -1
 ) -> Array:
     """The scores themselves; their derivative is divided by (Fisher diagonal + damping).
 
@@ -61,7 +53,7 @@ def natural_gradient(
     """
     scores = check_floating(scores, "scores")
     damping = check_number("damping", damping, check_nonnegative)
-    divisor = fisher_diagonal(lax.stop_gradient(scores), parameterization, mask=mask, axis=axis) + damping
+    divisor = fisher_diagonal(lax.stop_gradient(scores), parameterization, axis=axis) + damping
     return _divide(jnp.broadcast_to(scores, divisor.shape), lax.stop_gradient(divisor).astype(scores.dtype))
 
 

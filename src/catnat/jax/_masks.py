@@ -22,7 +22,7 @@ def logits(x: Array, mask: Array | None, plan: Plan) -> Array:
     z = logit(x, plan)
     if mask is None or plan.num_classes == 1:
         return z
-    mask = jnp.broadcast_to(mask, (*jnp.broadcast_shapes(x.shape[:-1], mask.shape[:-1]), plan.num_classes))
+    mask = mask & jnp.ones_like(z[..., :1], bool)  # of the rows' batch, and spread as they are
     on_left, on_right = _eager.ascend(mask.astype(z.dtype), plan)  # how many allowed classes
     left, right = log_branches(z)
     # a dead branch has no mass, whatever stands on it

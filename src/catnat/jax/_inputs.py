@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -105,10 +106,7 @@ def check_shape(argument: str, shape: object) -> tuple[int, ...]:
 
 def check_mask(mask: Array) -> Array:
     """``mask`` as an array of JAX's, or raise unless it is a boolean array."""
-    if not isinstance(mask, (jax.Array, np.ndarray, np.generic)) or mask.dtype != bool:
-        came = getattr(mask, "dtype", type(mask).__name__)
-        raise TypeError(f"mask must be a boolean array, True where a class is allowed; got {came}")
-    return jnp.asarray(mask)
+    return check_kind("mask", mask, np.bool_, "a boolean array, True where a class is allowed")
 
 
 def to_last(array: Array, axis: int, argument: str) -> Array:
@@ -146,9 +144,7 @@ def prepare_where(where: Array | None, x: Array, plan: Plan, axis: int) -> tuple
     """optax's one argument as the classes that are allowed or the rows that count."""
     if where is None:
         return None, None
-    where = as_array(where, "where")
-    if where.dtype != bool:
-        raise TypeError(f"where must be a boolean array; got {where.dtype}")
+    where = check_kind("where", as_array(where, "where"), np.bool_, "a boolean array")
     if where.ndim == x.ndim:
         return prepare_mask(where, x, plan, axis), None
     errors.check_batch("where", where.shape, x.shape[:-1])
@@ -191,10 +187,15 @@ def check_integers(index: Array, argument: str) -> Array:
 
     Of at least 32 bits: in fewer, the number of classes that it is compared with might have another value.
     """
-    if not isinstance(index, (jax.Array, np.ndarray, np.generic)) or not jnp.issubdtype(index.dtype, jnp.integer):
-        came = getattr(index, "dtype", type(index).__name__)
-        raise TypeError(f"{argument} must be an integer array of class ids; got {came}")
-    return jnp.asarray(index, jnp.int32 if index.dtype.itemsize < 4 else None)
+    index = check_kind(argument, index, np.integer, "an integer array of class ids")
+    return index.astype(jnp.int32) if index.dtype.itemsize < 4 else index
+
+
+def check_kind(argument: str, values: Array, kind: Any, wanted: str) -> Array:
+    """``values`` as an array of JAX's, or raise unless it is an array of numbers of this kind."""
+    if not isinstance(values, (jax.Array, np.ndarray, np.generic)) or not jnp.issubdtype(values.dtype, kind):
+        raise TypeError(f"{argument} must be {wanted}; got {getattr(values, 'dtype', type(values).__name__)}")
+    return jnp.asarray(values)
 
 
 def check_number(argument: str, value: Array | float, check: Callable[[str, float], float]) -> Array | float:

@@ -17,7 +17,7 @@ from jax.tree_util import register_dataclass
 
 from catnat.jax import _classes, _eager, _masks
 from catnat.jax._compat import compiled
-from catnat.jax._node import information, is_saturated, log_branches, logit, score_of
+from catnat.jax._node import branches, is_saturated, log_branches, logit, score_of, slope
 from catnat.jax._plan import Plan
 
 
@@ -27,8 +27,6 @@ class Walk:
     """The interface, and all of it."""
 
     plan: Plan = field(metadata={"static": True})
-
-    # -- every class -------------------------------------------------------------------------------------------
 
     @compiled
     def log_probs(self, x: Array, mask: Array | None = None) -> Array:
@@ -43,8 +41,6 @@ class Walk:
         """p of every class: [..., K]."""
         # not exp: of equal classes it is exactly 1/K
         return jax.nn.softmax(self.log_probs(x, mask), -1)
-
-    # -- one class per row -------------------------------------------------------------------------------------
 
     @compiled
     def log_prob(self, x: Array, index: Array, mask: Array | None = None) -> Array:
@@ -61,14 +57,12 @@ class Walk:
             columns = jnp.moveaxis(jnp.broadcast_to(ids, shape).reshape(samples, *batch), 0, -1)
         else:
             x, columns = jnp.broadcast_to(x, (*shape, x.shape[-1])), jnp.broadcast_to(ids, shape)[..., None]
-            extra = 0
         # a mask needs the whole row; so does a tree too large for a table of its paths
         if mask is not None or not self.plan.has_paths:
             found = jnp.take_along_axis(self.log_probs(x, mask), columns, -1)
         else:
             found = _eager.log_path(x, columns, self.plan)
-        found = jnp.moveaxis(found, -1, 0).reshape(shape) if extra or found.shape[:-1] == shape else found
-        return jnp.where(in_range, found, jnp.nan)
+        return jnp.where(in_range, jnp.moveaxis(found, -1, 0).reshape(shape), jnp.nan)
 
     @compiled
     def loss(
@@ -98,8 +92,6 @@ class Walk:
             spread = -_eager.times_log(jnp.broadcast_to(label_smoothing * share * by_class, every.shape), every)
             loss = (1 - label_smoothing) * loss + spread.sum(-1)
         return _eager.reduced(loss, own, keep, reduction)
-
-    # -- a row -------------------------------------------------------------------------------------------------
 
     def branches(self, x: Array, mask: Array | None) -> tuple[Array, Array, Array]:
         """log(1-a), log(a) and the log-probability of being reached, for every node of the tree that a mask leaves."""
@@ -135,14 +127,14 @@ class Walk:
     @compiled
     def fisher_diagonal(self, x: Array) -> Array:
         """The Fisher information of every score: [..., K-1]."""
-        return self.reach(x) * information(x, self.plan)
+        deviation = branches(logit(x, self.plan))[2]
+        alone = (deviation * slope(x, deviation, self.plan)) ** 2  # a'^2 / (a (1-a))
+        return self.reach(x) * alone
 
     @compiled
     def saturation(self, x: Array) -> Array:
         """The share of nodes beyond the natural range: one number."""
         return is_saturated(x, self.plan).sum() / max(x.size, 1)
-
-    # -- drawn classes -----------------------------------------------------------------------------------------
 
     @compiled
     def sample(self, key: Array, x: Array, mask: Array | None, *, count: int) -> Array:
@@ -167,8 +159,6 @@ class Walk:
         """The likeliest class of every row, the first of several; K where scores are NaN."""
         log_p = self.log_probs(lax.stop_gradient(x), mask)
         return jnp.where(jnp.isnan(log_p).any(-1), self.plan.num_classes, log_p.argmax(-1)).astype(jnp.int32)
-
-    # -- the inverse map ---------------------------------------------------------------------------------------
 
     @compiled
     def scores_of_probs(self, probs: Array) -> Array:

@@ -31,10 +31,10 @@ Shape = Sequence[int]
 
 
 class Distribution:
-    """What every distribution here has: leaves and settings by name, a batch, draws with their log p."""
+    """What every distribution here has: leaves by name and one setting, a batch, draws with their log p."""
 
     _leaves: tuple[str, ...] = ("scores", "allowed")
-    _settings: tuple[str, ...] = ("parameterization",)
+    parameterization: Any  # of every part, where there are several
     scores: Array
     allowed: Array | None = None  # the name that it has in PyTorch too
     sample: Any  # what every kind has of its own: draws from a key, and log p of values
@@ -75,29 +75,25 @@ class Distribution:
         drawn = self.sample(key, sample_shape)
         return drawn, self.log_prob(drawn)
 
-    def tree_flatten_with_keys(self) -> tuple[tuple[tuple[GetAttrKey, Any], ...], tuple[Any, ...]]:
-        """The leaves by name, and the settings."""
-        leaves = tuple((GetAttrKey(name), getattr(self, name)) for name in self._leaves)
-        return leaves, tuple(getattr(self, name) for name in self._settings)
+    def tree_flatten_with_keys(self) -> tuple[tuple[tuple[GetAttrKey, Any], ...], Any]:
+        """The leaves by name, and the setting."""
+        return tuple((GetAttrKey(name), getattr(self, name)) for name in self._leaves), self.parameterization
 
     @classmethod
-    def tree_unflatten(cls, settings: Sequence[Any], leaves: Sequence[Any]) -> Self:
-        """From leaves and settings as they are: JAX puts tracers, None and other objects in the place of arrays."""
+    def tree_unflatten(cls, parameterization: Any, leaves: Sequence[Any]) -> Self:
+        """From leaves as they are: JAX puts tracers, None and other objects in the place of arrays."""
         new = object.__new__(cls)
-        vars(new).update(zip(cls._leaves, leaves, strict=True))
-        vars(new).update(zip(cls._settings, settings, strict=True))
+        vars(new).update(zip(cls._leaves, leaves, strict=True), parameterization=parameterization)
         return new
 
     def __repr__(self) -> str:
         arrays = {name.replace("allowed", "mask"): getattr(self, name) for name in self._leaves}
-        settings = {name: getattr(self, name) for name in self._settings}
-        return f"{type(self).__name__}({repr_arguments(settings.pop('parameterization'), arrays, **settings)})"
+        nvec = getattr(self, "nvec", None)
+        return f"{type(self).__name__}({repr_arguments(self.parameterization, arrays, nvec=nvec)})"
 
 
 class OverClasses(Distribution):
     """What has probabilities of K classes."""
-
-    parameterization: Parameterization
 
     @property
     def num_classes(self) -> int:
@@ -261,7 +257,6 @@ class RelaxedOneHotCatnat(OverClasses):
     """
 
     _leaves = ("temperature", "scores")
-    _settings = ("parameterization",)
 
     @advised
     def __init__(
@@ -309,12 +304,9 @@ class MultiCatnat(Distribution):
         (7, 2)
     """
 
-    _settings = ("parameterization", "nvec")
-
     @advised
     def __init__(self, scores: Array, nvec: Sequence[ParameterizationLike], *, mask: Array | None = None) -> None:
         self.parameterization = parts_of(nvec)
-        self.nvec = tuple(part.num_classes for part in self.parameterization)
         scores = check_floating(scores, "scores")
         check_width(sum(self.nvec) - len(self.nvec) + 1, scores.shape[-1], scores.shape, called="axis")
         if mask is not None:
@@ -325,6 +317,11 @@ class MultiCatnat(Distribution):
         for part in self.parts:  # what is wrong with a part's own scores or mask, it says itself
             CatnatCategorical(part.scores, part.parameterization, mask=part.allowed)
         self._keep(scores, mask)
+
+    @property
+    def nvec(self) -> tuple[int, ...]:
+        """How many classes every part has."""
+        return tuple(part.num_classes for part in self.parameterization)
 
     @property
     def event_shape(self) -> tuple[int, ...]:
@@ -339,7 +336,7 @@ class MultiCatnat(Distribution):
         if self.allowed is not None:
             masks = jnp.split(self.allowed, list(accumulate(self.nvec))[:-1], axis=-1)
         return [
-            CatnatCategorical.tree_unflatten((kind,), leaves)
+            CatnatCategorical.tree_unflatten(kind, leaves)
             for kind, *leaves in zip(self.parameterization, scores, masks, strict=True)
         ]
 

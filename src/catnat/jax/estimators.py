@@ -198,12 +198,7 @@ def gumbel_softmax(
 
 @advised
 def sample_without_replacement(
-    key: Array,
-    scores: Array,
-    num_samples: int,
-    parameterization: ParameterizationLike,
-    *,
-    mask: Array | None = None,
+    key: Array, scores: Array, num_samples: int, parameterization: ParameterizationLike, *, mask: Array | None = None
 ) -> Array:
     """Draw different classes one after the other, each among those that are left: the largest of log p + Gumbel noise.
 

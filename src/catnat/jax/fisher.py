@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +13,6 @@ from catnat.core.parameterization import ParameterizationLike
 from catnat.jax._inputs import check_floating, check_number, prepare, to_axis
 
 __all__ = ["fisher_diagonal", "fisher_matrix", "natural_gradient", "softmax_fisher"]
-
-# Accelerators multiply float32 matrices in fewer digits unless told otherwise.
-matmul = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
 
 @advised
@@ -98,7 +94,8 @@ def fisher_matrix(log_probs: Callable[[Array], Array], scores: Array) -> Array:
         gradients = jax.jacrev(log_probs)(row)  # [K, S]
         # a class of probability 0 weighs nothing, even where its log has no gradient
         p = jnp.exp(log_probs(row))[:, None]
-        return matmul(jnp.where(p > 0, gradients, 0).T, jnp.where(p > 0, p * gradients, 0))
+        outer = jnp.where(p > 0, gradients, 0).T, jnp.where(p > 0, p * gradients, 0)
+        return jnp.matmul(*outer, precision=lax.Precision.HIGHEST)  # accelerators would take fewer digits
 
     rows = scores.reshape(-1, scores.shape[-1])
     return jax.vmap(of_row)(rows).reshape(*scores.shape, scores.shape[-1])

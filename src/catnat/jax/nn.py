@@ -44,6 +44,8 @@ class Catnat:
         (2, 10)
     """
 
+    _function = staticmethod(functional.catnat)
+
     parameterization: ParameterizationLike
     axis: int = -1
 
@@ -54,19 +56,15 @@ class Catnat:
         return f"{type(self).__name__}({repr_arguments(self.parameterization, axis=self.axis)})"
 
     def __call__(self, scores: Array, mask: Array | None = None) -> Array:
-        """[..., K-1] scores to [..., K] probabilities."""
-        return functional.catnat(scores, self.parameterization, mask=mask, axis=self.axis)
+        """[..., K-1] scores to [..., K] probabilities, or their logarithms."""
+        return self._function(scores, self.parameterization, mask=mask, axis=self.axis)
 
 
-@advised
 @register_static
-@dataclass(frozen=True, repr=False)
 class LogCatnat(Catnat):
     """Log-probabilities of K classes from K-1 scores; in place of `jax.nn.log_softmax` where a module is wanted."""
 
-    def __call__(self, scores: Array, mask: Array | None = None) -> Array:
-        """[..., K-1] scores to [..., K] log-probabilities."""
-        return functional.log_catnat(scores, self.parameterization, mask=mask, axis=self.axis)
+    _function = staticmethod(functional.log_catnat)
 
 
 @advised

@@ -102,12 +102,9 @@ def draw(
     """
     if index is None:
         index = sample(key, scores, parameterization, mask=mask)  # type: ignore[arg-type]
-    else:
-        _, x, allowed, _ = prepare(scores, parameterization, mask)
-        batch = x.shape[:-1] if allowed is None else jnp.broadcast_shapes(x.shape[:-1], allowed.shape[:-1])
-        check_batch("index", jnp.shape(index), batch)
-    log_p = log_prob(scores, index, parameterization, mask=mask)
-    return Draw(index, log_p, entropy(scores, parameterization, mask=mask))
+    of_rows = entropy(scores, parameterization, mask=mask)
+    check_batch("index", jnp.shape(index), of_rows.shape)
+    return Draw(index, log_prob(scores, index, parameterization, mask=mask), of_rows)
 
 
 @advised

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import catnat.jax as cj
 import catnat.torch as ct
 from catnat import Natural, Parameterization, Sigmoid
-from catnat.core.errors import MASK_MODES
 from tests.core.trees import KINDS, make_tree
 from tests.thinned import thinned
 
@@ -32,7 +31,6 @@ class Drawn:
     scores: np.ndarray  # [3, K-1]
     others: np.ndarray  # [3, K-1]
     mask: np.ndarray  # [3, K]
-    mask_mode: str
     ids: np.ndarray  # [3]
     seed: int
 
@@ -52,7 +50,7 @@ def drawn(draw: Any) -> Drawn:
     scores, others = (draw(st.sampled_from([0.3, 1.0, 4.0])) * rng.normal(size=(2, 3, size - 1))).astype(np.float32)
     mask = rng.random((3, size)) < 0.6
     mask[np.arange(3), rng.integers(size, size=3)] = True
-    return Drawn(pi, scores, others, mask, draw(st.sampled_from(MASK_MODES)), mask.argmax(-1), seed)
+    return Drawn(pi, scores, others, mask, mask.argmax(-1), seed)
 
 
 def compare(dtype: type, case: Drawn, of_torch: Any, of_jax: Any, *inputs: np.ndarray) -> None:
@@ -99,8 +97,8 @@ def test_every_class(dtype: type, case: Drawn) -> None:
     compare(
         dtype,
         case,
-        lambda s: ct.log_catnat(s, case.pi, mask=in_torch(case.mask), mask_mode=case.mask_mode),
-        lambda s: cj.log_catnat(s, case.pi, mask=case.mask, mask_mode=case.mask_mode),
+        lambda s: ct.log_catnat(s, case.pi, mask=in_torch(case.mask)),
+        lambda s: cj.log_catnat(s, case.pi, mask=case.mask),
         case.scores,
     )
 
@@ -115,8 +113,8 @@ def summaries(backend: Any, p: Any, q: Any, ids: Any, pi: Parameterization, mask
 @FEW
 @given(case=drawn(), masked=st.booleans())
 def test_one_class_and_the_summaries(dtype: type, case: Drawn, masked: bool) -> None:
-    theirs = {"mask": in_torch(case.mask), "mask_mode": case.mask_mode} if masked else {}
-    ours = {"mask": case.mask, "mask_mode": case.mask_mode} if masked else {}
+    theirs = {"mask": in_torch(case.mask)} if masked else {}
+    ours = {"mask": case.mask} if masked else {}
     pi = case.pi
     compare(
         dtype,

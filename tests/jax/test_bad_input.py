@@ -20,7 +20,7 @@ IDS = jnp.zeros(4, jnp.int32)
 KEY = jax.random.key(0)
 ALL = np.ones((4, K), bool)
 
-TAKES_SCORES: dict[str, Callable[..., object]] = {
+TAKES_MASK: dict[str, Callable[..., object]] = {
     "catnat": cj.catnat,
     "log_catnat": cj.log_catnat,
     "log_prob": lambda x, pi, **k: cj.log_prob(x, IDS, pi, **k),
@@ -28,14 +28,14 @@ TAKES_SCORES: dict[str, Callable[..., object]] = {
     "mode": cj.mode,
     "entropy": cj.entropy,
     "kl_divergence": lambda x, pi, **k: cj.kl_divergence(x, x, pi, **k),
-    "reach": lambda x, pi, mask=None, mask_mode=None: cj.reach(x, pi, mask=mask),
 }
 ALSO = {
+    "reach": cj.reach,
     "kl_divergence q": lambda x, pi: cj.kl_divergence(X, x, pi),
     "cross_entropy": lambda x, pi: cj.cross_entropy(x, IDS, pi),
 }
-takes_mask = pytest.mark.parametrize("call", TAKES_SCORES.values(), ids=TAKES_SCORES.keys())
-takes_scores = pytest.mark.parametrize("call", {**TAKES_SCORES, **ALSO}.values(), ids={**TAKES_SCORES, **ALSO}.keys())
+takes_mask = pytest.mark.parametrize("call", TAKES_MASK.values(), ids=TAKES_MASK.keys())
+takes_scores = pytest.mark.parametrize("call", {**TAKES_MASK, **ALSO}.values(), ids={**TAKES_MASK, **ALSO}.keys())
 
 
 # -- scores ------------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def test_scores_of_a_dtype_that_we_do_not_compute_in(call: Callable[..., object]
         (lambda: cj.log_catnat(X, K, activation="sigmoid"), r"'activation'. It takes .*classes, or catnat.Parameter"),
         (lambda: cj.entropy(X, num_classes=K), r"'num_classes'. .*parameterization is the number of classes"),
         (lambda: cj.CatnatCategorical(X, num_classes=K), r"'num_classes'. It takes scores, parameterization, probs"),
-        (lambda: cj.Catnat(K, activation="paper"), r"'activation'. It takes parameterization, axis, mask_mode;"),
+        (lambda: cj.Catnat(K, activation="paper"), r"'activation'. It takes parameterization, axis;"),
         (lambda: cj.CatnatLinear.init(KEY, K), r"It takes key, in_features, parameterization"),
     ],
 )
@@ -166,11 +166,16 @@ def test_bad_masks(call: Callable[..., object], mask: object, error: type, messa
         call(X, PI, mask=mask)
 
 
-@pytest.mark.parametrize("name", [n for n in TAKES_SCORES if n != "reach"])
-@pytest.mark.parametrize("mask", [ALL, None], ids=["masked", "free"])
-def test_unknown_mask_mode_has_a_hint(name: str, mask: object) -> None:
-    with pytest.raises(ValueError, match=r"mask_mode must be one of .*; got 'prun' \(did you mean 'prune'\?\)"):
-        TAKES_SCORES[name](X, PI, mask=mask, mask_mode="prun")
+@takes_mask
+def test_a_mask_has_one_meaning(call: Callable[..., object]) -> None:
+    with pytest.raises(TypeError, match=r"'mask_mode'\. It takes .*mask"):
+        call(X, PI, mask=ALL, mask_mode="prune")
+
+
+@pytest.mark.parametrize("call", [cj.reach, cj.fisher_diagonal, cj.natural_gradient])
+def test_what_is_said_of_single_nodes_takes_no_mask(call: Callable[..., object]) -> None:
+    with pytest.raises(TypeError, match=r"'mask'\. It takes scores, parameterization"):
+        call(X, PI, mask=ALL)
 
 
 # -- class ids ---------------------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def test_a_sharded_batch_stays_sharded(case, mesh):
     assert cj.log_catnat(placed, make_case(case)[0]).sharding.spec[0] == "batch"
 
 
-@pytest.mark.parametrize("case", thinned(["natural-5", "sigmoid-8", "paper-6", "prune-5"]))
+@pytest.mark.parametrize("case", thinned(["natural-5", "sigmoid-8", "paper-6", "masked-5"]))
 def test_shardings_may_be_part_of_types(case):
     pi, masking = make_case(case)
     scores, index = draw_scores(pi, 8, dtype=np.float32), np.arange(8) % pi.num_classes

@@ -16,7 +16,6 @@ from catnat_lab import reference
 from tests.core.trees import KINDS, make_tree
 from tests.thinned import thinned
 
-MODES = pytest.mark.parametrize("mode", ["renormalize", "prune"])
 KEY = jax.random.key(0)
 CHAIN = Parameterization(16, "sigmoid", Tree.chain(16))
 
@@ -50,10 +49,8 @@ def test_digits_survive_where_all_allowed_classes_are_improbable(seed: int) -> N
     np.testing.assert_allclose(gradient, reference.log_catnat_gradient(wide, both, CHAIN), atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("kind", "mode", "deep"), thinned(product(KINDS, ["renormalize", "prune"], [False, True]), every=7)
-)
-def test_a_nan_score_never_leads_to_a_forbidden_class(kind: str, mode: str, deep: bool) -> None:
+@pytest.mark.parametrize(("kind", "deep"), thinned(product(KINDS, [False, True]), every=7))
+def test_a_nan_score_never_leads_to_a_forbidden_class(kind: str, deep: bool) -> None:
     size = 70 if deep else 4  # a chain of 70 is not walked level by level
     pi = Parameterization(size, "natural", make_tree(kind, size))
     rng = np.random.default_rng(0)
@@ -62,16 +59,15 @@ def test_a_nan_score_never_leads_to_a_forbidden_class(kind: str, mode: str, deep
         scores[:, node] = np.nan
         mask = rng.random((20, size)) < 0.5
         mask[:, 0], mask[:, 1] = False, True
-        sample = partial(cj.sample, parameterization=pi, mask_mode=mode, sample_shape=(30,))
+        sample = partial(cj.sample, parameterization=pi, sample_shape=(30,))
         drawn = jax.jit(sample)(KEY, scores, mask=mask)
         allowed = np.append(mask, np.ones((20, 1), bool), -1)  # or no class, where a coin was NaN
         assert np.take_along_axis(allowed, np.asarray(drawn).T, -1).all()
 
 
-@MODES
-def test_nan_scores_are_an_error_or_no_class(mode: str) -> None:
+def test_nan_scores_are_an_error_or_no_class() -> None:
     scores, mask = jnp.array([jnp.nan, 0.0, 0.0]), jnp.array([False, True, True, True])
-    for masking in ({}, {"mask": mask, "mask_mode": mode}):
+    for masking in ({}, {"mask": mask}):
         for draw in (
             lambda key, m=masking: cj.sample(key, scores, 4, sample_shape=(9,), **m),
             lambda key, m=masking: cj.draw(key, scores, 4, **m).sample,

@@ -14,11 +14,10 @@ from tests.thinned import thinned
 
 
 def make_all(scores, mask=None):
-    masking = {"mask": mask, "mask_mode": "prune"}
     return [
-        cj.CatnatCategorical(scores, SIGMOID, **masking),
-        cj.OneHotCatnat(scores, K, **masking),
-        cj.OneHotCatnatStraightThrough(scores, PARAMETERIZATIONS["natural"], **masking),
+        cj.CatnatCategorical(scores, SIGMOID, mask=mask),
+        cj.OneHotCatnat(scores, K, mask=mask),
+        cj.OneHotCatnatStraightThrough(scores, PARAMETERIZATIONS["natural"], mask=mask),
         cj.RelaxedOneHotCatnat(0.7, scores, SIGMOID),
         cj.MultiCatnat(scores, [3, catnat.Parameterization(4, "sigmoid")]),
     ]
@@ -100,7 +99,7 @@ def test_settings_are_static():
         for d in (
             cj.CatnatCategorical(jnp.zeros(3), 4),
             cj.CatnatCategorical(jnp.zeros(3), catnat.Parameterization(4, "sigmoid")),
-            cj.CatnatCategorical(jnp.zeros(3), 4, mask_mode="prune"),
+            cj.CatnatCategorical(jnp.zeros(3), 4, mask=np.ones(4, bool)),
             cj.MultiCatnat(jnp.zeros(3), [4]),
             cj.MultiCatnat(jnp.zeros(3), [3, 2]),
         )

@@ -7,9 +7,6 @@ would do). A second derivative is the plain derivative of push or pull.
 
 from __future__ import annotations
 
-from typing import Any
-
-import jax
 from jax import Array
 
 from catnat.jax import _compat, _eager
@@ -40,25 +37,6 @@ walk = _compat.rowwise("catnat_walk", plain_walk, lambda x, *, plan: plan.num_cl
 push = _compat.rowwise("catnat_push", plain_push, lambda x, dx, *, plan: plan.num_classes)
 pull = _compat.rowwise("catnat_pull", plain_pull, lambda x, gradient, *, plan: plan.num_nodes)
 
-
-def _derivative_of_linear(primitive: Any, plain: Any) -> _compat.Rule:
-    """The derivative of a map (x, v) that is linear in v: itself along v, the plain derivative along x."""
-
-    def rule(primals: tuple[Array, Array], tangents: tuple[Array | None, ...], *, plan: Plan) -> tuple[Array, Array]:
-        x, v = primals
-        dx, dv = tangents
-        parts = []
-        if dv is not None:
-            parts.append(primitive.bind(x, dv, plan=plan))
-        if dx is not None:
-            parts.append(jax.jvp(lambda y: plain(y, v, plan=plan), (x,), (dx,))[1])
-        return primitive.bind(x, v, plan=plan), sum(parts[1:], parts[0])
-
-    return rule
-
-
-_compat.differentiate(walk, lambda x, dx, *, plan: (walk.bind(*x, plan=plan), push.bind(*x, *dx, plan=plan)))
-_compat.differentiate(push, _derivative_of_linear(push, plain_push))
-_compat.differentiate(pull, _derivative_of_linear(pull, plain_pull))
-_compat.transpose_last(push, lambda cotangent, x, *, plan: pull.bind(x, cotangent, plan=plan))
-_compat.transpose_last(pull, lambda cotangent, x, *, plan: push.bind(x, cotangent, plan=plan))
+_compat.differentiate(walk, lambda dx, x, *, plan: push.bind(x, dx, plan=plan))
+_compat.linear_in_last(push, plain_push, transpose=pull)
+_compat.linear_in_last(pull, plain_pull, transpose=push)

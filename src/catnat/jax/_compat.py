@@ -40,14 +40,9 @@ def compiled(function: Callable[..., Any]) -> Any:
 
 def shaped(like: Array, shape: Sequence[int]) -> jax.ShapeDtypeStruct:
     """The type of a kernel's result: ``like`` with another shape, and spread over the axes of a mesh as it is."""
-    kind = jax.typeof(like)
-    for name in ("manual_axis_type", "vma"):  # in newer releases, and in older ones
-        if hasattr(kind, name):
-            try:
-                return jax.ShapeDtypeStruct(shape, like.dtype, **{name: getattr(kind, name)})
-            except TypeError:
-                continue
-    return jax.ShapeDtypeStruct(shape, like.dtype)
+    # newer releases have another name for the axes
+    name = "vma" if "vma" in signature(jax.ShapeDtypeStruct).parameters else "manual_axis_type"
+    return jax.ShapeDtypeStruct(shape, like.dtype, **{name: getattr(jax.typeof(like), name)})
 
 
 def short(table: np.ndarray) -> np.ndarray:
@@ -80,10 +75,7 @@ def rowwise(name: str, plain: Rule, width_of: Callable[..., int]) -> Primitive:
 
     def batched(operands: tuple[Any, ...], axes: tuple[Any, ...], **settings: Any) -> tuple[Any, int]:
         size = next(o.shape[axis] for o, axis in zip(operands, axes, strict=True) if axis is not None)
-        moved = [
-            jnp.broadcast_to(o, (size, *o.shape)) if axis is None else jnp.moveaxis(o, axis, 0)
-            for o, axis in zip(operands, axes, strict=True)
-        ]
+        moved = (batching.bdim_at_front(o, axis, size) for o, axis in zip(operands, axes, strict=True))
         return primitive.bind(*moved, **settings), 0
 
     primitive.def_abstract_eval(shape_of)
@@ -101,35 +93,32 @@ def on_platform(platform: str, primitive: Primitive, kernel: Rule, plain: Rule) 
     """
 
     def lower(ctx: Any, *operands: Any, **settings: Any) -> Any:
-        context = ctx.module_context.axis_context
+        context, parameters = ctx.module_context.axis_context, ctx.module_context.lowering_parameters
         spread = getattr(context, "num_devices", 1) > 1
         if hasattr(context, "manual_axes"):  # inside shard_map: over all axes, or is the rest left to XLA?
             spread = set(context.manual_axes) != set(context.mesh.axis_names)
-        parameters = getattr(ctx.module_context, "lowering_parameters", None)
-        leaves = platform == "cpu" and getattr(parameters, "for_export", False)
-        chosen = plain if spread or leaves else kernel
+        chosen = plain if spread or (platform == "cpu" and parameters.for_export) else kernel
         return mlir.lower_fun(chosen, multiple_results=False)(ctx, *operands, **settings)
 
     mlir.register_lowering(primitive, lower, platform=platform)
 
 
-def differentiate(primitive: Primitive, rule: Rule) -> None:
-    """Give a primitive its derivative: ``rule(primals, tangents, **settings)``; of a tangent that is 0 it has None."""
-
-    def from_zeros(primals: Any, tangents: Any, **settings: Any) -> Any:
-        return rule(primals, [None if type(t) is ad.Zero else t for t in tangents], **settings)
-
-    ad.primitive_jvps[primitive] = from_zeros
+differentiate = ad.defjvp  # give a primitive its derivative, a rule an operand: rule(tangent, *operands, **settings)
 
 
-def transpose_last(primitive: Primitive, rule: Rule) -> None:
-    """Give a primitive that is linear in its last operand its transpose: ``rule(cotangent, *others, **settings)``."""
+def linear_in_last(primitive: Primitive, plain: Rule, transpose: Primitive) -> None:
+    """Give a primitive (x, v) that is linear in v its derivatives, that in x of plain code, and its transpose."""
 
-    def transposed(cotangent: Any, *operands: Any, **settings: Any) -> list[Any]:
-        *others, last = operands
-        if not ad.is_undefined_primal(last) or any(ad.is_undefined_primal(o) for o in others):
+    def along_x(dx: Array, x: Array, v: Array, **settings: Any) -> Array:
+        return jax.jvp(lambda y: plain(y, v, **settings), (x,), (dx,))[1]
+
+    def along_v(dv: Array, x: Array, v: Array, **settings: Any) -> Array:
+        return primitive.bind(x, dv, **settings)
+
+    def transposed(cotangent: Any, x: Any, v: Any, **settings: Any) -> list[Any]:
+        if ad.is_undefined_primal(x):
             raise NotImplementedError(f"{primitive} is linear in its last operand alone")
-        found = ad.Zero(last.aval) if type(cotangent) is ad.Zero else rule(cotangent, *others, **settings)
-        return [*(None for _ in others), found]
+        return [None, ad.Zero(v.aval) if type(cotangent) is ad.Zero else transpose.bind(x, cotangent, **settings)]
 
+    differentiate(primitive, along_x, along_v)
     ad.primitive_transposes[primitive] = transposed

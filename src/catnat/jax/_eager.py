@@ -108,8 +108,6 @@ def joint_shape(index: Array, batch: tuple[int, ...], called: str) -> tuple[int,
 
 def log_path(x: Array, index: Array, plan: Plan) -> Array:
     """log p of classes [..., M] of every row of scores [..., K-1], from those on their paths alone."""
-    if plan.num_classes == 1:
-        return jnp.zeros(index.shape, x.dtype)
     path = paths(index, plan)  # [..., M, depth]
     nodes = path.nodes
     flat = (*nodes.shape[:-2], nodes.shape[-2] * plan.depth)
@@ -198,16 +196,11 @@ def walk_down(key: Array, shape: tuple[int, ...], plan: Plan, logit_at: Callable
     place = jnp.ones(shape, jnp.int32) + jnp.zeros_like(like[..., :1], jnp.int32)  # spread as the rows are
     lost = place < 0
     for step in range(plan.depth):
-        node = place if plan.is_heap else look_up(plan.tree.node_at, place)
-        # some paths end early; in the heap only before the last step
-        inside = None
-        if not plan.even and (step == plan.depth - 1 or not plan.is_heap):
-            inside = (node < plan.num_classes) & (node > 0)
-            node = jnp.where(inside, node, 1)
-        z = logit_at(node - 1)
-        below = 2 * node + (thrown[step] < z).astype(jnp.int32)
-        place = below if inside is None else jnp.where(inside, below, place)
-        lost = lost | (jnp.isnan(z) if inside is None else inside & jnp.isnan(z))
+        node = node_at(place, plan)
+        inside = node > 0  # or the path has ended
+        z = logit_at(jnp.where(inside, node - 1, 0))
+        place = jnp.where(inside, 2 * node + (thrown[step] < z).astype(jnp.int32), place)
+        lost = lost | (inside & jnp.isnan(z))
     return jnp.where(lost, plan.num_classes, class_at(place, plan))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +31,6 @@ def prepare(
     scores: Array,
     parameterization: ParameterizationLike,
     mask: Array | None = None,
-    mask_mode: str = "renormalize",
     axis: int = -1,
 ) -> tuple[Walk, Array, Array | None, np.dtype]:
     """The walk, scores and mask with the classes' axis last and in a dtype to compute in; the dtype to answer in."""
@@ -39,7 +39,7 @@ def prepare(
     plan = plan_for(parameterization, np.dtype(x.dtype))
     if plan.num_nodes != x.shape[-1]:
         errors.check_width(plan.num_classes, x.shape[-1], scores.shape, axis, called="axis")
-    return Walk(plan), x, prepare_mask(mask, mask_mode, x, plan, axis), np.dtype(scores.dtype)
+    return Walk(plan), x, prepare_mask(mask, x, plan, axis), np.dtype(scores.dtype)
 
 
 def prepare_linear(
@@ -106,10 +106,7 @@ def check_shape(argument: str, shape: object) -> tuple[int, ...]:
 
 def check_mask(mask: Array) -> Array:
     """``mask`` as an array of JAX's, or raise unless it is a boolean array."""
-    if not isinstance(mask, (jax.Array, np.ndarray, np.generic)) or mask.dtype != bool:
-        came = getattr(mask, "dtype", type(mask).__name__)
-        raise TypeError(f"mask must be a boolean array, True where a class is allowed; got {came}")
-    return jnp.asarray(mask)
+    return check_kind("mask", mask, np.bool_, "a boolean array, True where a class is allowed")
 
 
 def to_last(array: Array, axis: int, argument: str) -> Array:
@@ -123,10 +120,8 @@ def to_axis(last: Array, axis: int) -> Array:
     return last if axis in (-1, last.ndim - 1) else jnp.moveaxis(last, -1, axis)
 
 
-def prepare_mask(mask: Array | None, mask_mode: str, x: Array, plan: Plan, axis: int = -1) -> Array | None:
+def prepare_mask(mask: Array | None, x: Array, plan: Plan, axis: int = -1) -> Array | None:
     """The mask with its classes' axis last, checked against prepared scores ``x``."""
-    if mask_mode not in errors.MASK_MODES:
-        errors.check_choice("mask_mode", mask_mode, errors.MASK_MODES)
     if mask is None:
         return None
     mask = check_mask(mask)
@@ -149,11 +144,9 @@ def prepare_where(where: Array | None, x: Array, plan: Plan, axis: int) -> tuple
     """optax's one argument as the classes that are allowed or the rows that count."""
     if where is None:
         return None, None
-    where = as_array(where, "where")
-    if where.dtype != bool:
-        raise TypeError(f"where must be a boolean array; got {where.dtype}")
+    where = check_kind("where", as_array(where, "where"), np.bool_, "a boolean array")
     if where.ndim == x.ndim:
-        return prepare_mask(where, "renormalize", x, plan, axis), None
+        return prepare_mask(where, x, plan, axis), None
     errors.check_batch("where", where.shape, x.shape[:-1])
     return None, where
 
@@ -194,10 +187,15 @@ def check_integers(index: Array, argument: str) -> Array:
 
     Of at least 32 bits: in fewer, the number of classes that it is compared with might have another value.
     """
-    if not isinstance(index, (jax.Array, np.ndarray, np.generic)) or not jnp.issubdtype(index.dtype, jnp.integer):
-        came = getattr(index, "dtype", type(index).__name__)
-        raise TypeError(f"{argument} must be an integer array of class ids; got {came}")
-    return jnp.asarray(index, jnp.int32 if index.dtype.itemsize < 4 else None)
+    index = check_kind(argument, index, np.integer, "an integer array of class ids")
+    return index.astype(jnp.int32) if index.dtype.itemsize < 4 else index
+
+
+def check_kind(argument: str, values: Array, kind: Any, wanted: str) -> Array:
+    """``values`` as an array of JAX's, or raise unless it is an array of numbers of this kind."""
+    if not isinstance(values, (jax.Array, np.ndarray, np.generic)) or not jnp.issubdtype(values.dtype, kind):
+        raise TypeError(f"{argument} must be {wanted}; got {getattr(values, 'dtype', type(values).__name__)}")
+    return jnp.asarray(values)
 
 
 def check_number(argument: str, value: Array | float, check: Callable[[str, float], float]) -> Array | float:

@@ -1,8 +1,8 @@
 """Classes that are not allowed, as other logits of the same tree; and the masses that this takes.
 
-A node with allowed classes on one side only sends everything there. Where both sides have some, *pruning* leaves the
-node as it is, and *renormalising* shifts it to what it is given that an allowed class comes up. That is done along the
-tree, so that no two large logarithms are subtracted where all allowed classes are improbable.
+A node with allowed classes on one side only sends everything there. Where both sides have some it is shifted to what it
+is given that an allowed class comes up. That is done along the tree, so that no two large logarithms are subtracted
+where all allowed classes are improbable.
 """
 
 from __future__ import annotations
@@ -11,43 +11,36 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.typing import DTypeLike
 
 from catnat.jax import _eager
 from catnat.jax._node import log_add, log_branches, logit
 from catnat.jax._plan import Plan
 
 
-def logits(x: Array, mask: Array | None, plan: Plan, mask_mode: str) -> Array:
-    """The logits of the tree that a mask leaves; never NaN unless a score is."""
+def logits(x: Array, mask: Array | None, plan: Plan) -> Array:
+    """The logits given that an allowed class comes up; never NaN unless a score is."""
     z = logit(x, plan)
     if mask is None or plan.num_classes == 1:
         return z
-    mask = jnp.broadcast_to(mask, (*jnp.broadcast_shapes(x.shape[:-1], mask.shape[:-1]), plan.num_classes))
-    on_left, on_right = counts(mask, plan, z.dtype)
-    if mask_mode == "renormalize":
-        left, right = log_branches(z)
-        # a dead branch has no mass, whatever stands on it
-        left, right = jnp.where(on_left > 0, left, -jnp.inf), jnp.where(on_right > 0, right, -jnp.inf)
-        if plan.depth > _eager.MAX_STEPS:
-            allowed = jnp.where(mask, _eager.descend(left, right, plan)[0], -jnp.inf)
-            left, right = log_masses(allowed, plan)
-            shifted = right - left
-        else:  # relative to the place: with M the log-mass below it, a node's logit is z + M_right - M_left
-            none = jnp.where(mask, jnp.zeros((), z.dtype), -jnp.inf)
-            below_left, below_right = log_masses(none, plan, (left, right))
-            shifted = z + (below_right - below_left)
-            left, right = left + below_left, right + below_right
-        # allowed classes without any mass share it evenly: no floor, or infinite scores
-        massless = (left == -jnp.inf) & (right == -jnp.inf)
-        even = jnp.log(jnp.maximum(on_right, 1)) - jnp.log(jnp.maximum(on_left, 1))
-        z = jnp.where(massless, even, shifted)
+    mask = mask & jnp.ones_like(z[..., :1], bool)  # of the rows' batch, and spread as they are
+    on_left, on_right = _eager.ascend(mask.astype(z.dtype), plan)  # how many allowed classes
+    left, right = log_branches(z)
+    # a dead branch has no mass, whatever stands on it
+    left, right = jnp.where(on_left > 0, left, -jnp.inf), jnp.where(on_right > 0, right, -jnp.inf)
+    if plan.depth > _eager.MAX_STEPS:
+        allowed = jnp.where(mask, _eager.descend(left, right, plan)[0], -jnp.inf)
+        left, right = log_masses(allowed, plan)
+        shifted = right - left
+    else:  # relative to the place: with M the log-mass below it, a node's logit is z + M_right - M_left
+        none = jnp.where(mask, jnp.zeros((), z.dtype), -jnp.inf)
+        below_left, below_right = log_masses(none, plan, (left, right))
+        shifted = z + (below_right - below_left)
+        left, right = left + below_left, right + below_right
+    # allowed classes without any mass share it evenly: no floor, or infinite scores
+    massless = (left == -jnp.inf) & (right == -jnp.inf)
+    even = jnp.log(jnp.maximum(on_right, 1)) - jnp.log(jnp.maximum(on_left, 1))
+    z = jnp.where(massless, even, shifted)
     return jnp.where((on_left > 0) & (on_right == 0), -jnp.inf, jnp.where((on_right > 0) & (on_left == 0), jnp.inf, z))
-
-
-def counts(mask: Array, plan: Plan, dtype: DTypeLike) -> tuple[Array, Array]:
-    """How many allowed classes are on the left and on the right of every node: [..., K-1] each."""
-    return _eager.ascend(mask.astype(dtype), plan)
 
 
 def log_masses(classes: Array, plan: Plan, branches: tuple[Array, Array] | None = None) -> tuple[Array, Array]:

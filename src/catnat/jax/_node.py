@@ -154,12 +154,6 @@ def slope(x: Array, deviation: Array, plan: Plan, nodes: Array | None = None) ->
     return jax.jvp(lambda at: of.logit(at, jnp), (offset,), (jnp.ones_like(offset),))[1]
 
 
-def information(x: Array, plan: Plan) -> Array:
-    """a'^2 / (a (1-a)): the Fisher information of every node by itself."""
-    deviation = branches(logit(x, plan))[2]
-    return (deviation * slope(x, deviation, plan)) ** 2
-
-
 def is_saturated(x: Array, plan: Plan) -> Array:
     """Which scores are beyond the natural range: where the slope has stopped growing, or on the floor."""
     if plan.paper is not None:
@@ -179,7 +173,7 @@ def score_of(left: Array, right: Array, plan: Plan) -> Array:
 
 
 def _centered(x: Array, plan: Plan, nodes: Array | None) -> Array:
-    return x - plan.center_at(nodes) if plan.centered else x
+    return x - plan.constants_at(nodes)[0] if plan.centered else x
 
 
 # -- the paper's activation, which ends --------------------------------------------------------------------------
@@ -190,9 +184,9 @@ def _paper(x: Array, plan: Plan, nodes: Array | None) -> tuple[Array, Array, Arr
 
     Only the distance to that end matters, so the end is kept as the sum of two numbers. The odds are tan(u)^2.
     """
-    ends = plan.ends_at(nodes)
-    to_lower = (x - ends.lower) * plan.angle - ends.lower_rest
-    to_upper = (ends.upper - x) * plan.angle + ends.upper_rest
+    lower, lower_rest, upper, upper_rest = plan.constants_at(nodes)
+    to_lower = (x - lower) * plan.angle - lower_rest
+    to_upper = (upper - x) * plan.angle + upper_rest
     is_upper = jnp.asarray(to_upper < to_lower)  # there a = 1
     nearer = jnp.where(is_upper, to_upper, to_lower)
     return jnp.maximum(nearer, plan.least), nearer > plan.least, is_upper

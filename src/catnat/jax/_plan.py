@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from jax import Array
@@ -25,25 +24,12 @@ MAX_PATH_TABLE = 1 << 20
 Values = np.ndarray | np.floating | Array
 
 
-class Ends(NamedTuple):
-    """Where every node's range has its ends: vectors [K-1], or numbers where all nodes have the same.
-
-    An end is the sum of a leading number and of what that lacks, which is kept in radians: were both in the unit of the
-    scores, XLA would add them up before it takes the score off.
-    """
-
-    lower: Values
-    lower_rest: Values
-    upper: Values
-    upper_rest: Values
-
-
 class Plan(Frozen):
     """Constants of one parameterization in one dtype (float32 or float64); nothing changes after it is made."""
 
     angle: float  # radians a unit of score, from an end of the range
     least: float  # the angle at the joint or at the floor
-    ends: Ends
+    constants: tuple[Values, ...]  # what a node must know of itself: vectors [K-1], or numbers where all have the same
 
     def __init__(self, pi: Parameterization, dtype: np.dtype) -> None:
         of, tree, centers = pi.activation, pi.tree, pi.centers
@@ -55,13 +41,14 @@ class Plan(Frozen):
         self.uniform = centers.size <= 1  # whether all nodes have the same centre
         self.centered = bool(np.any(centers != 0))  # whether there is a shift at all
         self.center = _number(centers.astype(dtype))
+        self.constants = (self.center,)
         if isinstance(of, Natural):
             least = of.tail or of.floor or 0.0  # a floor below the dtype's smallest number counts as none
             self.angle = math.pi / (2 * of.amplitude)
             self.least = math.asin(math.sqrt(least)) if least >= np.finfo(dtype).tiny else 0.0
         if self.paper is not None:
             lower, lower_rest, upper, upper_rest = self.paper.edges(centers)
-            self.ends = Ends(*map(_number, (*self._split(lower, lower_rest), *self._split(upper, upper_rest))))
+            self.constants = (*self._end(lower, lower_rest), *self._end(upper, upper_rest))
         self.tree, self.num_classes, self.num_nodes = tree, tree.num_classes, tree.num_classes - 1
         self.depth, self.is_heap = tree.depth, tree.is_heap
         self.level_sizes = tuple(high - low for low, high in tree.levels)
@@ -80,20 +67,20 @@ class Plan(Frozen):
     def __repr__(self) -> str:
         return f"Plan({self.pi}, {self.dtype})"
 
-    def _split(self, values: Floats, rest: Floats) -> tuple[np.ndarray, np.ndarray]:
-        """values + rest as a leading part in our dtype and, in radians, what that lacks."""
+    def _end(self, values: Floats, rest: Floats) -> tuple[Values, Values]:
+        """An end of every node's range, values + rest: a leading part in our dtype and, in radians, what that lacks.
+
+        Were both in the unit of the scores, XLA would add them up before it takes the score off.
+        """
         leading = values.astype(self.dtype)
-        return leading, (((values - leading.astype(np.float64)) + rest) * self.angle).astype(self.dtype)
+        lacks = ((values - leading.astype(np.float64)) + rest) * self.angle
+        return _number(leading), _number(lacks.astype(self.dtype))
 
-    def center_at(self, nodes: Array | None) -> Values:
-        """The centres of the given zero-based nodes, or of all."""
-        return self.center if nodes is None or self.uniform else look_up(np.asarray(self.center), nodes)
-
-    def ends_at(self, nodes: Array | None) -> Ends:
-        """The ends of the given zero-based nodes, or of all."""
+    def constants_at(self, nodes: Array | None) -> tuple[Values, ...]:
+        """The centre of the given zero-based nodes, or of all; of the paper's activation both ends of the range."""
         if nodes is None or self.uniform:
-            return self.ends
-        return Ends(*(look_up(np.asarray(part), nodes) for part in self.ends))
+            return self.constants
+        return tuple(look_up(np.asarray(part), nodes) for part in self.constants)
 
     @cached_property
     def runs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

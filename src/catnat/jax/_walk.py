@@ -17,7 +17,7 @@ from jax.tree_util import register_dataclass
 
 from catnat.jax import _classes, _eager, _masks
 from catnat.jax._compat import compiled
-from catnat.jax._node import information, is_saturated, log_branches, logit, score_of
+from catnat.jax._node import branches, is_saturated, log_branches, logit, score_of, slope
 from catnat.jax._plan import Plan
 
 
@@ -28,26 +28,22 @@ class Walk:
 
     plan: Plan = field(metadata={"static": True})
 
-    # -- every class -------------------------------------------------------------------------------------------
-
     @compiled
-    def log_probs(self, x: Array, mask: Array | None = None, *, mask_mode: str = "renormalize") -> Array:
+    def log_probs(self, x: Array, mask: Array | None = None) -> Array:
         """log p of every class: [..., K]."""
         if mask is None:
             return _classes.walk.bind(x, plan=self.plan)
-        classes, _ = _eager.descend(*log_branches(_masks.logits(x, mask, self.plan, mask_mode)), self.plan)
+        classes, _ = _eager.descend(*log_branches(_masks.logits(x, mask, self.plan)), self.plan)
         return jnp.where(mask, classes, -jnp.inf)
 
     @compiled
-    def probs(self, x: Array, mask: Array | None = None, *, mask_mode: str = "renormalize") -> Array:
+    def probs(self, x: Array, mask: Array | None = None) -> Array:
         """p of every class: [..., K]."""
         # not exp: of equal classes it is exactly 1/K
-        return jax.nn.softmax(self.log_probs(x, mask, mask_mode=mask_mode), -1)
-
-    # -- one class per row -------------------------------------------------------------------------------------
+        return jax.nn.softmax(self.log_probs(x, mask), -1)
 
     @compiled
-    def log_prob(self, x: Array, index: Array, mask: Array | None = None, *, mask_mode: str = "renormalize") -> Array:
+    def log_prob(self, x: Array, index: Array, mask: Array | None = None) -> Array:
         """log p of ``index``, whose shape broadcasts with the batch of ``x``; NaN where it is out of range."""
         if mask is not None:
             x = jnp.broadcast_to(x, (*jnp.broadcast_shapes(x.shape[:-1], mask.shape[:-1]), x.shape[-1]))
@@ -61,14 +57,12 @@ class Walk:
             columns = jnp.moveaxis(jnp.broadcast_to(ids, shape).reshape(samples, *batch), 0, -1)
         else:
             x, columns = jnp.broadcast_to(x, (*shape, x.shape[-1])), jnp.broadcast_to(ids, shape)[..., None]
-            extra = 0
         # a mask needs the whole row; so does a tree too large for a table of its paths
         if mask is not None or not self.plan.has_paths:
-            found = jnp.take_along_axis(self.log_probs(x, mask, mask_mode=mask_mode), columns, -1)
+            found = jnp.take_along_axis(self.log_probs(x, mask), columns, -1)
         else:
             found = _eager.log_path(x, columns, self.plan)
-        found = jnp.moveaxis(found, -1, 0).reshape(shape) if extra or found.shape[:-1] == shape else found
-        return jnp.where(in_range, found, jnp.nan)
+        return jnp.where(in_range, jnp.moveaxis(found, -1, 0).reshape(shape), jnp.nan)
 
     @compiled
     def loss(
@@ -99,24 +93,22 @@ class Walk:
             loss = (1 - label_smoothing) * loss + spread.sum(-1)
         return _eager.reduced(loss, own, keep, reduction)
 
-    # -- a row -------------------------------------------------------------------------------------------------
-
-    def branches(self, x: Array, mask: Array | None, mask_mode: str = "prune") -> tuple[Array, Array, Array]:
+    def branches(self, x: Array, mask: Array | None) -> tuple[Array, Array, Array]:
         """log(1-a), log(a) and the log-probability of being reached, for every node of the tree that a mask leaves."""
-        left, right = log_branches(_masks.logits(x, mask, self.plan, mask_mode))
+        left, right = log_branches(_masks.logits(x, mask, self.plan))
         return left, right, _eager.descend(left, right, self.plan)[1]
 
     @compiled
-    def entropy(self, x: Array, mask: Array | None = None, *, mask_mode: str = "renormalize") -> Array:
+    def entropy(self, x: Array, mask: Array | None = None) -> Array:
         """Entropy in nats, node by node."""
-        left, right, reached = self.branches(x, mask, mask_mode)
+        left, right, reached = self.branches(x, mask)
         return (jnp.exp(reached) * (_eager.minus_p_log_p(left) + _eager.minus_p_log_p(right))).sum(-1)
 
     @compiled
-    def kl_divergence(self, p: Array, q: Array, mask: Array | None, *, mask_mode: str) -> Array:
+    def kl_divergence(self, p: Array, q: Array, mask: Array | None) -> Array:
         """KL(p || q) in nats, node by node."""
-        *p_branches, reached = self.branches(p, mask, mask_mode)
-        q_branches = self.branches(q, mask, mask_mode)
+        *p_branches, reached = self.branches(p, mask)
+        q_branches = self.branches(q, mask)
         # a node that is never reached counts for nothing, be it infinitely off
         never = reached == -jnp.inf
         sides = [
@@ -128,35 +120,31 @@ class Walk:
         return jnp.where(nodes == jnp.inf, nodes, jnp.exp(reached) * nodes).sum(-1)
 
     @compiled
-    def reach(self, x: Array, mask: Array | None = None) -> Array:
-        """The probability of passing through every node of the pruned tree: [..., K-1]."""
-        return jnp.exp(self.branches(x, mask)[2])
+    def reach(self, x: Array) -> Array:
+        """The probability of passing through every node: [..., K-1]."""
+        return jnp.exp(self.branches(x, None)[2])
 
     @compiled
-    def fisher_diagonal(self, x: Array, mask: Array | None) -> Array:
-        """The Fisher information of every score in the pruned tree: [..., K-1]."""
-        of_nodes = information(x, self.plan)
-        if mask is not None:  # a node with one live side decides nothing
-            on_left, on_right = _masks.counts(mask, self.plan, x.dtype)
-            of_nodes = jnp.where((on_left > 0) & (on_right > 0), of_nodes, 0)
-        return self.reach(x, mask) * of_nodes
+    def fisher_diagonal(self, x: Array) -> Array:
+        """The Fisher information of every score: [..., K-1]."""
+        deviation = branches(logit(x, self.plan))[2]
+        alone = (deviation * slope(x, deviation, self.plan)) ** 2  # a'^2 / (a (1-a))
+        return self.reach(x) * alone
 
     @compiled
     def saturation(self, x: Array) -> Array:
         """The share of nodes beyond the natural range: one number."""
         return is_saturated(x, self.plan).sum() / max(x.size, 1)
 
-    # -- drawn classes -----------------------------------------------------------------------------------------
-
     @compiled
-    def sample(self, key: Array, x: Array, mask: Array | None, *, count: int, mask_mode: str) -> Array:
+    def sample(self, key: Array, x: Array, mask: Array | None, *, count: int) -> Array:
         """``count`` classes a row: [..., count]. Where scores are NaN the answer is K, which is no class."""
         x, plan, are_scores = lax.stop_gradient(x), self.plan, False
         if plan.depth > _eager.MAX_STEPS:  # the same classes on the heap, whose paths are short
-            left, right = _masks.log_masses(self.log_probs(x, mask, mask_mode=mask_mode), plan.heap)
+            left, right = _masks.log_masses(self.log_probs(x, mask), plan.heap)
             x, plan = jnp.where((left == -jnp.inf) & (right == -jnp.inf), 0, right - left), plan.heap
         elif mask is not None:
-            x = _masks.logits(x, mask, plan, mask_mode)
+            x = _masks.logits(x, mask, plan)
         else:  # their logits are computed where the walk comes by
             are_scores = True
 
@@ -167,12 +155,10 @@ class Walk:
         return _eager.walk_down(key, (*x.shape[:-1], count), plan, logit_at, x)
 
     @compiled
-    def mode(self, x: Array, mask: Array | None, *, mask_mode: str) -> Array:
+    def mode(self, x: Array, mask: Array | None) -> Array:
         """The likeliest class of every row, the first of several; K where scores are NaN."""
-        log_p = self.log_probs(lax.stop_gradient(x), mask, mask_mode=mask_mode)
+        log_p = self.log_probs(lax.stop_gradient(x), mask)
         return jnp.where(jnp.isnan(log_p).any(-1), self.plan.num_classes, log_p.argmax(-1)).astype(jnp.int32)
-
-    # -- the inverse map ---------------------------------------------------------------------------------------
 
     @compiled
     def scores_of_probs(self, probs: Array) -> Array:

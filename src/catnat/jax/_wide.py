@@ -61,14 +61,12 @@ class LinearWalk:
     @compiled
     def sample(self, key: Array, x: Array, *, count: int) -> Array:
         """``count`` classes [..., count] of every row."""
-        weight, bias, x = lax.stop_gradient((self.weight, self.bias, x))
         if self.plan.depth > _eager.MAX_STEPS:  # a path is no shortcut then
-            scores = _dot("...d,nd->...n", x, weight)
-            scores = scores if bias is None else scores + bias
-            return Walk(self.plan).sample(key, scores, None, count=count, mask_mode="renormalize")
+            scores = self._scores_at(x, jnp.arange(self.plan.num_nodes))
+            return Walk(self.plan).sample(key, scores, None, count=count)
 
         def logit_at(nodes: Array) -> Array:
-            return logit(self._scores_at(x, nodes), self.plan, nodes)
+            return logit(lax.stop_gradient(self._scores_at(x, nodes)), self.plan, nodes)
 
         return _eager.walk_down(key, (*x.shape[:-1], count), self.plan, logit_at, x)
 
@@ -99,10 +97,6 @@ def _path_scores(weight: Array, bias: Array | None, x: Array, nodes: Array) -> A
     return scores if bias is None else scores + bias[nodes]
 
 
-def _forward(weight: Array, bias: Array | None, x: Array, nodes: Array) -> tuple[Array, tuple]:
-    return _path_scores(weight, bias, x, nodes), (weight, bias, x, nodes)
-
-
 def _backward(saved: tuple, gradient: Array) -> tuple:
     weight, bias, x, nodes = saved
     dx = _by_rows(lambda g, at: _dot("t,td->d", g, weight[at]), weight.shape[1], gradient, nodes)
@@ -122,7 +116,7 @@ def _backward(saved: tuple, gradient: Array) -> tuple:
 
 
 path_scores = jax.custom_vjp(_path_scores)
-path_scores.defvjp(_forward, _backward)
+path_scores.defvjp(lambda *given: (_path_scores(*given), given), _backward)
 
 
 def _by_rows(function: Callable[..., Array], width: int, *rows: Array) -> Array:

@@ -31,13 +31,12 @@ Shape = Sequence[int]
 
 
 class Distribution:
-    """What every distribution here has: leaves and settings by name, a batch, draws with their log p."""
+    """What every distribution here has: leaves by name and one setting, a batch, draws with their log p."""
 
     _leaves: tuple[str, ...] = ("scores", "allowed")
-    _settings: tuple[str, ...] = ("parameterization", "mask_mode")
+    parameterization: Any  # of every part, where there are several
     scores: Array
     allowed: Array | None = None  # the name that it has in PyTorch too
-    mask_mode = "renormalize"
     sample: Any  # what every kind has of its own: draws from a key, and log p of values
     log_prob: Any
 
@@ -51,12 +50,12 @@ class Distribution:
         """[..., K] the classes that are allowed, or None: the same as ``allowed``."""
         return self.allowed
 
-    def _keep(self, scores: Array, mask: Array | None, mask_mode: str) -> None:
+    def _keep(self, scores: Array, mask: Array | None) -> None:
         """Keep scores and mask, both with the whole batch."""
         if mask is not None:
             batch = jnp.broadcast_shapes(scores.shape[:-1], mask.shape[:-1])
             scores, mask = (jnp.broadcast_to(leaf, (*batch, leaf.shape[-1])) for leaf in (scores, mask))
-        self.scores, self.allowed, self.mask_mode = scores, mask, mask_mode
+        self.scores, self.allowed = scores, mask
 
     def expand(self, batch_shape: Shape) -> Self:
         """The same distribution over a larger batch."""
@@ -76,31 +75,25 @@ class Distribution:
         drawn = self.sample(key, sample_shape)
         return drawn, self.log_prob(drawn)
 
-    def tree_flatten_with_keys(self) -> tuple[tuple[tuple[GetAttrKey, Any], ...], tuple[Any, ...]]:
-        """The leaves by name, and the settings."""
-        leaves = tuple((GetAttrKey(name), getattr(self, name)) for name in self._leaves)
-        return leaves, tuple(getattr(self, name) for name in self._settings)
+    def tree_flatten_with_keys(self) -> tuple[tuple[tuple[GetAttrKey, Any], ...], Any]:
+        """The leaves by name, and the setting."""
+        return tuple((GetAttrKey(name), getattr(self, name)) for name in self._leaves), self.parameterization
 
     @classmethod
-    def tree_unflatten(cls, settings: Sequence[Any], leaves: Sequence[Any]) -> Self:
-        """From leaves and settings as they are: JAX puts tracers, None and other objects in the place of arrays."""
+    def tree_unflatten(cls, parameterization: Any, leaves: Sequence[Any]) -> Self:
+        """From leaves as they are: JAX puts tracers, None and other objects in the place of arrays."""
         new = object.__new__(cls)
-        vars(new).update(zip(cls._leaves, leaves, strict=True))
-        vars(new).update(zip(cls._settings, settings, strict=True))
+        vars(new).update(zip(cls._leaves, leaves, strict=True), parameterization=parameterization)
         return new
 
     def __repr__(self) -> str:
         arrays = {name.replace("allowed", "mask"): getattr(self, name) for name in self._leaves}
-        settings = {name: getattr(self, name) for name in self._settings}
-        if arrays.get("mask") is None:
-            settings.pop("mask_mode", None)
-        return f"{type(self).__name__}({repr_arguments(settings.pop('parameterization'), arrays, **settings)})"
+        nvec = getattr(self, "nvec", None)
+        return f"{type(self).__name__}({repr_arguments(self.parameterization, arrays, nvec=nvec)})"
 
 
 class OverClasses(Distribution):
     """What has probabilities of K classes."""
-
-    parameterization: Parameterization
 
     @property
     def num_classes(self) -> int:
@@ -115,20 +108,16 @@ class OverClasses(Distribution):
     @property
     def logits(self) -> Array:
         """[..., K] normalised log-probabilities of the classes."""
-        return functional.log_catnat(self.scores, self.parameterization, **self._masking)
+        return functional.log_catnat(self.scores, self.parameterization, mask=self.allowed)
 
     @property
     def probs(self) -> Array:
         """[..., K] probabilities of the classes."""
-        return functional.catnat(self.scores, self.parameterization, **self._masking)
-
-    @property
-    def _masking(self) -> dict[str, Any]:
-        return {"mask": self.allowed, "mask_mode": self.mask_mode}
+        return functional.catnat(self.scores, self.parameterization, mask=self.allowed)
 
     def _single_logits(self) -> Array:
         """The logits in float32 at least."""
-        return functional.log_catnat(at_least_single(self.scores), self.parameterization, **self._masking)
+        return functional.log_catnat(at_least_single(self.scores), self.parameterization, mask=self.allowed)
 
     def _wide(self, value: Any) -> Array:
         """``value`` as an array of JAX's, or raise unless it has K numbers a row."""
@@ -146,8 +135,8 @@ class CatnatCategorical(OverClasses):
     of a batch.
 
     Args:
-        scores: [..., K-1]; ``parameterization``, ``mask`` and ``mask_mode`` as in `catnat.jax.log_catnat`. (`jax.grad`
-            with respect to a distribution that has a mask needs ``allow_int=True``.)
+        scores: [..., K-1]; ``parameterization`` and ``mask`` as in `catnat.jax.log_catnat`. (`jax.grad` with respect to
+            a distribution that has a mask needs ``allow_int=True``.)
         probs: [..., K] probabilities in place of scores, up to a factor; as many classes as there are, unless
             ``parameterization`` is given.
         logits: [..., K] log-probabilities in place of scores, up to a constant. Rows of either without any mass, or
@@ -170,10 +159,9 @@ class CatnatCategorical(OverClasses):
         probs: Array | None = None,
         logits: Array | None = None,
         mask: Array | None = None,
-        mask_mode: str = "renormalize",
     ) -> None:
         scores, self.parameterization = _given(scores, probs, logits, parameterization)
-        self._keep(scores, prepare(scores, self.parameterization, mask, mask_mode)[2], mask_mode)
+        self._keep(scores, prepare(scores, self.parameterization, mask)[2])
 
     @property
     def event_shape(self) -> tuple[int, ...]:
@@ -183,20 +171,20 @@ class CatnatCategorical(OverClasses):
     @property
     def mode(self) -> Array:
         """The likeliest class."""
-        return sampling.mode(self.scores, self.parameterization, **self._masking)
+        return sampling.mode(self.scores, self.parameterization, mask=self.allowed)
 
     def sample(self, key: Array, sample_shape: Shape = ()) -> Array:
         """Draw class ids by tree descent."""
-        return sampling.sample(key, self.scores, self.parameterization, sample_shape=sample_shape, **self._masking)
+        return sampling.sample(key, self.scores, self.parameterization, sample_shape=sample_shape, mask=self.allowed)
 
     def log_prob(self, value: Array | int) -> Array:
         """log p of class ids."""
         index: Any = jnp.asarray(value) if isinstance(value, int) and not isinstance(value, bool) else value
-        return functional.log_prob(self.scores, index, self.parameterization, **self._masking)
+        return functional.log_prob(self.scores, index, self.parameterization, mask=self.allowed)
 
     def entropy(self) -> Array:
         """Entropy in nats."""
-        return functional.entropy(self.scores, self.parameterization, **self._masking)
+        return functional.entropy(self.scores, self.parameterization, mask=self.allowed)
 
     def kl_divergence(self, other: CatnatCategorical) -> Array:
         """KL(self || other) in nats; trees, activations and masks may differ."""
@@ -269,7 +257,6 @@ class RelaxedOneHotCatnat(OverClasses):
     """
 
     _leaves = ("temperature", "scores")
-    _settings = ("parameterization",)
 
     @advised
     def __init__(
@@ -308,7 +295,7 @@ class MultiCatnat(Distribution):
     Args:
         scores: [..., sum of (n - 1)], the parts' scores one after the other.
         nvec: for every part how many classes, or a `catnat.Parameterization` of them.
-        mask: [..., sum of n] allowed classes, the parts' one after the other; ``mask_mode`` as in `CatnatCategorical`.
+        mask: [..., sum of n] allowed classes, the parts' one after the other.
 
     Example:
         >>> import jax, jax.numpy as jnp, catnat.jax as cj
@@ -317,29 +304,24 @@ class MultiCatnat(Distribution):
         (7, 2)
     """
 
-    _settings = ("parameterization", "mask_mode", "nvec")
-
     @advised
-    def __init__(
-        self,
-        scores: Array,
-        nvec: Sequence[ParameterizationLike],
-        *,
-        mask: Array | None = None,
-        mask_mode: str = "renormalize",
-    ) -> None:
+    def __init__(self, scores: Array, nvec: Sequence[ParameterizationLike], *, mask: Array | None = None) -> None:
         self.parameterization = parts_of(nvec)
-        self.nvec = tuple(part.num_classes for part in self.parameterization)
         scores = check_floating(scores, "scores")
         check_width(sum(self.nvec) - len(self.nvec) + 1, scores.shape[-1], scores.shape, called="axis")
         if mask is not None:
             mask = _inputs.check_mask(mask)
             if mask.shape[-1:] != (sum(self.nvec),):
                 raise ValueError(f"mask must be sum(nvec) = {sum(self.nvec)} wide; got shape {mask.shape}")
-        self.scores, self.allowed, self.mask_mode = scores, mask, mask_mode
+        self.scores, self.allowed = scores, mask
         for part in self.parts:  # what is wrong with a part's own scores or mask, it says itself
-            CatnatCategorical(part.scores, part.parameterization, mask=part.allowed, mask_mode=mask_mode)
-        self._keep(scores, mask, mask_mode)
+            CatnatCategorical(part.scores, part.parameterization, mask=part.allowed)
+        self._keep(scores, mask)
+
+    @property
+    def nvec(self) -> tuple[int, ...]:
+        """How many classes every part has."""
+        return tuple(part.num_classes for part in self.parameterization)
 
     @property
     def event_shape(self) -> tuple[int, ...]:
@@ -354,7 +336,7 @@ class MultiCatnat(Distribution):
         if self.allowed is not None:
             masks = jnp.split(self.allowed, list(accumulate(self.nvec))[:-1], axis=-1)
         return [
-            CatnatCategorical.tree_unflatten((kind, self.mask_mode), leaves)
+            CatnatCategorical.tree_unflatten(kind, leaves)
             for kind, *leaves in zip(self.parameterization, scores, masks, strict=True)
         ]
 

@@ -155,12 +155,7 @@ def _surrogate_jvp(primals: tuple[Array, ...], tangents: tuple[Array | SymbolicZ
 
 @advised
 def straight_through(
-    key: Array,
-    scores: Array,
-    parameterization: ParameterizationLike,
-    *,
-    mask: Array | None = None,
-    mask_mode: str = "renormalize",
+    key: Array, scores: Array, parameterization: ParameterizationLike, *, mask: Array | None = None
 ) -> Array:
     """One-hot samples [..., K] with the gradient of the probabilities: biased, low variance.
 
@@ -169,7 +164,7 @@ def straight_through(
         >>> cj.straight_through(jax.random.key(0), jnp.zeros((2, 3)), 4).sum(-1)
         Array([1., 1.], dtype=float32)
     """
-    return OneHotCatnatStraightThrough(scores, parameterization, mask=mask, mask_mode=mask_mode).rsample(key)
+    return OneHotCatnatStraightThrough(scores, parameterization, mask=mask).rsample(key)
 
 
 @advised
@@ -182,7 +177,6 @@ def gumbel_softmax(
     *,
     axis: int = -1,
     mask: Array | None = None,
-    mask_mode: str = "renormalize",
 ) -> Array:
     """Samples softmax((log p + Gumbel noise) / tau), or with ``hard`` one-hot ones that have their gradient.
 
@@ -194,7 +188,7 @@ def gumbel_softmax(
         Array([1., 1.], dtype=float32)
     """
     scores = check_floating(scores, "scores")
-    log_p = functional.log_catnat(at_least_single(scores), parameterization, mask=mask, mask_mode=mask_mode, axis=axis)
+    log_p = functional.log_catnat(at_least_single(scores), parameterization, mask=mask, axis=axis)
     log_p = jnp.moveaxis(log_p, axis, -1)
     perturbed, soft = perturb(key, log_p, check_temperature(tau, log_p.shape[:-1], "tau"))
     # the largest before the softmax, which may round neighbours together
@@ -204,13 +198,7 @@ def gumbel_softmax(
 
 @advised
 def sample_without_replacement(
-    key: Array,
-    scores: Array,
-    num_samples: int,
-    parameterization: ParameterizationLike,
-    *,
-    mask: Array | None = None,
-    mask_mode: str = "renormalize",
+    key: Array, scores: Array, num_samples: int, parameterization: ParameterizationLike, *, mask: Array | None = None
 ) -> Array:
     """Draw different classes one after the other, each among those that are left: the largest of log p + Gumbel noise.
 
@@ -225,7 +213,7 @@ def sample_without_replacement(
     """
     key = check_key(key)
     scores = lax.stop_gradient(at_least_single(check_floating(scores, "scores")))
-    log_p = functional.log_catnat(scores, parameterization, mask=mask, mask_mode=mask_mode)
+    log_p = functional.log_catnat(scores, parameterization, mask=mask)
     num_samples = check_num_samples(num_samples, log_p.shape[-1])
     if mask is not None and is_readable(mask):
         fewest = int(np.asarray(mask).sum(-1).min(initial=log_p.shape[-1]))

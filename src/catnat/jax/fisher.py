@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -15,38 +14,27 @@ from catnat.jax._inputs import check_floating, check_number, prepare, to_axis
 
 __all__ = ["fisher_diagonal", "fisher_matrix", "natural_gradient", "softmax_fisher"]
 
-# Accelerators multiply float32 matrices in fewer digits unless told otherwise.
-matmul = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
-
 
 @advised
-def fisher_diagonal(
-    scores: Array, parameterization: ParameterizationLike, *, mask: Array | None = None, axis: int = -1
-) -> Array:
+def fisher_diagonal(scores: Array, parameterization: ParameterizationLike, *, axis: int = -1) -> Array:
     """The Fisher matrix of a catnat in its scores, which is diagonal: P(a_i) a'(s_i)^2 / (a (1-a)). O(K).
 
     This is Theorem 1 of the paper. With the natural activation the second factor is (pi/A)^2 wherever the score is
     inside its natural range (Corollary 1). Beyond, it is a (1-a) s^2, s the slope of the straight line; with ``tail=0``
-    it is 0. Arguments as in `catnat.jax.log_catnat`; a mask prunes the tree, since a renormalised catnat has no
-    diagonal Fisher matrix.
+    it is 0. Arguments as in `catnat.jax.log_catnat`, but for a mask: given one, the matrix is not diagonal.
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
         >>> cj.fisher_diagonal(jnp.zeros(3), 4).round(3)
         Array([0.25 , 0.125, 0.125], dtype=float32)
     """
-    walk, x, mask, dtype = prepare(scores, parameterization, mask, "prune", axis)
-    return to_axis(walk.fisher_diagonal(x, mask).astype(dtype), axis)
+    walk, x, _, dtype = prepare(scores, parameterization, axis=axis)
+    return to_axis(walk.fisher_diagonal(x).astype(dtype), axis)
 
 
 @advised
 def natural_gradient(
-    scores: Array,
-    parameterization: ParameterizationLike,
-    *,
-    damping: Array | float = 0.0,
-    mask: Array | None = None,
-    axis: int = -1,
+    scores: Array, parameterization: ParameterizationLike, *, damping: Array | float = 0.0, axis: int = -1
 ) -> Array:
     """The scores themselves; their derivative is divided by (Fisher diagonal + damping).
 
@@ -61,7 +49,7 @@ def natural_gradient(
     """
     scores = check_floating(scores, "scores")
     damping = check_number("damping", damping, check_nonnegative)
-    divisor = fisher_diagonal(lax.stop_gradient(scores), parameterization, mask=mask, axis=axis) + damping
+    divisor = fisher_diagonal(lax.stop_gradient(scores), parameterization, axis=axis) + damping
     return _divide(jnp.broadcast_to(scores, divisor.shape), lax.stop_gradient(divisor).astype(scores.dtype))
 
 
@@ -106,7 +94,8 @@ def fisher_matrix(log_probs: Callable[[Array], Array], scores: Array) -> Array:
         gradients = jax.jacrev(log_probs)(row)  # [K, S]
         # a class of probability 0 weighs nothing, even where its log has no gradient
         p = jnp.exp(log_probs(row))[:, None]
-        return matmul(jnp.where(p > 0, gradients, 0).T, jnp.where(p > 0, p * gradients, 0))
+        outer = jnp.where(p > 0, gradients, 0).T, jnp.where(p > 0, p * gradients, 0)
+        return jnp.matmul(*outer, precision=lax.Precision.HIGHEST)  # accelerators would take fewer digits
 
     rows = scores.reshape(-1, scores.shape[-1])
     return jax.vmap(of_row)(rows).reshape(*scores.shape, scores.shape[-1])

@@ -27,12 +27,7 @@ __all__ = [
 
 @advised
 def log_catnat(
-    scores: Array,
-    parameterization: ParameterizationLike,
-    *,
-    mask: Array | None = None,
-    mask_mode: str = "renormalize",
-    axis: int = -1,
+    scores: Array, parameterization: ParameterizationLike, *, mask: Array | None = None, axis: int = -1
 ) -> Array:
     """Log-probabilities of K classes from K-1 scores on a binary tree; in place of `jax.nn.log_softmax`.
 
@@ -42,9 +37,8 @@ def log_catnat(
     Args:
         scores: floating-point array, K-1 wide along ``axis``.
         parameterization: how many classes, or a `catnat.Parameterization` of them.
-        mask: boolean, K wide along ``axis``, True where a class is allowed; broadcasts over the batch.
-        mask_mode: ``"renormalize"`` divides by the mass of the allowed classes; ``"prune"`` sends the mass of a node to
-            its live side.
+        mask: boolean, K wide along ``axis``, True where a class is allowed; broadcasts over the batch. The
+            probabilities are those given that an allowed class comes up.
         axis: the axis of the scores, and of the classes in the result.
 
     Example:
@@ -52,18 +46,13 @@ def log_catnat(
         >>> jnp.exp(cj.log_catnat(jnp.zeros(3), 4)).round(4)
         Array([0.25, 0.25, 0.25, 0.25], dtype=float32)
     """
-    walk, x, mask, dtype = prepare(scores, parameterization, mask, mask_mode, axis)
-    return to_axis(walk.log_probs(x, mask, mask_mode=mask_mode).astype(dtype), axis)
+    walk, x, mask, dtype = prepare(scores, parameterization, mask, axis)
+    return to_axis(walk.log_probs(x, mask).astype(dtype), axis)
 
 
 @advised
 def catnat(
-    scores: Array,
-    parameterization: ParameterizationLike,
-    *,
-    mask: Array | None = None,
-    mask_mode: str = "renormalize",
-    axis: int = -1,
+    scores: Array, parameterization: ParameterizationLike, *, mask: Array | None = None, axis: int = -1
 ) -> Array:
     """Probabilities of K classes from K-1 scores on a binary tree; in place of `jax.nn.softmax`.
 
@@ -75,18 +64,13 @@ def catnat(
         >>> cj.catnat(jnp.zeros((2, 5)), 6).shape
         (2, 6)
     """
-    walk, x, mask, dtype = prepare(scores, parameterization, mask, mask_mode, axis)
-    return to_axis(walk.probs(x, mask, mask_mode=mask_mode).astype(dtype), axis)
+    walk, x, mask, dtype = prepare(scores, parameterization, mask, axis)
+    return to_axis(walk.probs(x, mask).astype(dtype), axis)
 
 
 @advised
 def log_prob(
-    scores: Array,
-    index: Array,
-    parameterization: ParameterizationLike,
-    *,
-    mask: Array | None = None,
-    mask_mode: str = "renormalize",
+    scores: Array, index: Array, parameterization: ParameterizationLike, *, mask: Array | None = None
 ) -> Array:
     """log p of given classes, from the scores on their paths alone: O(log K) work a class on a balanced tree.
 
@@ -99,14 +83,12 @@ def log_prob(
         >>> jnp.exp(cj.log_prob(jnp.zeros((3, 3)), jnp.array([0, 1, 3]), 4)).round(4)
         Array([0.25, 0.25, 0.25], dtype=float32)
     """
-    walk, x, mask, dtype = prepare(scores, parameterization, mask, mask_mode)
-    return walk.log_prob(x, _inputs.check_index(index, walk.plan), mask, mask_mode=mask_mode).astype(dtype)
+    walk, x, mask, dtype = prepare(scores, parameterization, mask)
+    return walk.log_prob(x, _inputs.check_index(index, walk.plan), mask).astype(dtype)
 
 
 @advised
-def entropy(
-    scores: Array, parameterization: ParameterizationLike, *, mask: Array | None = None, mask_mode: str = "renormalize"
-) -> Array:
+def entropy(scores: Array, parameterization: ParameterizationLike, *, mask: Array | None = None) -> Array:
     """Entropy in nats: the sum over nodes of P(reaching the node) times the entropy of its coin.
 
     Finite, with a finite gradient, where a probability is 0.
@@ -116,18 +98,13 @@ def entropy(
         >>> float(cj.entropy(jnp.zeros(3), 4).round(4))  # log 4
         1.386299967765808
     """
-    walk, x, mask, dtype = prepare(scores, parameterization, mask, mask_mode)
-    return walk.entropy(x, mask, mask_mode=mask_mode).astype(dtype)
+    walk, x, mask, dtype = prepare(scores, parameterization, mask)
+    return walk.entropy(x, mask).astype(dtype)
 
 
 @advised
 def kl_divergence(
-    p_scores: Array,
-    q_scores: Array,
-    parameterization: ParameterizationLike,
-    *,
-    mask: Array | None = None,
-    mask_mode: str = "renormalize",
+    p_scores: Array, q_scores: Array, parameterization: ParameterizationLike, *, mask: Array | None = None
 ) -> Array:
     """KL(p || q) in nats: the sum over nodes of P(p reaches the node) times the KL of their coins.
 
@@ -143,9 +120,9 @@ def kl_divergence(
     if q_scores.shape[-1] != p_scores.shape[-1]:
         raise ValueError(f"p_scores and q_scores must be equally wide; got {p_scores.shape} and {q_scores.shape}")
     dtype = jnp.promote_types(p_scores.dtype, q_scores.dtype)
-    walk, p, mask, _ = prepare(p_scores.astype(dtype), parameterization, mask, mask_mode)
+    walk, p, mask, _ = prepare(p_scores.astype(dtype), parameterization, mask)
     q = _inputs.at_least_single(q_scores.astype(dtype))
-    return walk.kl_divergence(p, q, mask, mask_mode=mask_mode).astype(dtype)
+    return walk.kl_divergence(p, q, mask).astype(dtype)
 
 
 @advised
@@ -267,18 +244,16 @@ def scores_from_log_probs(log_probs: Array, parameterization: ParameterizationLi
 
 
 @advised
-def reach(scores: Array, parameterization: ParameterizationLike, *, mask: Array | None = None, axis: int = -1) -> Array:
+def reach(scores: Array, parameterization: ParameterizationLike, *, axis: int = -1) -> Array:
     """P(a_i): the probability of passing through every node, K-1 wide like the scores.
-
-    A mask prunes the tree (there is no reach of single coins in a renormalised one).
 
     Example:
         >>> import jax.numpy as jnp, catnat.jax as cj
         >>> cj.reach(jnp.zeros(3), 4).round(4)
         Array([1. , 0.5, 0.5], dtype=float32)
     """
-    walk, x, mask, dtype = prepare(scores, parameterization, mask, "prune", axis)
-    return to_axis(walk.reach(x, mask).astype(dtype), axis)
+    walk, x, _, dtype = prepare(scores, parameterization, axis=axis)
+    return to_axis(walk.reach(x).astype(dtype), axis)
 
 
 @advised

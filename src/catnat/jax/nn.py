@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array, lax
 from jax.tree_util import register_dataclass, register_static
 
-from catnat.core.errors import MASK_MODES, REDUCTIONS, advised, check_choice, check_share
+from catnat.core.errors import REDUCTIONS, advised, check_choice, check_share
 from catnat.core.parameterization import ParameterizationLike, repr_arguments, resolve
 from catnat.jax import functional, sampling
 from catnat.jax._compat import is_readable
@@ -44,33 +44,27 @@ class Catnat:
         (2, 10)
     """
 
+    _function = staticmethod(functional.catnat)
+
     parameterization: ParameterizationLike
     axis: int = -1
-    _: KW_ONLY
-    mask_mode: str = "renormalize"
 
     def __post_init__(self) -> None:
-        check_choice("mask_mode", self.mask_mode, MASK_MODES)
         resolve(self.parameterization)  # a wrong one is refused here, not at the first call
 
     def __repr__(self) -> str:
-        mask_mode = None if self.mask_mode == "renormalize" else self.mask_mode
-        return f"{type(self).__name__}({repr_arguments(self.parameterization, axis=self.axis, mask_mode=mask_mode)})"
+        return f"{type(self).__name__}({repr_arguments(self.parameterization, axis=self.axis)})"
 
     def __call__(self, scores: Array, mask: Array | None = None) -> Array:
-        """[..., K-1] scores to [..., K] probabilities."""
-        return functional.catnat(scores, self.parameterization, mask=mask, mask_mode=self.mask_mode, axis=self.axis)
+        """[..., K-1] scores to [..., K] probabilities, or their logarithms."""
+        return self._function(scores, self.parameterization, mask=mask, axis=self.axis)
 
 
-@advised
 @register_static
-@dataclass(frozen=True, repr=False)
 class LogCatnat(Catnat):
     """Log-probabilities of K classes from K-1 scores; in place of `jax.nn.log_softmax` where a module is wanted."""
 
-    def __call__(self, scores: Array, mask: Array | None = None) -> Array:
-        """[..., K-1] scores to [..., K] log-probabilities."""
-        return functional.log_catnat(scores, self.parameterization, mask=mask, mask_mode=self.mask_mode, axis=self.axis)
+    _function = staticmethod(functional.log_catnat)
 
 
 @advised
@@ -115,7 +109,7 @@ class CatnatLinear:
     """A linear layer of the right width with a catnat on top: the head of a classifier or of a policy.
 
     It is a pytree, so it may be a field of an Equinox module or an entry of a dict of parameters. Make one with
-    `init`. Wherever there is a ``mask``, ``mask_mode`` goes with it, as in `catnat.jax.log_catnat`.
+    `init`. A ``mask`` is as in `catnat.jax.log_catnat`.
 
     From 2,048 classes on `loss`, `log_prob` and `sample` read one path of the tree: of K-1 rows of weights, about
     log2 K. These may be differentiated as `catnat_linear_loss` may.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -28,7 +28,6 @@ def sample(
     *,
     sample_shape: Sequence[int] = (),
     mask: Array | None = None,
-    mask_mode: str = "renormalize",
 ) -> Array:
     """Draw classes by walking down the tree, a coin a node: O(log K) work a draw on a balanced tree.
 
@@ -42,9 +41,9 @@ def sample(
         (2, 5)
     """
     key = check_key(key)
-    walk, x, mask, _ = prepare(scores, parameterization, mask, mask_mode)
+    walk, x, mask, _ = prepare(scores, parameterization, mask)
     shape = check_shape("sample_shape", sample_shape)
-    return _shaped(walk.sample(key, x, mask, count=math.prod(shape), mask_mode=mask_mode), shape, walk.plan)
+    return _shaped(walk.sample(key, x, mask, count=math.prod(shape)), shape, walk.plan)
 
 
 @advised
@@ -88,7 +87,6 @@ def draw(
     *,
     index: Array | None = None,
     mask: Array | None = None,
-    mask_mode: str = "renormalize",
 ) -> Draw:
     """Draw a class a row, with its log p and the entropy of the row; all that a policy needs of a step.
 
@@ -102,21 +100,15 @@ def draw(
         >>> jnp.exp(log_prob).round(4)
         Array([0.25, 0.25, 0.25, 0.25, 0.25], dtype=float32)
     """
-    masking: dict[str, Any] = {"mask": mask, "mask_mode": mask_mode}
     if index is None:
-        index = sample(key, scores, parameterization, **masking)  # type: ignore[arg-type]
-    else:
-        _, x, allowed, _ = prepare(scores, parameterization, mask, mask_mode)
-        batch = x.shape[:-1] if allowed is None else jnp.broadcast_shapes(x.shape[:-1], allowed.shape[:-1])
-        check_batch("index", jnp.shape(index), batch)
-    log_p = log_prob(scores, index, parameterization, **masking)
-    return Draw(index, log_p, entropy(scores, parameterization, **masking))
+        index = sample(key, scores, parameterization, mask=mask)  # type: ignore[arg-type]
+    of_rows = entropy(scores, parameterization, mask=mask)
+    check_batch("index", jnp.shape(index), of_rows.shape)
+    return Draw(index, log_prob(scores, index, parameterization, mask=mask), of_rows)
 
 
 @advised
-def mode(
-    scores: Array, parameterization: ParameterizationLike, *, mask: Array | None = None, mask_mode: str = "renormalize"
-) -> Array:
+def mode(scores: Array, parameterization: ParameterizationLike, *, mask: Array | None = None) -> Array:
     """The likeliest class of every row; the first one where several are.
 
     This looks at all classes: the likelier branch at every node need not lead to the likeliest class.
@@ -126,8 +118,8 @@ def mode(
         >>> cj.mode(cj.scores_from_probs(jnp.array([0.2, 0.5, 0.3]), 3), 3)
         Array(1, dtype=int32)
     """
-    walk, x, mask, _ = prepare(scores, parameterization, mask, mask_mode)
-    return known(walk.mode(x, mask, mask_mode=mask_mode), walk.plan.num_classes)
+    walk, x, mask, _ = prepare(scores, parameterization, mask)
+    return known(walk.mode(x, mask), walk.plan.num_classes)
 
 
 def _shaped(drawn: Array, shape: tuple[int, ...], plan: Plan) -> Array:

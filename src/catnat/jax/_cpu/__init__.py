@@ -1,4 +1,4 @@
-"""The C++ loops on a CPU as calls in XLA's programs: log p of all classes, and its gradient."""
+"""The C++ loops on a CPU as calls in XLA's programs: `walk` and `pull` of `_classes`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,10 @@ def applies(x: Array, plan: Plan) -> bool:
 
 
 def walk(x: Array, *, plan: Plan) -> Array:
-    """log p of every class: [..., K-1] to [..., K]."""
     return _call("catnat_value", x, (), plan.num_classes, plan)
 
 
 def pull(x: Array, gradient: Array, *, plan: Plan) -> Array:
-    """The gradient in the scores of what has this gradient in the log-probabilities."""
     return _call("catnat_gradient", x, (gradient,), plan.num_nodes, plan)
 
 

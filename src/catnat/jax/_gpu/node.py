@@ -30,11 +30,6 @@ def applies(plan: Plan) -> bool:
     return isinstance(plan.activation, (Sigmoid, Natural))
 
 
-def constants(plan: Plan) -> tuple[Values, ...]:
-    """What a node must know of itself, each a number or [K-1]: its centre, or both ends of the paper's range."""
-    return (plan.center,) if plan.paper is None else tuple(plan.ends)
-
-
 def log_branches(x: Array, plan: Plan, given: Sequence[Values], interpret: bool) -> Pair:
     """log(1-a) and log(a)."""
     size, t, is_right, _ = _node(x, plan, given, interpret)

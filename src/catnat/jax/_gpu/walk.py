@@ -1,4 +1,4 @@
-"""log p of every class and its gradient on an NVIDIA GPU: two Pallas kernels for the balanced heap in float32.
+"""`walk` and `pull` of `_classes` on an NVIDIA GPU: two Pallas kernels for the balanced heap in float32.
 
 A kernel reads every score once and keeps the levels in registers. A program takes some rows and one block of classes,
 the leaves of a subtree: level l below the place r is the slice r 2^l .. r 2^l + 2^l - 1, so the next level is two
@@ -68,13 +68,11 @@ def applies(x: Any, plan: Plan) -> bool:
 
 
 def walk(x: Array, *, plan: Plan, interpret: bool = False) -> Array:
-    """log p of every class: [..., K-1] to [..., K]."""
     found = _walk(x.reshape(-1, plan.num_nodes), _constants(plan), plan.num_classes, plan, interpret)
     return found.reshape(*x.shape[:-1], plan.num_classes)
 
 
 def pull(x: Array, gradient: Array, *, plan: Plan, interpret: bool = False) -> Array:
-    """The gradient in the scores ``x`` of what has this gradient in the log-probabilities."""
     rows, below = x.reshape(-1, plan.num_nodes), gradient.reshape(-1, plan.num_classes)
     return _pull(rows, below, None, _constants(plan), plan.num_classes, plan, interpret).reshape(x.shape)
 
@@ -120,7 +118,7 @@ def _given(array: Array | None) -> list[Array]:
 
 def _constants(plan: Plan) -> Array | None:
     """[c, K-1] what a node must know of itself, where that differs from node to node; None where it does not."""
-    return None if plan.uniform else jnp.asarray(np.stack([np.asarray(part) for part in node.constants(plan)]))
+    return None if plan.uniform else jnp.asarray(np.stack([np.asarray(part) for part in plan.constants]))
 
 
 # -- the kernels -------------------------------------------------------------------------------------------------
@@ -176,7 +174,7 @@ class _Program:
     def given(self, level: int) -> Sequence[Values]:
         """What the nodes of one level must know of themselves."""
         if self.constants is None:
-            return node.constants(self.plan)
+            return self.plan.constants
         columns, is_node = self.places(level) - 1, self.is_node(level)
         if self.interpret:
             columns = jnp.minimum(columns, self.constants.shape[1] - 1)

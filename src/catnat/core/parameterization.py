@@ -7,7 +7,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import InitVar, dataclass, field, fields
+from dataclasses import InitVar, dataclass, field
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from inspect import isabstract
@@ -36,11 +36,6 @@ class Activation(ABC):
     Fisher information a (1-a) (dz/dx)^2, samples. An activation of your own is a frozen dataclass with these three
     methods, in functions that NumPy, `torch` and `jax.numpy` have under one name: ``xp`` is one of the three.
     """
-
-    def __fx_create_arg__(self, tracer: Any) -> Any:
-        """What torch.fx writes into a traced program: the call that makes this value."""
-        given = (getattr(self, f.name) for f in fields(self) if f.init)  # type: ignore[arg-type]
-        return tracer.create_node("call_function", type(self), tuple(given), {})
 
     @abstractmethod
     def logit(self, offset: Any, xp: Any) -> Any:
@@ -246,11 +241,6 @@ class Parameterization:
         # made anew: hashes differ between processes, and copied arrays could be written to
         tree = None if self.tree == Tree.balanced(self.num_classes) else self.tree
         return (Parameterization, (self.num_classes, self.activation, tree, self.center))
-
-    def __fx_create_arg__(self, tracer: Any) -> Any:
-        """As for an `Activation`."""
-        given = tuple(tracer.create_arg(value) for value in self.__reduce__()[1])  # type: ignore[attr-defined]
-        return tracer.create_node("call_function", Parameterization, given, {})
 
     @cached_property
     def definition(self) -> dict[str, float]:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from itertools import repeat
 from reprlib import repr as brief  # of a million numbers the first few
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -342,10 +342,6 @@ class Tree:
 
     def __reduce__(self) -> tuple[object, ...]:
         return (Tree, (self.class_places.tolist(),))
-
-    def __fx_create_arg__(self, tracer: Any) -> Any:
-        """What torch.fx writes into a traced program: the call that makes this tree."""
-        return tracer.create_node("call_function", Tree, self.__reduce__()[1], {})
 
     def __copy__(self) -> Tree:
         return self

@@ -269,9 +269,7 @@ class Parameterization:
             centers = -self.activation.inverse(np.log(right) - np.log(left), np)
             centers[left == right] = 0.0  # exactly, so that backends can skip the shift
             _check_finite(centers, "uniform")
-        elif isinstance(self.center, tuple):
-            centers = np.array(self.center, dtype=np.float64)
-        else:
+        else:  # one number for all nodes, or one for each
             centers = np.full(self.num_nodes, self.center, dtype=np.float64)
         centers.flags.writeable = False
         return centers

@@ -28,10 +28,6 @@ Named = list[tuple[str, torch.nn.Linear]]
 class _Head(ct.CatnatLinear):
     """Gives log-probabilities in float32: of many classes they lie far from 0, where 16 bits are coarse."""
 
-    def define(self) -> None:
-        """Write the definition anew, and nothing else."""
-        super(ct.CatnatLinear, self).reset_parameters()
-
     def log_probs(self, x: Tensor) -> Tensor:
         scores = self.scores(x)
         return ct.log_catnat(scores.float() if scores.dtype.itemsize < 4 else scores, self.parameterization)
@@ -99,8 +95,8 @@ class CatnatHead(torch.nn.Module):
 
     def _init_weights(self, module: torch.nn.Module) -> None:
         super()._init_weights(module)  # type: ignore[misc]
-        if isinstance(module, _Head):  # a softmax's checkpoint had no definition of it
-            module.define()
+        if isinstance(module, _Head):  # a softmax's checkpoint has no definition of it, and its layer was drawn above
+            super(ct.CatnatLinear, module).reset_parameters()
 
     def _head(self) -> tuple[str, torch.nn.Linear]:
         """The name of the last layer, and the layer."""

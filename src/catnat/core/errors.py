@@ -54,7 +54,6 @@ MEANINGS = {
     "parameterization": f"the number of classes, or {_NAMED}",
 }
 REDUCTIONS = ("none", "mean", "sum")
-MASK_MODES = ("renormalize", "prune")
 
 
 def check_choice(argument: str, value: object, choices: Sequence[str]) -> None:

@@ -95,43 +95,23 @@ def _walk_up(values: Floats, pi: Parameterization) -> Floats:
     return total
 
 
-def _log_branches(
-    scores: Floats, pi: Parameterization, mask: np.ndarray | None, mask_mode: str
-) -> tuple[Floats, Floats]:
-    """log(1-a) and log(a) of every node, with dead branches pruned."""
-    log_0, log_1, _, _ = activation(scores, pi)
-    if mask is None or mask_mode != "prune":
-        return log_0, log_1
-    live = _walk_up(np.broadcast_to(mask, (*log_0.shape[:-1], pi.num_classes)).astype(np.float64), pi) > 0
-    left, right = live[..., 2::2], live[..., 3::2]
-    log_0 = np.where(left & ~right, 0.0, np.where(right & ~left, -np.inf, log_0))
-    log_1 = np.where(right & ~left, 0.0, np.where(left & ~right, -np.inf, log_1))
-    return log_0, log_1
-
-
-def log_catnat(
-    scores: Floats, pi: Parameterization, mask: np.ndarray | None = None, mask_mode: str = "renormalize"
-) -> Floats:
+def log_catnat(scores: Floats, pi: Parameterization, mask: np.ndarray | None = None) -> Floats:
     """log p of every class."""
     assert pi.tree is not None
-    log_0, log_1 = _log_branches(scores, pi, mask, mask_mode)
+    log_0, log_1, _, _ = activation(scores, pi)
     log_p = _walk_down(log_0, log_1, pi)[..., pi.tree.class_places]
     if mask is None:
         return log_p
     log_p = np.where(mask, log_p, -np.inf)
-    if mask_mode == "prune":
-        return log_p
     # where the allowed classes have no mass at all, they share it evenly
     log_p = np.where(np.max(log_p, -1, keepdims=True) == -np.inf, np.where(mask, 0.0, -np.inf), log_p)
     top = np.max(log_p, -1, keepdims=True)
     return log_p - (top + np.log(np.sum(np.exp(log_p - top), -1, keepdims=True)))
 
 
-def catnat(
-    scores: Floats, pi: Parameterization, mask: np.ndarray | None = None, mask_mode: str = "renormalize"
-) -> Floats:
+def catnat(scores: Floats, pi: Parameterization, mask: np.ndarray | None = None) -> Floats:
     """P of every class."""
-    return np.exp(log_catnat(scores, pi, mask, mask_mode))
+    return np.exp(log_catnat(scores, pi, mask))
 
 
 def log_catnat_gradient(scores: Floats, upstream: Floats, pi: Parameterization) -> Floats:
@@ -161,11 +141,9 @@ def mode(scores: Floats, pi: Parameterization, mask: np.ndarray | None = None) -
     return np.argmax(log_catnat(scores, pi, mask), -1)
 
 
-def entropy(
-    scores: Floats, pi: Parameterization, mask: np.ndarray | None = None, mask_mode: str = "renormalize"
-) -> Floats:
+def entropy(scores: Floats, pi: Parameterization, mask: np.ndarray | None = None) -> Floats:
     """- sum p log p, with 0 log 0 = 0."""
-    log_p = log_catnat(scores, pi, mask, mask_mode)
+    log_p = log_catnat(scores, pi, mask)
     return -np.sum(np.where(np.isneginf(log_p), 0.0, np.exp(log_p) * np.where(np.isneginf(log_p), 0.0, log_p)), -1)
 
 

@@ -30,39 +30,31 @@ class Backend(Protocol):
     dtype: type
     tolerance: float  # relative to max(1, |value|)
 
-    def log_catnat(
-        self, scores: np.ndarray, pi: Parameterization, mask: Mask = None, mode: str = ...
-    ) -> np.ndarray: ...
+    def log_catnat(self, scores: np.ndarray, pi: Parameterization, mask: Mask = None) -> np.ndarray: ...
 
-    def gradient(
-        self, scores: np.ndarray, upstream: np.ndarray, pi: Parameterization, mask: Mask = None, mode: str = ...
-    ) -> np.ndarray:
+    def gradient(self, scores: np.ndarray, upstream: np.ndarray, pi: Parameterization, mask: Mask = None) -> np.ndarray:
         """The vector-Jacobian product of `log_catnat` with ``upstream``."""
         ...
 
     def log_prob(
-        self, scores: np.ndarray, index: np.ndarray, pi: Parameterization, mask: Mask = None, mode: str = ...
+        self, scores: np.ndarray, index: np.ndarray, pi: Parameterization, mask: Mask = None
     ) -> np.ndarray: ...
 
     def log_prob_gradient(self, scores: np.ndarray, index: np.ndarray, pi: Parameterization) -> np.ndarray: ...
 
-    def entropy(self, scores: np.ndarray, pi: Parameterization, mask: Mask = None, mode: str = ...) -> np.ndarray: ...
+    def entropy(self, scores: np.ndarray, pi: Parameterization, mask: Mask = None) -> np.ndarray: ...
 
-    def kl(
-        self, p: np.ndarray, q: np.ndarray, pi: Parameterization, mask: Mask = None, mode: str = ...
-    ) -> np.ndarray: ...
+    def kl(self, p: np.ndarray, q: np.ndarray, pi: Parameterization, mask: Mask = None) -> np.ndarray: ...
 
-    def mode(self, scores: np.ndarray, pi: Parameterization, mask: Mask = None, mode: str = ...) -> np.ndarray: ...
+    def mode(self, scores: np.ndarray, pi: Parameterization, mask: Mask = None) -> np.ndarray: ...
 
-    def reach(self, scores: np.ndarray, pi: Parameterization, mask: Mask = None) -> np.ndarray: ...
+    def reach(self, scores: np.ndarray, pi: Parameterization) -> np.ndarray: ...
 
-    def fisher_diagonal(self, scores: np.ndarray, pi: Parameterization, mask: Mask = None) -> np.ndarray: ...
+    def fisher_diagonal(self, scores: np.ndarray, pi: Parameterization) -> np.ndarray: ...
 
     def scores_from_probs(self, probs: np.ndarray, pi: Parameterization) -> np.ndarray: ...
 
-    def counts(
-        self, scores: np.ndarray, pi: Parameterization, draws: int, mask: Mask = None, mode: str = ...
-    ) -> np.ndarray:
+    def counts(self, scores: np.ndarray, pi: Parameterization, draws: int, mask: Mask = None) -> np.ndarray:
         """[K] how often each class came up in that many draws from one row [K-1]."""
         ...
 
@@ -72,63 +64,55 @@ class Oracle:
 
     name, dtype, tolerance = "oracle", np.float64, 1e-12
 
-    def log_catnat(self, scores, pi, mask=None, mode="renormalize"):
-        return reference.log_catnat(scores, pi, mask, mode)
+    def log_catnat(self, scores, pi, mask=None):
+        return reference.log_catnat(scores, pi, mask)
 
-    def gradient(self, scores, upstream, pi, mask=None, mode="renormalize"):
+    def gradient(self, scores, upstream, pi, mask=None):
         if mask is None:
             return reference.log_catnat_gradient(scores, upstream, pi)
         upstream = np.where(mask, upstream, 0.0)
-        if mode == "prune":  # a node with one live side is no longer a coin
-            return reference.log_catnat_gradient(scores, upstream, pi) * both_sides_live(pi, mask)
         share = reference.catnat(scores, pi, mask) * upstream.sum(-1, keepdims=True)
         return reference.log_catnat_gradient(scores, upstream - share, pi)
 
-    def log_prob(self, scores, index, pi, mask=None, mode="renormalize"):
-        return np.take_along_axis(self.log_catnat(scores, pi, mask, mode), index[..., None], -1)[..., 0]
+    def log_prob(self, scores, index, pi, mask=None):
+        return np.take_along_axis(self.log_catnat(scores, pi, mask), index[..., None], -1)[..., 0]
 
     def log_prob_gradient(self, scores, index, pi):
         return reference.log_catnat_gradient(scores, np.eye(pi.num_classes)[index], pi)
 
-    def entropy(self, scores, pi, mask=None, mode="renormalize"):
-        return reference.entropy(scores, pi, mask, mode)
+    def entropy(self, scores, pi, mask=None):
+        return reference.entropy(scores, pi, mask)
 
-    def kl(self, p, q, pi, mask=None, mode="renormalize"):
-        log_p, log_q = self.log_catnat(p, pi, mask, mode), self.log_catnat(q, pi, mask, mode)
+    def kl(self, p, q, pi, mask=None):
+        log_p, log_q = self.log_catnat(p, pi, mask), self.log_catnat(q, pi, mask)
         dead = np.isneginf(log_p)
         return np.sum(np.exp(log_p) * (np.where(dead, 0.0, log_p) - np.where(dead, 0.0, log_q)), -1)
 
-    def mode(self, scores, pi, mask=None, mode="renormalize"):
-        return self.log_catnat(scores, pi, mask, mode).argmax(-1)
+    def mode(self, scores, pi, mask=None):
+        return self.log_catnat(scores, pi, mask).argmax(-1)
 
-    def reach(self, scores, pi, mask=None):
-        return np.exp(self.log_catnat(scores, pi, mask, "prune")) @ classes_below(pi).T
+    def reach(self, scores, pi):
+        return np.exp(self.log_catnat(scores, pi)) @ classes_below(pi).T
 
-    def fisher_diagonal(self, scores, pi, mask=None):
-        alive = 1.0 if mask is None else both_sides_live(pi, mask)
-        return self.reach(scores, pi, mask) * reference.fisher_of_node(scores, pi) * alive
+    def fisher_diagonal(self, scores, pi):
+        return self.reach(scores, pi) * reference.fisher_of_node(scores, pi)
 
     def scores_from_probs(self, probs, pi):
         return reference.scores_from_probs(probs, pi)
 
-    def counts(self, scores, pi, draws, mask=None, mode="renormalize"):
-        p = np.exp(self.log_catnat(scores, pi, mask, mode))
+    def counts(self, scores, pi, draws, mask=None):
+        p = np.exp(self.log_catnat(scores, pi, mask))
         return np.random.default_rng(0).multinomial(draws, p / p.sum())
 
 
 @lru_cache
-def classes_below(pi: Parameterization, *bits: int) -> np.ndarray:
-    """[K-1, K] whether class k is below node i, on the given sides of it (both, unless said)."""
+def classes_below(pi: Parameterization) -> np.ndarray:
+    """[K-1, K] whether class k is below node i."""
     below = np.zeros((pi.num_nodes, pi.num_classes))
     for k in range(pi.num_classes):
-        for node, bit in pi.tree.path(k):
-            below[node - 1, k] = bit in (bits or (0, 1))
+        for node, _ in pi.tree.path(k):
+            below[node - 1, k] = 1
     return below
-
-
-def both_sides_live(pi: Parameterization, mask: np.ndarray) -> np.ndarray:
-    """[..., K-1] whether a node has an allowed class on its left and on its right."""
-    return (mask @ classes_below(pi, 0).T > 0) & (mask @ classes_below(pi, 1).T > 0)
 
 
 class Torch:
@@ -140,50 +124,48 @@ class Torch:
         self.tolerance = 1e-12 if dtype is np.float64 else 2e-6
 
     def _in(self, array):
+        if array is None:  # a mask
+            return None
         assert array.dtype in (self.dtype, bool, np.int64), f"{self.name} was handed {array.dtype}"
         return torch.from_numpy(np.ascontiguousarray(array))
 
-    def _masking(self, mask, mode):
-        return {"mask": None if mask is None else self._in(mask), "mask_mode": mode}
+    def log_catnat(self, scores, pi, mask=None):
+        return ct.log_catnat(self._in(scores), pi, mask=self._in(mask)).numpy()
 
-    def log_catnat(self, scores, pi, mask=None, mode="renormalize"):
-        return ct.log_catnat(self._in(scores), pi, **self._masking(mask, mode)).numpy()
-
-    def gradient(self, scores, upstream, pi, mask=None, mode="renormalize"):
+    def gradient(self, scores, upstream, pi, mask=None):
         x = self._in(scores).requires_grad_()
-        ct.log_catnat(x, pi, **self._masking(mask, mode)).backward(self._in(upstream))
+        ct.log_catnat(x, pi, mask=self._in(mask)).backward(self._in(upstream))
         return x.grad.numpy()
 
-    def log_prob(self, scores, index, pi, mask=None, mode="renormalize"):
-        return ct.log_prob(self._in(scores), self._in(index), pi, **self._masking(mask, mode)).numpy()
+    def log_prob(self, scores, index, pi, mask=None):
+        return ct.log_prob(self._in(scores), self._in(index), pi, mask=self._in(mask)).numpy()
 
     def log_prob_gradient(self, scores, index, pi):
         x = self._in(scores).requires_grad_()
         ct.log_prob(x, self._in(index), pi).sum().backward()
         return x.grad.numpy()
 
-    def entropy(self, scores, pi, mask=None, mode="renormalize"):
-        return ct.entropy(self._in(scores), pi, **self._masking(mask, mode)).numpy()
+    def entropy(self, scores, pi, mask=None):
+        return ct.entropy(self._in(scores), pi, mask=self._in(mask)).numpy()
 
-    def kl(self, p, q, pi, mask=None, mode="renormalize"):
-        return ct.kl_divergence(self._in(p), self._in(q), pi, **self._masking(mask, mode)).numpy()
+    def kl(self, p, q, pi, mask=None):
+        return ct.kl_divergence(self._in(p), self._in(q), pi, mask=self._in(mask)).numpy()
 
-    def mode(self, scores, pi, mask=None, mode="renormalize"):
-        return ct.mode(self._in(scores), pi, **self._masking(mask, mode)).numpy()
+    def mode(self, scores, pi, mask=None):
+        return ct.mode(self._in(scores), pi, mask=self._in(mask)).numpy()
 
-    def reach(self, scores, pi, mask=None):
-        return ct.reach(self._in(scores), pi, mask=None if mask is None else self._in(mask)).numpy()
+    def reach(self, scores, pi):
+        return ct.reach(self._in(scores), pi).numpy()
 
-    def fisher_diagonal(self, scores, pi, mask=None):
-        return ct.fisher_diagonal(self._in(scores), pi, mask=None if mask is None else self._in(mask)).numpy()
+    def fisher_diagonal(self, scores, pi):
+        return ct.fisher_diagonal(self._in(scores), pi).numpy()
 
     def scores_from_probs(self, probs, pi):
         return ct.scores_from_probs(self._in(probs), pi).numpy()
 
-    def counts(self, scores, pi, draws, mask=None, mode="renormalize"):
+    def counts(self, scores, pi, draws, mask=None):
         generator = torch.Generator().manual_seed(0)
-        masking = self._masking(mask, mode)
-        drawn = ct.sample(self._in(scores), pi, sample_shape=(draws,), generator=generator, **masking)
+        drawn = ct.sample(self._in(scores), pi, sample_shape=(draws,), generator=generator, mask=self._in(mask))
         return np.bincount(drawn.numpy(), minlength=pi.num_classes)
 
 
@@ -198,11 +180,11 @@ class TorchPlainWalk(Torch):
         x, plan, _ = prepare(x, pi)
         return _eager.log_classes(x, plan)
 
-    def log_catnat(self, scores, pi, mask=None, mode="renormalize"):
+    def log_catnat(self, scores, pi, mask=None):
         assert mask is None, "masks are judged through the public functions"
         return self._walk(self._in(scores), pi).numpy()
 
-    def gradient(self, scores, upstream, pi, mask=None, mode="renormalize"):
+    def gradient(self, scores, upstream, pi, mask=None):
         assert mask is None, "masks are judged through the public functions"
         x = self._in(scores).requires_grad_()
         self._walk(x, pi).backward(self._in(upstream))

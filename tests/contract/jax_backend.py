@@ -17,8 +17,8 @@ import catnat.jax as cj
 from catnat import Parameterization
 
 
-def value_and_gradient(scores, upstream, mask, *, pi, **masking):
-    value, pull = jax.vjp(lambda s: cj.log_catnat(s, pi, mask=mask, **masking), scores)
+def value_and_gradient(scores, upstream, mask, *, pi):
+    value, pull = jax.vjp(lambda s: cj.log_catnat(s, pi, mask=mask), scores)
     return value, pull(upstream)[0]
 
 
@@ -28,17 +28,15 @@ def log_prob_gradient(scores, index, *, pi):
 
 PROGRAMS = {
     "value and gradient": value_and_gradient,
-    "log_prob": lambda x, index, mask, *, pi, **masking: cj.log_prob(x, index, pi, mask=mask, **masking),
+    "log_prob": lambda x, index, mask, *, pi: cj.log_prob(x, index, pi, mask=mask),
     "log_prob gradient": log_prob_gradient,
-    "entropy": lambda x, mask, *, pi, **masking: cj.entropy(x, pi, mask=mask, **masking),
-    "kl": lambda p, q, mask, *, pi, **masking: cj.kl_divergence(p, q, pi, mask=mask, **masking),
-    "mode": lambda x, mask, *, pi, **masking: cj.mode(x, pi, mask=mask, **masking),
-    "reach": lambda x, mask, *, pi: cj.reach(x, pi, mask=mask),
-    "fisher_diagonal": lambda x, mask, *, pi: cj.fisher_diagonal(x, pi, mask=mask),
+    "entropy": lambda x, mask, *, pi: cj.entropy(x, pi, mask=mask),
+    "kl": lambda p, q, mask, *, pi: cj.kl_divergence(p, q, pi, mask=mask),
+    "mode": lambda x, mask, *, pi: cj.mode(x, pi, mask=mask),
+    "reach": lambda x, *, pi: cj.reach(x, pi),
+    "fisher_diagonal": lambda x, *, pi: cj.fisher_diagonal(x, pi),
     "scores_from_probs": lambda probs, *, pi: cj.scores_from_probs(probs, pi),
-    "sample": lambda key, x, mask, *, pi, draws, **masking: cj.sample(
-        key, x, pi, sample_shape=(draws,), mask=mask, **masking
-    ),
+    "sample": lambda key, x, mask, *, pi, draws: cj.sample(key, x, pi, sample_shape=(draws,), mask=mask),
 }
 
 
@@ -89,42 +87,42 @@ class Jax:
         assert array.dtype in (self.dtype, bool, np.int64), f"{self.name} was handed {array.dtype}"
         return np.full((rows, *array.shape[1:]), array.dtype == bool, array.dtype)
 
-    def log_catnat(self, scores, pi, mask=None, mode="renormalize"):
+    def log_catnat(self, scores, pi, mask=None):
         batch = scores.shape[:-1] if mask is None else np.broadcast_shapes(scores.shape[:-1], mask.shape[:-1])
-        return self._both(scores, np.zeros((*batch, pi.num_classes), self.dtype), pi, mask, mode)[0]
+        return self._both(scores, np.zeros((*batch, pi.num_classes), self.dtype), pi, mask)[0]
 
-    def gradient(self, scores, upstream, pi, mask=None, mode="renormalize"):
-        return self._both(scores, upstream, pi, mask, mode)[1]
+    def gradient(self, scores, upstream, pi, mask=None):
+        return self._both(scores, upstream, pi, mask)[1]
 
-    def _both(self, scores, upstream, pi, mask, mode):
-        return self._run("value and gradient", pi, scores, upstream, mask, mask_mode=mode)
+    def _both(self, scores, upstream, pi, mask):
+        return self._run("value and gradient", pi, scores, upstream, mask)
 
-    def log_prob(self, scores, index, pi, mask=None, mode="renormalize"):
-        return self._run("log_prob", pi, scores, index, mask, mask_mode=mode)
+    def log_prob(self, scores, index, pi, mask=None):
+        return self._run("log_prob", pi, scores, index, mask)
 
     def log_prob_gradient(self, scores, index, pi):
         return self._run("log_prob gradient", pi, scores, index)
 
-    def entropy(self, scores, pi, mask=None, mode="renormalize"):
-        return self._run("entropy", pi, scores, mask, mask_mode=mode)
+    def entropy(self, scores, pi, mask=None):
+        return self._run("entropy", pi, scores, mask)
 
-    def kl(self, p, q, pi, mask=None, mode="renormalize"):
-        return self._run("kl", pi, p, q, mask, mask_mode=mode)
+    def kl(self, p, q, pi, mask=None):
+        return self._run("kl", pi, p, q, mask)
 
-    def mode(self, scores, pi, mask=None, mode="renormalize"):
-        return self._run("mode", pi, scores, mask, mask_mode=mode)
+    def mode(self, scores, pi, mask=None):
+        return self._run("mode", pi, scores, mask)
 
-    def reach(self, scores, pi, mask=None):
-        return self._run("reach", pi, scores, mask)
+    def reach(self, scores, pi):
+        return self._run("reach", pi, scores)
 
-    def fisher_diagonal(self, scores, pi, mask=None):
-        return self._run("fisher_diagonal", pi, scores, mask)
+    def fisher_diagonal(self, scores, pi):
+        return self._run("fisher_diagonal", pi, scores)
 
     def scores_from_probs(self, probs, pi):
         return self._run("scores_from_probs", pi, probs)
 
-    def counts(self, scores, pi, draws, mask=None, mode="renormalize"):
+    def counts(self, scores, pi, draws, mask=None):
         with jax.enable_x64(self.dtype is np.float64):
-            draw = program("sample", pi=pi, draws=draws, mask_mode=mode)
+            draw = program("sample", pi=pi, draws=draws)
             drawn = np.asarray(draw(jax.random.key(0), jnp.asarray(scores), mask))
         return np.bincount(drawn, minlength=pi.num_classes)

@@ -74,7 +74,7 @@ def test_an_empty_batch_is_an_empty_answer(backend: Backend, activation: Activat
             index = np.zeros(shape, dtype=np.int64)
             mask = np.ones((*shape, size), dtype=bool)
             assert backend.log_catnat(scores, pi).shape == (*shape, size)
-            assert backend.log_catnat(scores, pi, mask, "prune").shape == (*shape, size)
+            assert backend.log_catnat(scores, pi, mask).shape == (*shape, size)
             assert backend.log_prob(scores, index, pi).shape == shape
             assert backend.entropy(scores, pi).shape == backend.kl(scores, scores, pi).shape == shape
             assert backend.mode(scores, pi).shape == shape
@@ -89,12 +89,12 @@ def test_one_class_is_certain(backend: Backend, activation: Activation) -> None:
     for shape in ((), (4,), (2, 3)):
         scores, index = np.zeros((*shape, 0), dtype=backend.dtype), np.zeros(shape, dtype=np.int64)
         mask = np.ones((*shape, 1), dtype=bool)
-        for masking in ((None, "renormalize"), (mask, "renormalize"), (mask, "prune")):
-            assert (backend.log_catnat(scores, pi, *masking) == np.zeros((*shape, 1))).all()
-            assert (backend.log_prob(scores, index, pi, *masking) == np.zeros(shape)).all()
-            assert (backend.entropy(scores, pi, *masking) == np.zeros(shape)).all()
-            assert (backend.kl(scores, scores, pi, *masking) == np.zeros(shape)).all()
-            assert (backend.mode(scores, pi, *masking) == index).all()
+        for allowed in (None, mask):
+            assert (backend.log_catnat(scores, pi, allowed) == np.zeros((*shape, 1))).all()
+            assert (backend.log_prob(scores, index, pi, allowed) == np.zeros(shape)).all()
+            assert (backend.entropy(scores, pi, allowed) == np.zeros(shape)).all()
+            assert (backend.kl(scores, scores, pi, allowed) == np.zeros(shape)).all()
+            assert (backend.mode(scores, pi, allowed) == index).all()
         assert backend.reach(scores, pi).shape == scores.shape
         assert backend.fisher_diagonal(scores, pi).shape == scores.shape
         assert backend.scores_from_probs(np.ones((*shape, 1), dtype=backend.dtype), pi).shape == scores.shape

@@ -19,8 +19,8 @@ ON_CHAIN = "num_classes=4, activation=Sigmoid(), tree=chain"
 def test_modules() -> None:
     assert repr(ct.Catnat(4)) == f"Catnat({DEFAULT}, dim=-1)"
     assert repr(cj.Catnat(4)) == f"Catnat({DEFAULT}, axis=-1)"
-    assert repr(ct.LogCatnat(CHAIN, dim=1, mask_mode="prune")) == f"LogCatnat({ON_CHAIN}, dim=1, mask_mode='prune')"
-    assert repr(cj.LogCatnat(CHAIN, axis=1, mask_mode="prune")) == f"LogCatnat({ON_CHAIN}, axis=1, mask_mode='prune')"
+    assert repr(ct.LogCatnat(CHAIN, dim=1)) == f"LogCatnat({ON_CHAIN}, dim=1)"
+    assert repr(cj.LogCatnat(CHAIN, axis=1)) == f"LogCatnat({ON_CHAIN}, axis=1)"
     loss = ct.CatnatCrossEntropyLoss(CHAIN, weight=torch.ones(4))
     assert repr(loss) == f"CatnatCrossEntropyLoss(weight=[4], {ON_CHAIN}, reduction='mean')"
     assert repr(cj.CatnatCrossEntropyLoss(CHAIN, weight=jnp.ones(4))) == repr(loss)
@@ -38,8 +38,8 @@ def test_linear_heads() -> None:
 def test_distributions_over_classes(backend: str, kind: str) -> None:
     xp, make = (torch, getattr(ct, kind)) if backend == "torch" else (jnp, getattr(cj, kind))
     assert repr(make(xp.zeros((5, 3)), 4)) == f"{kind}(scores=[5, 3], {DEFAULT})"
-    masked = make(xp.zeros((5, 3)), CHAIN, mask=xp.ones((5, 4), dtype=bool), mask_mode="prune")
-    assert repr(masked) == f"{kind}(scores=[5, 3], mask=[5, 4], {ON_CHAIN}, mask_mode='prune')"
+    masked = make(xp.zeros((5, 3)), CHAIN, mask=xp.ones((5, 4), dtype=bool))
+    assert repr(masked) == f"{kind}(scores=[5, 3], mask=[5, 4], {ON_CHAIN})"
 
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])

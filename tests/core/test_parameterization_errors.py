@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -84,12 +82,6 @@ def test_bad_parameterization(arguments: dict[str, object], error: type[Exceptio
         ({"tail": "long"}, TypeError, r"tail must be a number; got 'long'"),
         ({"floor": 1e-6}, ValueError, r"floor goes with tail=0 only: with tail=0\.1 .*; got floor=1e-06"),
         ({"tail": 0.5, "floor": 0.0}, ValueError, r"floor goes with tail=0 only: with tail=0\.5 .*; got floor=0\.0"),
-        (
-            {"tail": 0.0, "saturation": "revive"},
-            ValueError,
-            r"saturation is gone: .* always clipped; got 'revive'\. A small",
-        ),
-        ({"tail": 0.0, "saturation": True}, ValueError, r"saturation is gone: .*; got True\. A small tail, such as"),
         ({"tail": 0.0, "floor": -1e-9}, ValueError, r"floor must be a finite number of at least 0; got -1e-09"),
         ({"tail": 0.0, "floor": 0.5}, ValueError, r"floor must lie in \[0, 0\.5\).*; got 0\.5"),
         ({"tail": 0.0, "floor": math.nan}, ValueError, r"floor must be a finite number of at least 0; got nan"),
@@ -161,16 +153,6 @@ def test_bad_resolve(value: object, error: type[Exception], message: str) -> Non
 def test_bad_nvec(value: object, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         parts_of(value)  # type: ignore[arg-type]
-
-
-def test_a_file_of_an_older_version_may_not_hold_what_is_gone() -> None:
-    for saturation, refused in (("clip", False), (None, False), ("revive", True), ("reflect", True)):
-        old = Natural(tail=0.0)
-        vars(old)["saturation"] = saturation  # so it was written
-        with (
-            pytest.raises(ValueError, match=rf"saturation is gone: .* got '{saturation}'") if refused else nullcontext()
-        ):
-            assert pickle.loads(pickle.dumps(old)) == Natural(tail=0.0)
 
 
 def test_an_activation_without_one_of_its_methods_cannot_be_made() -> None:

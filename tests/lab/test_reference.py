@@ -128,27 +128,12 @@ def test_scores_from_probs_is_the_inverse_map(pi: Parameterization) -> None:
 
 
 @everywhere
-def test_a_renormalised_mask_conditions_on_the_allowed_classes(pi: Parameterization) -> None:
+def test_a_mask_conditions_on_the_allowed_classes(pi: Parameterization) -> None:
     scores, mask = scores_for(pi), masks_for(pi)
     p = reference.catnat(scores, pi) * mask
     found = reference.catnat(scores, pi, mask)
     np.testing.assert_allclose(found, p / p.sum(-1, keepdims=True), rtol=1e-12)
     assert (np.isneginf(reference.log_catnat(scores, pi, mask)) == ~mask).all()
-
-
-@everywhere
-def test_a_pruned_mask_keeps_the_coins_whose_two_sides_live(pi: Parameterization) -> None:
-    scores, mask = scores_for(pi), masks_for(pi)
-    log_0, log_1, _, _ = reference.activation(scores, pi)
-    paths = [dict(pi.tree.path(k)) for k in range(pi.num_classes)]
-    found = reference.catnat(scores, pi, mask, "prune")
-    for row, allowed in enumerate(mask):
-        lives = {(n, b) for k in np.flatnonzero(allowed) for n, b in paths[k].items()}
-        for k in range(pi.num_classes):
-            tossed = [(n, b) for n, b in paths[k].items() if (n, 1 - b) in lives]
-            expected = np.exp(sum((log_1 if b else log_0)[row, n - 1] for n, b in tossed)) if allowed[k] else 0.0
-            assert found[row, k] == pytest.approx(expected, rel=1e-12)
-    np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-13)
 
 
 def test_allowed_classes_without_mass_share_it_evenly() -> None:

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
@@ -131,9 +131,9 @@ def _recipe(operator: Operator) -> tuple[str, dict[str, Any]]:
     compiler = shutil.which(asked[0])
     if compiler is None:
         raise FileNotFoundError(f"it wants a C++ compiler, and {asked[0]} (or what CXX names) is not there")
-    fitted = (f"-D FIT_{n}={','.join(map(repr, getattr(fits, n).coefficients))}" for n in ("EXP", "LOG_ONE_PLUS"))
+    fitted = [f"-DFIT_{n}={','.join(map(repr, getattr(fits, n).coefficients))}" for n in ("EXP", "LOG_ONE_PLUS")]
     commands = [  # the two parts at once, then both together
-        ["-c", f"{HERE}/loops.cpp", "-o", "loops.o", *LOOPS_FLAGS, *FLAGS, *(f.replace(" ", "") for f in fitted)],
+        ["-c", f"{HERE}/loops.cpp", "-o", "loops.o", *LOOPS_FLAGS, *FLAGS, *fitted],
         ["-c", str(operator.source), "-o", "calls.o", "-O1", *FLAGS, f"-I{HERE}", *operator.flags],
         ["-shared", "loops.o", "calls.o", "-o", "library.so", *operator.link],
     ]
@@ -181,20 +181,15 @@ def _compile(folder: str, name: str, made_of: dict[str, Any]) -> None:
     for left in Path(folder).glob("work-*"):  # by who was killed: nobody else compiles now
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="work-", dir=folder) as work, ThreadPoolExecutor(2) as pool:
-
-        def run(command: list[str]) -> None:
-            environment = {**os.environ, "TMPDIR": "."}
-            subprocess.run(command, cwd=work, env=environment, check=True, capture_output=True, text=True)
-
+        environment = {**os.environ, "TMPDIR": "."}
+        run = partial(subprocess.run, cwd=work, env=environment, check=True, capture_output=True, text=True)
         *parts, link = made_of["commands"]
         list(pool.map(run, parts))
         run(link)
         library = _read(f"{work}/library.so")
         Path(work, "record").write_text(json.dumps({"made_of": made_of, "sha256": sha256(library).hexdigest()}))
-        for made, kept in (("library.so", name), ("record", f"{name}.json")):  # whole, or not there
-            with open(f"{work}/{made}", "rb") as file:
-                os.fchmod(file.fileno(), 0o600)
-                os.fsync(file.fileno())
+        for made, kept in (("library.so", name), ("record", f"{name}.json")):  # the record tells if both are whole
+            os.chmod(f"{work}/{made}", 0o600)
             os.replace(f"{work}/{made}", f"{folder}/{kept}")
     for old in Path(folder).glob("*-*.so"):
         if old.lstat().st_mtime < time.time() - 90 * 86400:  # nobody has loaded it for 90 days

@@ -54,7 +54,6 @@ MEANINGS = {
     "parameterization": f"the number of classes, or {_NAMED}",
 }
 REDUCTIONS = ("none", "mean", "sum")
-MASK_MODES = ("renormalize", "prune")
 
 
 def check_choice(argument: str, value: object, choices: Sequence[str]) -> None:
@@ -78,8 +77,8 @@ def check_num_classes(value: object) -> int:
 def check_width(num_classes: int, width: int, shape: Sequence[int], dim: int = -1, *, called: str = "dim") -> None:
     """Raise unless an axis of ``width`` scores fits ``num_classes`` classes."""
     if width != num_classes - 1:
-        hint = f". Make the last layer {num_classes - 1} wide; logits or log-probabilities need no catnat"
-        hint = hint if width == num_classes else ""
+        advice = f". Make the last layer {num_classes - 1} wide; logits or log-probabilities need no catnat"
+        hint = advice if width == num_classes else ""
         wanted = f"num_classes - 1 = {num_classes - 1} values along {called} {dim} for {num_classes} classes"
         raise ValueError(f"scores must hold {wanted}; got {width} (scores have shape {tuple(shape)}){hint}")
 
@@ -121,16 +120,14 @@ def check_num_samples(value: object, num_classes: int) -> int:
 
 def check_positive(argument: str, value: float) -> float:
     """Return ``value`` as a float, or raise unless it is finite and above zero."""
-    number = _number(argument, value)
-    if not 0 < number < math.inf:  # no isfinite: a compiler may have a symbol here
+    if not 0 < (number := _number(argument, value)) < math.inf:  # no isfinite: a compiler may have a symbol here
         raise ValueError(f"{argument} must be a finite number above 0; got {value!r}")
     return number
 
 
 def check_nonnegative(argument: str, value: float) -> float:
     """Return ``value`` as a float, or raise unless it is finite and not below zero."""
-    number = _number(argument, value)
-    if not 0 <= number < math.inf:
+    if not 0 <= (number := _number(argument, value)) < math.inf:
         raise ValueError(f"{argument} must be a finite number of at least 0; got {value!r}")
     return number
 

@@ -7,7 +7,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import InitVar, dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from inspect import isabstract
@@ -36,11 +36,6 @@ class Activation(ABC):
     Fisher information a (1-a) (dz/dx)^2, samples. An activation of your own is a frozen dataclass with these three
     methods, in functions that NumPy, `torch` and `jax.numpy` have under one name: ``xp`` is one of the three.
     """
-
-    def __fx_create_arg__(self, tracer: Any) -> Any:
-        """What torch.fx writes into a traced program: the call that makes this value."""
-        given = (getattr(self, f.name) for f in fields(self) if f.init)  # type: ignore[arg-type]
-        return tracer.create_node("call_function", type(self), tuple(given), {})
 
     @abstractmethod
     def logit(self, offset: Any, xp: Any) -> Any:
@@ -94,15 +89,13 @@ class Natural(Activation):
     tail: float = DEFAULT_TAIL  # first: Natural(0.5) is read as a tail
     amplitude: float = 2 * math.pi
     floor: float | None = None
-    saturation: InitVar[str | None] = None  # until 0.2 it chose among three ways past the ends; only "clip" is left
     # Worked out once. Plain fields, because compilers can read the fields of a constant but not call its methods.
     gain: float = field(init=False, repr=False, compare=False)  # dz/dx at the centre: y = gain (x - C)
     joint: float = field(init=False, repr=False, compare=False)  # y where the straight line begins; pi for tail=0
     joint_logit: float = field(init=False, repr=False, compare=False)  # and z there; infinite for tail=0
     steepest: float = field(init=False, repr=False, compare=False)  # dz/dy on the line; infinite for tail=0
 
-    def __post_init__(self, saturation: str | None) -> None:
-        _check_saturation(saturation)
+    def __post_init__(self) -> None:
         set_field = object.__setattr__  # the dataclass is frozen; this is its one moment of making
         set_field(self, "amplitude", check_between("amplitude", self.amplitude, *AMPLITUDES))
         set_field(self, "tail", check_between("tail", self.tail, LEAST_TAIL, 0.5, also=0.0))
@@ -123,10 +116,6 @@ class Natural(Activation):
         given = {"amplitude": 2 * math.pi, "tail": None, "floor": DEFAULT_FLOOR}
         shown = [(name, getattr(self, name)) for name, default in given.items() if getattr(self, name) != default]
         return f"Natural({', '.join(f'{name}={value!r}' for name, value in shown if value is not None)})"
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        _check_saturation(state.get("saturation"))  # a file of 0.1 may hold one
-        vars(self).update(state)
 
     def logit(self, offset: Any, xp: Any) -> Any:
         """2 asinh(tan(y/2)), and straight lines beyond the joints. Of the ends for ``tail=0`` backends know more."""
@@ -164,12 +153,6 @@ class Natural(Activation):
             shift = total - centers
             found += [total, (centers - (total - shift)) + (half - shift)]  # Knuth's exact rounding error of a sum
         return tuple(found)  # type: ignore[return-value]
-
-
-def _check_saturation(saturation: object) -> None:
-    if saturation not in (None, "clip"):
-        instead = "A small tail, such as Natural(tail=0.001), has no dead ends"
-        raise ValueError(f"saturation is gone: past its ends tail=0 is always clipped; got {saturation!r}. {instead}")
 
 
 ACTIVATIONS: dict[str, Activation] = {
@@ -247,11 +230,6 @@ class Parameterization:
         tree = None if self.tree == Tree.balanced(self.num_classes) else self.tree
         return (Parameterization, (self.num_classes, self.activation, tree, self.center))
 
-    def __fx_create_arg__(self, tracer: Any) -> Any:
-        """As for an `Activation`."""
-        given = tuple(tracer.create_arg(value) for value in self.__reduce__()[1])  # type: ignore[attr-defined]
-        return tracer.create_node("call_function", Parameterization, given, {})
-
     @cached_property
     def definition(self) -> dict[str, float]:
         """Which function this is, in numbers, which are equal for two that are made alike or of equal activations.
@@ -291,9 +269,7 @@ class Parameterization:
             centers = -self.activation.inverse(np.log(right) - np.log(left), np)
             centers[left == right] = 0.0  # exactly, so that backends can skip the shift
             _check_finite(centers, "uniform")
-        elif isinstance(self.center, tuple):
-            centers = np.array(self.center, dtype=np.float64)
-        else:
+        else:  # one number for all nodes, or one for each
             centers = np.full(self.num_nodes, self.center, dtype=np.float64)
         centers.flags.writeable = False
         return centers

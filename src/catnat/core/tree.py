@@ -14,9 +14,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import repeat
 from reprlib import repr as brief  # of a million numbers the first few
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -100,19 +99,14 @@ class Tree:
             raise ValueError(f"weights must be finite and at least 0; weights[{bad[0]}] is {values[bad[0]]}")
         # join the two lightest subtrees again and again; subtrees are numbered by age, the classes first
         size = len(values)
-        lightest_last = np.argsort(values, kind="stable")[::-1]
         # (weight, height, age): height before age keeps equal weights shallow
-        classes = list(zip(values[lightest_last].tolist(), repeat(0), lightest_last.tolist(), strict=False))
-        joined: list[tuple[float, int, int]] = []  # a heap; what is pushed is heavy, so it stays near the end
-
-        def pop_lightest() -> tuple[float, int, int]:
-            return classes.pop() if not joined or (classes and classes[-1] < joined[0]) else heapq.heappop(joined)
-
+        subtrees = [(weight, 0, k) for k, weight in enumerate(values.tolist())]
+        heapq.heapify(subtrees)
         children = np.empty((size - 1, 2), dtype=np.int64)
         for age in range(size, 2 * size - 1):
-            first, second = pop_lightest(), pop_lightest()
+            first, second = heapq.heappop(subtrees), heapq.heappop(subtrees)
             children[age - size] = first[2], second[2]
-            heapq.heappush(joined, (first[0] + second[0], 1 + max(first[1], second[1]), age))
+            heapq.heappush(subtrees, (first[0] + second[0], 1 + max(first[1], second[1]), age))
         # number the places level by level
         class_places = np.empty(size, dtype=np.int64)
         level, next_place = np.array([2 * size - 2]), 1
@@ -192,9 +186,7 @@ class Tree:
     @cached_property
     def is_heap(self) -> bool:
         """Whether this is the balanced heap, whose levels are contiguous slices."""
-        return self._kind == "balanced" or bool(
-            np.array_equal(self.class_places, np.arange(self.num_classes) + self.num_classes)
-        )
+        return self == Tree.balanced(self.num_classes)
 
     @cached_property
     def heap_order(self) -> Ints | None:
@@ -342,10 +334,6 @@ class Tree:
 
     def __reduce__(self) -> tuple[object, ...]:
         return (Tree, (self.class_places.tolist(),))
-
-    def __fx_create_arg__(self, tracer: Any) -> Any:
-        """What torch.fx writes into a traced program: the call that makes this tree."""
-        return tracer.create_node("call_function", Tree, self.__reduce__()[1], {})
 
     def __copy__(self) -> Tree:
         return self

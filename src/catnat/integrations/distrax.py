@@ -45,19 +45,18 @@ class CatnatCategorical(distrax.Categorical):
         probs: Any = None,
         logits: Any = None,
         mask: Array | None = None,
-        mask_mode: str = "renormalize",
         dtype: Any = int,
     ) -> None:
         if not jnp.issubdtype(dtype, jnp.integer) and not jnp.issubdtype(dtype, jnp.floating):
             raise ValueError(f"dtype must be one of integers or of floating-point numbers; got {dtype}")
         # Categorical's own would keep the logits beside the scores, and gradients would go to them
         distrax.Distribution.__init__(self)
-        given = {name: jnp.asarray(v)[None] for name, v in (("probs", probs), ("logits", logits)) if v is not None}
+        given: Any = {n: jnp.asarray(v)[None] for n, v in (("probs", probs), ("logits", logits)) if v is not None}
         if scores is None and len(given) == 1:
             # mapped, it cannot look at values, and makes NaN of what it would refuse
             made = jax.vmap(lambda one: cj.CatnatCategorical(None, parameterization, **one))(given)
             scores, parameterization, given = made.scores[0], made.parameterization, {}
-        self.catnat = cj.CatnatCategorical(scores, parameterization, mask=mask, mask_mode=mask_mode, **given)
+        self.catnat = cj.CatnatCategorical(scores, parameterization, mask=mask, **given)
         self.kind = dtype
 
     scores = property(attrgetter("catnat.scores"), doc="[..., K-1].")

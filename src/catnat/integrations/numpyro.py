@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from catnat.integrations import needs
 
 with needs(__name__, "NumPyro 0.15"):
@@ -60,7 +58,7 @@ class CatnatCategorical(dist.CategoricalLogits):
         "probs": dist.constraints.simplex,
     }
     pytree_data_fields = ("scores", "allowed")
-    pytree_aux_fields = ("parameterization", "mask_mode")
+    pytree_aux_fields = ("parameterization",)
     _kind = cj.CatnatCategorical
 
     def __init__(
@@ -71,27 +69,22 @@ class CatnatCategorical(dist.CategoricalLogits):
         probs: Array | None = None,
         logits: Array | None = None,
         mask: Array | None = None,
-        mask_mode: str = "renormalize",
         validate_args: bool | None = None,
     ) -> None:
-        made = self._kind(scores, parameterization, probs=probs, logits=logits, mask=mask, mask_mode=mask_mode)
+        made = self._kind(scores, parameterization, probs=probs, logits=logits, mask=mask)
         # as they came where possible: inside jit NumPyro can validate constants, and nothing that was traced
         self.scores = made.scores if scores is None or mask is not None else scores
-        self.allowed, self.parameterization, self.mask_mode = made.allowed, made.parameterization, mask_mode
+        self.allowed, self.parameterization = made.allowed, made.parameterization
         dist.Distribution.__init__(self, made.batch_shape, made.event_shape, validate_args=validate_args)
-
-    @property
-    def _masking(self) -> dict[str, Any]:
-        return {"mask": self.allowed, "mask_mode": self.mask_mode}
 
     @lazy_property
     def logits(self) -> Array:
         """[..., K] normalised log-probabilities."""
-        return cj.log_catnat(self.scores, self.parameterization, **self._masking)
+        return cj.log_catnat(self.scores, self.parameterization, mask=self.allowed)
 
     def entropy(self) -> Array:
         """Entropy in nats."""
-        return cj.entropy(self.scores, self.parameterization, **self._masking)
+        return cj.entropy(self.scores, self.parameterization, mask=self.allowed)
 
 
 class OneHotCatnat(CatnatCategorical):
@@ -124,7 +117,7 @@ class OneHotCatnat(CatnatCategorical):
     @validate_sample
     def log_prob(self, value: Array) -> Array:
         """log p of one-hot vectors."""
-        return cj.log_prob(self.scores, jnp.argmax(value, -1), self.parameterization, **self._masking)
+        return cj.log_prob(self.scores, jnp.argmax(value, -1), self.parameterization, mask=self.allowed)
 
     def enumerate_support(self, expand: bool = True) -> Array:
         """Every one-hot vector."""

@@ -33,40 +33,33 @@ __all__ = [
 ]
 
 
-class OnScores(distributions.Distribution):
-    """What SB3's distributions of discrete actions, masked or not, share on catnat.
+class CatnatDistribution(distributions.CategoricalDistribution):
+    """SB3's distribution of a Discrete action on catnat, or of a MultiDiscrete or MultiBinary one.
 
     Args:
-        action_dim: number of actions; for a MultiDiscrete action of every part.
+        action_dim: number of actions; where an action has several parts, of every part.
         parameterization: a `catnat.Parameterization`, or for several parts a list of them; None is the default.
     """
 
     def __init__(self, action_dim: int | Sequence[int], parameterization: Parameterizations = None) -> None:
-        parts = list(action_dim) if isinstance(action_dim, Sequence) else [action_dim]
-        super().__init__(parts if isinstance(action_dim, Sequence) else action_dim)
-        self.actions = Actions(parts, parameterization)
+        super().__init__(action_dim)
+        self.actions = Actions(action_dim, parameterization)
 
     def proba_distribution_net(self, latent_dim: int) -> nn.Module:
         """The last layer: for every part one output fewer than classes."""
         return nn.Linear(latent_dim, self.actions.num_scores)
 
-
-class CatnatDistribution(OnScores, distributions.CategoricalDistribution):
-    """SB3's distribution of a Discrete action, on catnat."""
-
     def proba_distribution(self, action_logits: Tensor) -> CatnatDistribution:
         """Take the scores, under SB3's name for them."""
-        [self.distribution] = self.actions.policy(action_logits).parts
+        self.distribution = self.actions.policy(action_logits)
         return self
 
+    def mode(self) -> Tensor:
+        """The likeliest action."""
+        return self.distribution.mode
 
-class MultiCatnatDistribution(OnScores, distributions.MultiCategoricalDistribution):
-    """SB3's distribution of a MultiDiscrete action, on catnat."""
 
-    def proba_distribution(self, action_logits: Tensor) -> MultiCatnatDistribution:
-        """Take the scores, under SB3's name for them."""
-        self.distribution = list(self.actions.policy(action_logits).parts)
-        return self
+MultiCatnatDistribution = CatnatDistribution  # SB3 has a class of its own for several parts
 
 
 class CatnatPolicyMixin(policies.BasePolicy):
@@ -77,8 +70,7 @@ class CatnatPolicyMixin(policies.BasePolicy):
             list of one a part; None is the default. All else goes to the policy.
     """
 
-    discrete: type[distributions.Distribution] = CatnatDistribution
-    multi_discrete: type[distributions.Distribution] = MultiCatnatDistribution
+    distribution_class: type[CatnatDistribution] = CatnatDistribution
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -92,11 +84,7 @@ class CatnatPolicyMixin(policies.BasePolicy):
 
     def _build(self, lr_schedule: Schedule) -> None:
         # SB3's own moment to make the last layer; a distribution that came later would find a layer of K outputs
-        classes = classes_of(self.action_space)
-        if self.action_space.shape == ():
-            self.action_dist = self.discrete(*classes, self.parameterization)
-        else:
-            self.action_dist = self.multi_discrete(classes, self.parameterization)
+        self.action_dist = self.distribution_class(classes_of(self.action_space), self.parameterization)
         super()._build(lr_schedule)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:

@@ -19,8 +19,7 @@ with needs(__name__, "sb3-contrib 2.9", extra="sb3"):
 import torch
 from torch import Tensor
 
-from catnat.integrations.sb3 import CatnatPolicyMixin, OnScores
-from catnat.torch import CatnatCategorical
+from catnat.integrations.sb3 import CatnatDistribution, CatnatPolicyMixin
 
 __all__ = [
     "MaskableCatnatCnnPolicy",
@@ -32,47 +31,32 @@ __all__ = [
 ]
 
 
-class OnMaskedScores(OnScores):
-    """What both of sb3-contrib's distributions share on catnat; arguments as in `catnat.integrations.sb3`."""
+class MaskableCatnatDistribution(CatnatDistribution, distributions.MaskableDistribution):
+    """`catnat.integrations.sb3.CatnatDistribution` whose actions can be masked."""
 
     scores: Tensor
 
-    def proba_distribution(self, action_logits: Tensor) -> OnMaskedScores:
+    def proba_distribution(self, action_logits: Tensor) -> MaskableCatnatDistribution:
         """Take the scores, under SB3's name for them."""
         self.scores = action_logits
         self.apply_masking(None)
         return self
 
-    def parts_where(self, masks: distributions.MaybeMasks) -> list[CatnatCategorical]:
-        """The parts among the allowed actions; masks come flat, and as any kind of number. None allows all."""
-        if masks is not None:
-            masks = torch.as_tensor(masks, dtype=torch.bool, device=self.scores.device)
-            masks = masks.reshape(*self.scores.shape[:-1], sum(self.actions.nvec))
-        return self.actions.policy(self.scores, masks).parts
-
-
-class MaskableCatnatDistribution(OnMaskedScores, distributions.MaskableCategoricalDistribution):
-    """sb3-contrib's distribution of a masked Discrete action, on catnat."""
-
-    def apply_masking(self, masks: distributions.MaybeMasks) -> None:
-        """Allow the actions where ``masks`` is true; None allows all."""
-        [self.distribution] = self.parts_where(masks)
-
-
-class MaskableMultiCatnatDistribution(OnMaskedScores, distributions.MaskableMultiCategoricalDistribution):
-    """sb3-contrib's distribution of a masked MultiDiscrete action, on catnat."""
-
     def apply_masking(self, masks: distributions.MaybeMasks) -> None:
         """Allow the classes where ``masks`` is true, the parts' one after the other; None allows all."""
-        assert hasattr(self, "scores"), "Must set distribution parameters"  # the error and the words are sb3-contrib's
-        self.distributions = self.parts_where(masks)
+        if masks is not None:  # they come flat, and as any kind of number
+            masks = torch.as_tensor(masks, dtype=torch.bool, device=self.scores.device)
+            masks = masks.reshape(*self.scores.shape[:-1], sum(self.actions.nvec))
+        self.distribution = self.actions.policy(self.scores, masks)
+
+
+MaskableMultiCatnatDistribution = MaskableCatnatDistribution  # sb3-contrib has a class of its own for several parts
 
 
 class MaskableCatnatPolicyMixin(CatnatPolicyMixin):
     """`CatnatPolicyMixin` for maskable policies: ``class Mine(MaskableCatnatPolicyMixin, TheirMaskablePolicy)``."""
 
-    discrete = MaskableCatnatDistribution
-    multi_discrete = MaskableMultiCatnatDistribution
+    distribution_class = MaskableCatnatDistribution
 
 
 class MaskableCatnatPolicy(MaskableCatnatPolicyMixin, policies.MaskableActorCriticPolicy):

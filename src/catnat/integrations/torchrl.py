@@ -84,8 +84,7 @@ def catnat_actor(
         raise ValueError(f"action_spec must be Categorical, OneHot or MultiCategorical; got {action_spec}")
     several = kind is MultiCatnat
     classes = action_spec.nvec.reshape(-1, action_spec.shape[-1])[0].tolist() if several else [action_spec.space.n]
-    actions = Actions(classes, parameterization)
-    kinds = actions.parameterizations
+    kinds = Actions(classes, parameterization).parameterizations
     settings: dict[str, Any] = {"nvec": kinds} if several else {"parameterization": kinds[0]}
     keys = {"scores": module.out_keys[-1]} | ({} if mask_key is None else {"mask": mask_key})
     return ProbabilisticActor(

@@ -22,7 +22,6 @@ TASKS = re.compile(
     r"For(Sequence|Token|Image|Audio|Video)Classification$|For(CausalLM|MaskedLM|ConditionalGeneration)$|LMHeadModel$"
 )
 RESCALED = {"logit_scale": 1.0, "logits_scaling": 1.0, "final_logit_softcapping": None}  # and what leaves logits alone
-SAVED = "catnat_saved"  # in a saved configuration: the parameterization by the number of classes
 Named = list[tuple[str, torch.nn.Linear]]
 
 
@@ -68,47 +67,36 @@ class CatnatHead(torch.nn.Module):
     def catnat_parameterization(self, num_classes: int) -> catnat.Parameterization:
         """Which tree and activation; the activation named in the configuration unless overridden.
 
-        What a class overrides is not made from the configuration, but is named there when the model is saved: a class
-        that makes something else of it refuses to load it.
+        What a class overrides is not made from the configuration. The head's saved state defines it all the same: a
+        class that makes something else refuses to load it.
         """
         if getattr(self.config, "catnat", None) is None:
             self.config.catnat = "natural"  # so that it is saved, whatever the default becomes
         return catnat.Parameterization(num_classes, self.config.catnat)
 
-    def _make(self, num_classes: int) -> catnat.Parameterization:
-        """The parameterization, checked against the one that the model was saved with."""
-        pi = self.catnat_parameterization(num_classes)
-        made = pi.definition
-        saved = getattr(self.config, SAVED, {}).get(str(num_classes), made)
-        if saved != made:
-            old, new = saved, repr(pi)  # words, as catnat 0.2 wrote them
-            if isinstance(saved, dict):
-                differing = [name for name in made if saved.get(name) != made[name]]
-                old, new = (", ".join(f"{name}={d.get(name)}" for name in differing) for d in (saved, made))
-            differ = f"saved with {old} over {num_classes} classes, and {type(self).__name__} makes {new}"
-            advice = f"load it by a class whose catnat_parameterization gives what was saved (its config.json: {SAVED})"
-            raise ValueError(f"the model was {differ}: {advice}")
-        self.catnat_made = {str(num_classes): made}
-        return pi
-
-    def save_pretrained(self, *args: Any, **settings: Any) -> Any:
-        """As in transformers; the saved configuration, and no other, names the parameterization."""
-        setattr(self.config, SAVED, self.catnat_made)
-        try:
-            return super().save_pretrained(*args, **settings)  # type: ignore[misc]
-        finally:
-            delattr(self.config, SAVED)
+    @classmethod
+    def from_pretrained(cls, *args: Any, **settings: Any) -> Any:
+        """As in transformers; refused where the head was saved with another parameterization."""
+        loaded = super().from_pretrained(*args, **settings)  # type: ignore[misc]
+        for head in (loaded[0] if isinstance(loaded, tuple) else loaded).modules():
+            if isinstance(head, _Head):  # transformers copies what it has read, and asks no module whether it fits
+                head.load_state_dict({"definition": head.definition}, strict=False)
+        return loaded
 
     def post_init(self) -> None:
         """Replace the last layer: transformers calls this when all modules stand, before it draws their weights."""
         name, old = self._head()
-        self.set_submodule(name, _Head(old.in_features, self._make(old.out_features), bias=old.bias is not None))
-        if hasattr(self.config, SAVED):  # it has done its work
-            delattr(self.config, SAVED)
+        pi = self.catnat_parameterization(old.out_features)
+        self.set_submodule(name, _Head(old.in_features, pi, bias=old.bias is not None))
         # keep the loss of the model's class: transformers finds it by the class's name, which is now another
         found = [re.search(r"For[A-Z]\w*", name) for name in _their_names(self)]
         self.loss_type = self.loss_type or next((match.group() for match in found if match), None)
         super().post_init()  # type: ignore[misc]
+
+    def _init_weights(self, module: torch.nn.Module) -> None:
+        super()._init_weights(module)  # type: ignore[misc]
+        if isinstance(module, _Head):  # a softmax's checkpoint has no definition of it, and its layer was drawn above
+            super(ct.CatnatLinear, module).reset_parameters()
 
     def _head(self) -> tuple[str, torch.nn.Linear]:
         """The name of the last layer, and the layer."""
@@ -162,9 +150,3 @@ class CatnatHead(torch.nn.Module):
 
 def _their_names(model: torch.nn.Module) -> list[str]:
     return [kind.__name__ for kind in type(model).__mro__ if kind.__module__.startswith("transformers.")]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "CatnatRouters":
-        raise ImportError("CatnatRouters is gone: nothing that we measured says that a router gains by a catnat")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

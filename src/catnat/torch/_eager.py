@@ -87,6 +87,11 @@ def log_classes(x: Tensor, plan: Plan) -> Tensor:
     return descend(*log_branches(logit(x, plan)), plan)[0]
 
 
+def reach(x: Tensor, plan: Plan) -> Tensor:
+    """The probability of passing through every node: [..., K-1]."""
+    return descend(*log_branches(logit(x, plan)), plan)[1].exp()
+
+
 def log_path(x: Tensor, index: Tensor, plan: Plan) -> Tensor:
     """log p of one class per row [R], or of several [R, M], from the scores [R, K-1] on their paths alone."""
     if plan.num_classes == 1:

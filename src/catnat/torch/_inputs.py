@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from catnat.core import errors
-from catnat.core.errors import MASK_MODES
 from catnat.core.parameterization import ParameterizationLike
 from catnat.torch._compat import assert_on_device, in_function_transform, is_plain
 from catnat.torch._dispatch import plan_for, resolved
@@ -62,10 +61,8 @@ def to_last(tensor: Tensor, dim: int, argument: str) -> Tensor:
     return tensor if dim in (-1, tensor.dim() - 1) else tensor.movedim(dim, -1)
 
 
-def prepare_mask(mask: Tensor | None, mask_mode: str, x: Tensor, plan: Plan, dim: int = -1) -> Tensor | None:
+def prepare_mask(mask: Tensor | None, x: Tensor, plan: Plan, dim: int = -1) -> Tensor | None:
     """The mask with its classes' axis last, checked against prepared scores ``x``."""
-    if mask_mode not in MASK_MODES:
-        errors.check_choice("mask_mode", mask_mode, MASK_MODES)
     if mask is None:
         return None
     check_mask(mask)

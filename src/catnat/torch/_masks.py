@@ -1,8 +1,7 @@
 """Classes that are not allowed: a mask acts on the nodes, along the tree, and leaves a tree like any other.
 
-Pruning sends a node's mass to its live side: paths stay short and the Fisher matrix diagonal. Renormalising gives a
-node the coin that it has given that an allowed class comes up: log(1-a) + log M(left) - log M(node), with M the mass of
-the allowed classes below a place. So digits survive where all allowed classes are improbable.
+A node gets the coin that it has given that an allowed class comes up: log(1-a) + log M(left) - log M(node), with M the
+mass of the allowed classes below a place. So digits survive where all allowed classes are improbable.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from catnat.torch._node import log_branches, logit
 from catnat.torch._plan import Plan
 
 
-def log_classes(x: Tensor, plan: Plan, mask: Tensor | None, mask_mode: str) -> Tensor:
+def log_classes(x: Tensor, plan: Plan, mask: Tensor | None) -> Tensor:
     """log p of every class: [..., K]."""
     if mask is None:
         return _eager.log_classes(x, plan)
-    return torch.where(mask, _eager.descend(*branches(x, plan, mask, mask_mode), plan)[0], -torch.inf)
+    return torch.where(mask, _eager.descend(*branches(x, plan, mask), plan)[0], -torch.inf)
 
 
-def branches(x: Tensor, plan: Plan, mask: Tensor | None = None, mask_mode: str = "prune") -> tuple[Tensor, Tensor]:
-    """log(1-a) and log(a) of every node of the masked tree: [..., K-1] each."""
+def branches(x: Tensor, plan: Plan, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """log(1-a) and log(a) of every node, given that an allowed class comes up: [..., K-1] each."""
     left, right = log_branches(logit(x, plan))
     if mask is None:
         return left, right
@@ -31,19 +30,17 @@ def branches(x: Tensor, plan: Plan, mask: Tensor | None = None, mask_mode: str =
         batch = torch.broadcast_shapes(left.shape[:-1], mask.shape[:-1])
         return left.expand((*batch, 0)), right.expand((*batch, 0))
     count_left, count_right = _eager.ascend(mask.to(left.dtype), plan)
-    if mask_mode == "renormalize":
-        left, right = _given_allowed(left, right, count_left, count_right, mask, plan)
+    classes = torch.zeros_like(left[..., :1]) + torch.where(mask, 0.0, -torch.inf).to(left.dtype)  # [..., K]
+    on_left, on_right, totals = log_masses(left, right, classes, plan)
+    # live branches without any mass (a coin above them is certain of the other side) share it by their classes
+    massless, count = totals == -torch.inf, (count_left + count_right).clamp(min=1)
+    left = torch.where(massless, (count_left / count).log(), on_left - totals)
+    right = torch.where(massless, (count_right / count).log(), on_right - totals)
     dead_left, dead_right = count_left == 0, count_right == 0
     return (
         torch.where(dead_left, -torch.inf, torch.where(dead_right, 0.0, left)),
         torch.where(dead_right, -torch.inf, torch.where(dead_left, 0.0, right)),
     )
-
-
-def both_live(mask: Tensor, plan: Plan, dtype: torch.dtype) -> Tensor:
-    """[..., K-1] which nodes have an allowed class on either side."""
-    left, right = _eager.ascend(mask.to(dtype), plan)
-    return (left > 0) & (right > 0)
 
 
 def log_masses(
@@ -67,17 +64,3 @@ def log_masses(
         below.append((on_left, on_right, totals))
     on_left, on_right, totals = (torch.cat(parts[::-1], -1) for parts in zip(*below, strict=True))
     return on_left, on_right, totals
-
-
-def _given_allowed(
-    left: Tensor, right: Tensor, count_left: Tensor, count_right: Tensor, mask: Tensor, plan: Plan
-) -> tuple[Tensor, Tensor]:
-    """Every node's branches given that an allowed class comes up; dead branches may be anything."""
-    classes = torch.zeros_like(left[..., :1]) + torch.where(mask, 0.0, -torch.inf).to(left.dtype)  # [..., K]
-    on_left, on_right, totals = log_masses(left, right, classes, plan)
-    # live branches without any mass (a coin above them is certain of the other side) share it by their classes
-    massless, count = totals == -torch.inf, (count_left + count_right).clamp(min=1)
-    return (
-        torch.where(massless, (count_left / count).log(), on_left - totals),
-        torch.where(massless, (count_right / count).log(), on_right - totals),
-    )

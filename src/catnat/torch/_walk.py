@@ -7,8 +7,6 @@ broadcast with their batch, and class ids are int64.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.compiler import is_compiling
@@ -20,6 +18,7 @@ from catnat.torch._node import logit
 from catnat.torch._plan import Plan
 
 Generator = torch.Generator | None
+Tensors = tuple[Tensor, ...]
 SMALL_ROW, SMALL_BATCH = 64, 4096  # classes, and scores: up to there all classes cost no more than a path on a CPU
 SMALL_RACE = 1 << 18  # numbers that draws may race with
 
@@ -36,23 +35,23 @@ class Walk:
 
     # -- every class -------------------------------------------------------------------------------------------
 
-    def log_probs(self, x: Tensor, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
+    def log_probs(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """log p of every class: [..., K]."""
-        return _masks.log_classes(_widened(x), self.plan, mask, mask_mode)
+        return _masks.log_classes(_widened(x), self.plan, mask)
 
-    def probs(self, x: Tensor, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
+    def probs(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """p of every class: [..., K]."""
-        return torch.softmax(self.log_probs(x, mask, mask_mode), -1)  # not exp: of equal classes it is exactly 1/K
+        return torch.softmax(self.log_probs(x, mask), -1)  # not exp: of equal classes it is exactly 1/K
 
     # -- one class per row -------------------------------------------------------------------------------------
 
-    def log_prob(self, x: Tensor, index: Tensor, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
+    def log_prob(self, x: Tensor, index: Tensor, mask: Tensor | None = None) -> Tensor:
         """log p of ``index``, whose shape broadcasts with the batch of ``x``."""
         index = refusable(index.long(), self.plan)
         # a mask needs the whole row; so does a tree too large for a table of its paths
         whole = mask is not None or not self.plan.has_paths or _fuses_wrongly(x, self.plan)
         if whole:
-            x = self.log_probs(x, mask, mask_mode)  # [..., K] from here on
+            x = self.log_probs(x, mask)  # [..., K] from here on
         if index.dim() == 1 and x.dim() == 2 and index.shape[0] == x.shape[0]:  # one class per row: nothing to arrange
             return gathered(x, index) if whole else self.log_path(x, index)
         batch, extra = x.shape[:-1], index.dim() - (x.dim() - 1)
@@ -83,20 +82,18 @@ class Walk:
 
     # -- a row -------------------------------------------------------------------------------------------------
 
-    def entropy(self, x: Tensor, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
+    def entropy(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Entropy in nats: [...]."""
-        return _eager.entropy(*_masks.branches(_widened(x), self.plan, mask, mask_mode), self.plan)
+        return _eager.entropy(*_masks.branches(_widened(x), self.plan, mask), self.plan)
 
-    def kl_divergence(self, p: Tensor, q: Tensor, mask: Tensor | None, mask_mode: str) -> Tensor:
+    def kl_divergence(self, p: Tensor, q: Tensor, mask: Tensor | None = None) -> Tensor:
         """KL(p || q) in nats: [...]."""
-        sides = [_masks.branches(_widened(x), self.plan, mask, mask_mode) for x in (p, q)]
+        sides = [_masks.branches(_widened(x), self.plan, mask) for x in (p, q)]
         return _eager.kl_divergence(sides[0], sides[1], self.plan)
 
     # -- drawn classes -----------------------------------------------------------------------------------------
 
-    def sample(
-        self, x: Tensor, count: int, generator: Generator, mask: Tensor | None = None, mask_mode: str = "renormalize"
-    ) -> Tensor:
+    def sample(self, x: Tensor, count: int, generator: Generator, mask: Tensor | None = None) -> Tensor:
         """[count, ...] draws.
 
         Which noise is drawn depends on sizes and on the kind of device alone, never on which walk runs: so one seed
@@ -104,17 +101,17 @@ class Walk:
         """
         plan = self.plan
         if self.races(x, count):
-            log_p = self.log_probs(x, mask, mask_mode).detach()
+            log_p = self.log_probs(x, mask).detach()
             return known(_eager.exponential_race(log_p, count, generator), plan.num_classes)
         x = _widened(x)
         if mask is not None:
             batch = torch.broadcast_shapes(x.shape[:-1], mask.shape[:-1])
             x, mask = x.expand((*batch, -1)), mask.expand((*batch, -1))
         if plan.depth > _eager.MAX_STEPS:
-            drawn = _eager.draw_by_sums(_masks.log_classes(x, plan, mask, mask_mode), count, generator)
+            drawn = _eager.draw_by_sums(_masks.log_classes(x, plan, mask), count, generator)
         else:
             if mask is not None:
-                left, right = _masks.branches(x, plan, mask, mask_mode)
+                left, right = _masks.branches(x, plan, mask)
                 x = right - left  # where one branch is dead the other's log-probability is 0, never NaN
 
             def logits_at(nodes: Tensor) -> Tensor:
@@ -124,16 +121,16 @@ class Walk:
             drawn = _eager.draw(logits_at, (*x.shape[:-1], count), plan, x, generator)
         return known(drawn.movedim(-1, 0), plan.num_classes)
 
-    def draw(self, x: Tensor, index: Tensor | None, generator: Generator, *masking: Any) -> tuple[Tensor, ...]:
-        """A class per row, drawn or given, its log p and the row's entropy; ``masking`` as in `log_probs`."""
+    def draw(self, x: Tensor, index: Tensor | None, generator: Generator, mask: Tensor | None = None) -> Tensors:
+        """A class per row, drawn or given, its log p and the row's entropy."""
         if index is None:
             with torch.no_grad():
-                index = self.sample(x, 1, generator, *masking).squeeze(0)
-        return index, self.log_prob(x, index, *masking), self.entropy(x, *masking)
+                index = self.sample(x, 1, generator, mask).squeeze(0)
+        return index, self.log_prob(x, index, mask), self.entropy(x, mask)
 
-    def mode(self, x: Tensor, mask: Tensor | None, mask_mode: str) -> Tensor:
+    def mode(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """The likeliest class of every row, the first of several."""
-        best, found = self.log_probs(x, mask, mask_mode).max(-1)
+        best, found = self.log_probs(x, mask).max(-1)
         return known(torch.where(best.isnan(), self.plan.num_classes, found), self.plan.num_classes)
 
     def is_small(self, x: Tensor) -> bool:

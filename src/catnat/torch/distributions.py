@@ -93,7 +93,7 @@ class CatnatCategorical(Categorical):
     change of the scores in place is a change of the whole distribution.
 
     Args:
-        scores: [..., K-1]; ``parameterization``, ``mask`` and ``mask_mode`` as in `catnat.torch.log_catnat`.
+        scores: [..., K-1]; ``parameterization`` and ``mask`` as in `catnat.torch.log_catnat`.
         probs: [..., K] probabilities in place of scores; converted by `catnat.torch.scores_from_probs`.
         logits: [..., K] log-probabilities, normalised or not, in place of scores; converted without leaving logarithms.
         validate_args: as in torch.
@@ -118,7 +118,6 @@ class CatnatCategorical(Categorical):
         probs: Tensor | None = None,
         logits: Tensor | None = None,
         mask: Tensor | None = None,
-        mask_mode: str = "renormalize",
         validate_args: bool | None = None,
     ) -> None:
         if is_compiling():
@@ -127,14 +126,13 @@ class CatnatCategorical(Categorical):
             constant(_remember_kl)
         scores, parameterization = _given(scores, probs, logits, parameterization)
         x, plan, _ = prepare(scores, parameterization)
-        mask = prepare_mask(mask, mask_mode, x, plan)
+        mask = prepare_mask(mask, x, plan)
         batch = scores.shape[:-1]
         if mask is not None:
             batch = torch.broadcast_shapes(batch, mask.shape[:-1])
             scores, mask = scores.expand((*batch, -1)), mask.expand((*batch, -1))
         self.scores = scores
         self.parameterization = parameterization
-        self.mask_mode = mask_mode
         self.allowed = mask  # not .mask: Pyro gives that name another meaning
         self._num_events = plan.num_classes
         Distribution.__init__(self, batch, validate_args=validate_args)
@@ -143,22 +141,17 @@ class CatnatCategorical(Categorical):
         return f"{type(self).__name__}({self._repr_arguments()})"
 
     def _repr_arguments(self) -> str:
-        mask_mode = None if self.allowed is None else self.mask_mode
-        return repr_arguments(self.parameterization, {"scores": self.scores, "mask": self.allowed}, mask_mode=mask_mode)
-
-    @property
-    def _masking(self) -> dict[str, Any]:
-        return {"mask": self.allowed, "mask_mode": self.mask_mode}
+        return repr_arguments(self.parameterization, {"scores": self.scores, "mask": self.allowed})
 
     @property
     def logits(self) -> Tensor:
         """[..., K] normalised log-probabilities."""
-        return functional.log_catnat(self.scores, self.parameterization, **self._masking)
+        return functional.log_catnat(self.scores, self.parameterization, mask=self.allowed)
 
     @property
     def probs(self) -> Tensor:
         """[..., K] probabilities."""
-        return functional.catnat(self.scores, self.parameterization, **self._masking)
+        return functional.catnat(self.scores, self.parameterization, mask=self.allowed)
 
     @property
     def _param(self) -> Tensor:  # type: ignore[override]  # what torch's own methods read
@@ -172,7 +165,7 @@ class CatnatCategorical(Categorical):
     @property
     def mode(self) -> Tensor:
         """The likeliest class."""
-        return sampling.mode(self.scores, self.parameterization, **self._masking)
+        return sampling.mode(self.scores, self.parameterization, mask=self.allowed)
 
     @property
     def deterministic_sample(self) -> Tensor:
@@ -184,7 +177,7 @@ class CatnatCategorical(Categorical):
         new = self._get_checked_instance(CatnatCategorical, _instance)
         batch = torch.Size(batch_shape)
         new.scores = self.scores.expand((*batch, -1))
-        new.parameterization, new.mask_mode, new._num_events = self.parameterization, self.mask_mode, self._num_events
+        new.parameterization, new._num_events = self.parameterization, self._num_events
         new.allowed = None if self.allowed is None else self.allowed.expand((*batch, -1))
         Distribution.__init__(new, batch, validate_args=False)
         new._validate_args = self._validate_args
@@ -192,18 +185,20 @@ class CatnatCategorical(Categorical):
 
     def sample(self, sample_shape: Shape = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Draw class ids by tree descent."""
-        settings = {"sample_shape": torch.Size(sample_shape), "generator": generator, **self._masking}
-        return sampling.sample(self.scores, self.parameterization, **settings)
+        shape = torch.Size(sample_shape)
+        return sampling.sample(
+            self.scores, self.parameterization, sample_shape=shape, mask=self.allowed, generator=generator
+        )
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log p of class ids."""
         if self._validate_args:
             self._validate_sample(value)
-        return functional.log_prob(self.scores, value.long(), self.parameterization, **self._masking)
+        return functional.log_prob(self.scores, value.long(), self.parameterization, mask=self.allowed)
 
     def entropy(self) -> Tensor:
         """Entropy in nats."""
-        return functional.entropy(self.scores, self.parameterization, **self._masking)
+        return functional.entropy(self.scores, self.parameterization, mask=self.allowed)
 
 
 @register_kl(CatnatCategorical, CatnatCategorical)
@@ -369,7 +364,6 @@ class MultiCatnat(Distribution):
         nvec: Sequence[ParameterizationLike],
         *,
         mask: Tensor | None = None,
-        mask_mode: str = "renormalize",
         validate_args: bool | None = None,
     ) -> None:
         kinds = tuple(map(resolved, nvec)) if is_compiling() else parts_of(nvec)
@@ -383,7 +377,7 @@ class MultiCatnat(Distribution):
         masks = [None] * len(self.nvec) if mask is None else mask.split(self.nvec, -1)
         parts = scores.split([n - 1 for n in self.nvec], -1)
         self.parts = [
-            CatnatCategorical(part, kind, mask=allowed, mask_mode=mask_mode, validate_args=validate_args)
+            CatnatCategorical(part, kind, mask=allowed, validate_args=validate_args)
             for part, kind, allowed in zip(parts, kinds, masks, strict=True)
         ]
         self.scores = scores
@@ -394,8 +388,7 @@ class MultiCatnat(Distribution):
         kind = kinds[0] if all(k == kinds[0] for k in kinds) else kinds
         masked = first.allowed is not None
         arrays = {"scores": self.scores, "mask": [*self.batch_shape, sum(self.nvec)] if masked else None}
-        mask_mode = first.mask_mode if masked else None
-        return f"MultiCatnat({repr_arguments(kind, arrays, mask_mode=mask_mode, nvec=self.nvec)})"
+        return f"MultiCatnat({repr_arguments(kind, arrays, nvec=self.nvec)})"
 
     @property
     def support(self) -> constraints.Constraint:

@@ -138,7 +138,6 @@ def straight_through(
     parameterization: ParameterizationLike,
     *,
     mask: Tensor | None = None,
-    mask_mode: str = "renormalize",
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """One-hot samples [..., K] with the gradient of the probabilities: biased, low variance.
@@ -148,8 +147,8 @@ def straight_through(
         >>> ct.straight_through(torch.zeros(2, 3), 4).sum(-1)
         tensor([1., 1.])
     """
-    probs = functional.catnat(scores, parameterization, mask=mask, mask_mode=mask_mode)
-    drawn = sampling.sample(scores, parameterization, mask=mask, mask_mode=mask_mode, generator=generator)
+    probs = functional.catnat(scores, parameterization, mask=mask)
+    drawn = sampling.sample(scores, parameterization, mask=mask, generator=generator)
     return F.one_hot(drawn, probs.shape[-1]).to(probs.dtype) + (probs - probs.detach())
 
 
@@ -162,7 +161,6 @@ def gumbel_softmax(
     *,
     dim: int = -1,
     mask: Tensor | None = None,
-    mask_mode: str = "renormalize",
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Samples softmax((log p + Gumbel noise) / tau), or with ``hard`` one-hot ones that have their gradient.
@@ -175,7 +173,7 @@ def gumbel_softmax(
         >>> ct.gumbel_softmax(torch.zeros(2, 3), 4, tau=0.5, hard=True).sum(-1)
         tensor([1., 1.])
     """
-    log_p = functional.log_catnat(at_least_single(scores), parameterization, mask=mask, mask_mode=mask_mode, dim=dim)
+    log_p = functional.log_catnat(at_least_single(scores), parameterization, mask=mask, dim=dim)
     perturbed = with_gumbel_noise(log_p, generator)
     soft = torch.softmax(divided(perturbed, tau), dim)
     # the largest before the softmax, which may round neighbours together
@@ -189,7 +187,6 @@ def sample_without_replacement(
     parameterization: ParameterizationLike,
     *,
     mask: Tensor | None = None,
-    mask_mode: str = "renormalize",
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Draw different classes one after the other, each among those that are left: the largest of log p + Gumbel noise.
@@ -204,7 +201,7 @@ def sample_without_replacement(
         tensor([0, 1, 2, 3])
     """
     with torch.no_grad():
-        log_p = functional.log_catnat(at_least_single(scores), parameterization, mask=mask, mask_mode=mask_mode)
+        log_p = functional.log_catnat(at_least_single(scores), parameterization, mask=mask)
         num_samples = check_num_samples(num_samples, log_p.shape[-1])
         if mask is not None and mask.numel() and is_plain(mask):
             fewest = mask.sum(-1).min()

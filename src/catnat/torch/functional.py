@@ -31,7 +31,6 @@ def log_catnat(
     parameterization: ParameterizationLike,
     *,
     mask: Tensor | None = None,
-    mask_mode: str = "renormalize",
     dim: int = -1,
 ) -> Tensor:
     """Log-probabilities of K classes from K-1 scores on a binary tree; in place of `torch.log_softmax`.
@@ -43,8 +42,7 @@ def log_catnat(
         scores: floating-point tensor, K-1 wide along ``dim``.
         parameterization: how many classes, or a `catnat.Parameterization` of them.
         mask: boolean, K wide along ``dim``, True where a class is allowed; broadcasts over the batch.
-        mask_mode: ``"renormalize"`` divides by the mass of the allowed classes; ``"prune"`` sends the mass of a node to
-            its live side.
+            Probabilities are those given that an allowed class comes up.
         dim: the axis of the scores, and of the classes in the result.
 
     Returns:
@@ -56,8 +54,8 @@ def log_catnat(
         tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
     x, plan, dtype = prepare(scores, parameterization, dim)
-    mask = prepare_mask(mask, mask_mode, x, plan, dim)
-    return restore_dtype_and_dim(walk_for(plan, x, mask).log_probs(x, mask, mask_mode), dtype, dim)
+    mask = prepare_mask(mask, x, plan, dim)
+    return restore_dtype_and_dim(walk_for(plan, x, mask).log_probs(x, mask), dtype, dim)
 
 
 @advised
@@ -66,7 +64,6 @@ def catnat(
     parameterization: ParameterizationLike,
     *,
     mask: Tensor | None = None,
-    mask_mode: str = "renormalize",
     dim: int = -1,
 ) -> Tensor:
     """Probabilities of K classes from K-1 scores on a binary tree; in place of `torch.softmax`.
@@ -80,8 +77,8 @@ def catnat(
         torch.Size([2, 6])
     """
     x, plan, dtype = prepare(scores, parameterization, dim)
-    mask = prepare_mask(mask, mask_mode, x, plan, dim)
-    return restore_dtype_and_dim(walk_for(plan, x, mask).probs(x, mask, mask_mode), dtype, dim)
+    mask = prepare_mask(mask, x, plan, dim)
+    return restore_dtype_and_dim(walk_for(plan, x, mask).probs(x, mask), dtype, dim)
 
 
 @advised
@@ -91,7 +88,6 @@ def log_prob(
     parameterization: ParameterizationLike,
     *,
     mask: Tensor | None = None,
-    mask_mode: str = "renormalize",
 ) -> Tensor:
     """log p of given classes, from the scores on their paths alone: O(log K) work a class on a balanced tree.
 
@@ -104,12 +100,12 @@ def log_prob(
         tensor([0.1250, 0.1250, 0.1250, 0.1250, 0.1250])
     """
     x, plan, dtype = prepare(scores, parameterization)
-    mask = prepare_mask(mask, mask_mode, x, plan)
+    mask = prepare_mask(mask, x, plan)
     _inputs.check_integers(index, "index")
     if plan.num_classes == 1:  # there is no path to look it up on
         _inputs.check_index(index, plan)
     try:
-        found = walk_for(plan, x, mask).log_prob(x, index, mask, mask_mode)
+        found = walk_for(plan, x, mask).log_prob(x, index, mask)
     except (IndexError, RuntimeError):  # a walk checks on the way what it looks up
         _inputs.check_index(index, plan)  # and says which one it was
         raise
@@ -122,7 +118,6 @@ def entropy(
     parameterization: ParameterizationLike,
     *,
     mask: Tensor | None = None,
-    mask_mode: str = "renormalize",
 ) -> Tensor:
     """Entropy in nats: the sum over nodes of P(reaching the node) times the entropy of its coin.
 
@@ -134,8 +129,8 @@ def entropy(
         tensor(1.3863)
     """
     x, plan, dtype = prepare(scores, parameterization)
-    mask = prepare_mask(mask, mask_mode, x, plan)
-    return walk_for(plan, x, mask).entropy(x, mask, mask_mode).to(dtype)
+    mask = prepare_mask(mask, x, plan)
+    return walk_for(plan, x, mask).entropy(x, mask).to(dtype)
 
 
 @advised
@@ -145,7 +140,6 @@ def kl_divergence(
     parameterization: ParameterizationLike,
     *,
     mask: Tensor | None = None,
-    mask_mode: str = "renormalize",
 ) -> Tensor:
     """KL(p || q) in nats: the sum over nodes of P(p reaches the node) times the KL of their coins.
 
@@ -159,10 +153,10 @@ def kl_divergence(
     """
     p, plan, dtype = prepare(p_scores, parameterization)
     q, _, q_dtype = prepare(q_scores, parameterization)
-    mask = prepare_mask(mask, mask_mode, p, plan)
+    mask = prepare_mask(mask, p, plan)
     if q.dtype != p.dtype:
         p, q, plan = p.double(), q.double(), plan_for(parameterization, torch.float64, p)
-    found = walk_for(plan, p, mask).kl_divergence(p, q, mask, mask_mode)
+    found = walk_for(plan, p, mask).kl_divergence(p, q, mask)
     return found.to(torch.promote_types(dtype, q_dtype))
 
 
@@ -271,12 +265,8 @@ def scores_from_log_probs(log_probs: Tensor, parameterization: ParameterizationL
 
 
 @advised
-def reach(
-    scores: Tensor, parameterization: ParameterizationLike, *, mask: Tensor | None = None, dim: int = -1
-) -> Tensor:
+def reach(scores: Tensor, parameterization: ParameterizationLike, *, dim: int = -1) -> Tensor:
     """P(a_i): the probability of passing through every node, K-1 wide like the scores.
-
-    A mask prunes the tree (there is no reach of single coins in a renormalised one).
 
     Example:
         >>> import torch, catnat.torch as ct
@@ -284,9 +274,7 @@ def reach(
         tensor([1.0000, 0.5000, 0.5000])
     """
     x, plan, dtype = prepare(scores, parameterization, dim)
-    mask = prepare_mask(mask, "prune", x, plan, dim)
-    branches = _masks.branches(x.to(plan.center.dtype), plan, mask)
-    return restore_dtype_and_dim(_eager.descend(*branches, plan)[1].exp(), dtype, dim)
+    return restore_dtype_and_dim(_eager.reach(x.to(plan.center.dtype), plan), dtype, dim)
 
 
 @advised

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.parametrize import is_parametrized
 
-from catnat.core.errors import MASK_MODES, REDUCTIONS, CatnatWarning, advised, check_choice, check_share
+from catnat.core.errors import REDUCTIONS, CatnatWarning, advised, check_choice, check_share
 from catnat.core.parameterization import Parameterization, ParameterizationLike, repr_arguments, resolve
 from catnat.torch import _eager, _inputs, functional, sampling
 from catnat.torch._compat import autocasts, has_hooks
@@ -110,22 +110,17 @@ class Catnat(Defined):
     """
 
     @advised
-    def __init__(
-        self, parameterization: ParameterizationLike, dim: int = -1, *, mask_mode: str = "renormalize"
-    ) -> None:
+    def __init__(self, parameterization: ParameterizationLike, dim: int = -1) -> None:
         super().__init__(parameterization)
-        check_choice("mask_mode", mask_mode, MASK_MODES)
         self.dim = dim
-        self.mask_mode = mask_mode
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """[..., K-1] scores to [..., K] probabilities."""
-        return catnat(scores, self.parameterization, mask=mask, mask_mode=self.mask_mode, dim=self.dim)
+        return catnat(scores, self.parameterization, mask=mask, dim=self.dim)
 
     def extra_repr(self) -> str:
         """Settings for print()."""
-        mask_mode = None if self.mask_mode == "renormalize" else self.mask_mode
-        return repr_arguments(self.parameterization, dim=self.dim, mask_mode=mask_mode)
+        return repr_arguments(self.parameterization, dim=self.dim)
 
 
 class LogCatnat(Catnat):
@@ -133,7 +128,7 @@ class LogCatnat(Catnat):
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """[..., K-1] scores to [..., K] log-probabilities."""
-        return log_catnat(scores, self.parameterization, mask=mask, mask_mode=self.mask_mode, dim=self.dim)
+        return log_catnat(scores, self.parameterization, mask=mask, dim=self.dim)
 
 
 class CatnatCrossEntropyLoss(Defined):

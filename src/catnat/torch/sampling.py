@@ -22,7 +22,6 @@ def sample(
     *,
     sample_shape: tuple[int, ...] | torch.Size = (),
     mask: Tensor | None = None,
-    mask_mode: str = "renormalize",
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Draw classes by walking down the tree, a coin a node: O(log K) work a draw on a balanced tree.
@@ -37,9 +36,9 @@ def sample(
     """
     with torch.no_grad():
         x, plan, _ = prepare(scores, parameterization)
-        mask = prepare_mask(mask, mask_mode, x, plan)
+        mask = prepare_mask(mask, x, plan)
         sample_shape = torch.Size(sample_shape)
-        drawn = walk_for(plan, x, mask).sample(x, sample_shape.numel(), generator, mask, mask_mode)
+        drawn = walk_for(plan, x, mask).sample(x, sample_shape.numel(), generator, mask)
         return drawn.reshape((*sample_shape, *drawn.shape[1:]))
 
 
@@ -58,7 +57,6 @@ def draw(
     *,
     index: Tensor | None = None,
     mask: Tensor | None = None,
-    mask_mode: str = "renormalize",
     generator: torch.Generator | None = None,
 ) -> Draw:
     """Draw a class a row, with its log p and the entropy of the row; all in one walk.
@@ -75,12 +73,12 @@ def draw(
         tensor([0.2500, 0.2500, 0.2500, 0.2500, 0.2500])
     """
     x, plan, dtype = prepare(scores, parameterization)
-    mask = prepare_mask(mask, mask_mode, x, plan)
+    mask = prepare_mask(mask, x, plan)
     if index is not None:
         check_index(index, plan)
         batch = x.shape[:-1] if mask is None else torch.broadcast_shapes(x.shape[:-1], mask.shape[:-1])
         check_batch("index", index.shape, batch)
-    index, log_p, found = walk_for(plan, x, mask).draw(x, index, generator, mask, mask_mode)
+    index, log_p, found = walk_for(plan, x, mask).draw(x, index, generator, mask)
     return Draw(index, log_p.to(dtype), found.to(dtype))
 
 
@@ -90,7 +88,6 @@ def mode(
     parameterization: ParameterizationLike,
     *,
     mask: Tensor | None = None,
-    mask_mode: str = "renormalize",
 ) -> Tensor:
     """The likeliest class of every row; the first one where several are.
 
@@ -102,5 +99,5 @@ def mode(
         tensor(1)
     """
     x, plan, _ = prepare(scores.detach() if isinstance(scores, Tensor) else scores, parameterization)
-    mask = prepare_mask(mask, mask_mode, x, plan)
-    return walk_for(plan, x, mask).mode(x, mask, mask_mode)
+    mask = prepare_mask(mask, x, plan)
+    return walk_for(plan, x, mask).mode(x, mask)

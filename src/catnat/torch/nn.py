@@ -24,10 +24,6 @@ from catnat.torch.functional import catnat, cross_entropy, log_catnat
 
 __all__ = ["Catnat", "CatnatCrossEntropyLoss", "CatnatLinear", "LogCatnat"]
 
-# to torch.fx each of these is one operation: what it traces is not a tensor
-for _name in ("catnat", "cross_entropy", "log_catnat"):
-    torch.fx.wrap(_name)
-
 HASHED = ("activation", "tree", "centers", "prior")  # what stands in a definition as hashes
 NO_CLASS = -(1 << 62)  # an id that no class has, and that nothing ignores
 

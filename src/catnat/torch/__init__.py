@@ -3,7 +3,7 @@
 try:
     import torch as _torch
 except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError("catnat.torch needs PyTorch 2.6 or newer; it comes with the extra 'torch'") from missing
+    raise ModuleNotFoundError("catnat.torch needs PyTorch 2.9 or newer; it comes with the extra 'torch'") from missing
 
 import catnat as _catnat
 from catnat.torch import distributions, estimators, fisher, functional, latents, nn, sampling

@@ -6,18 +6,17 @@ Each is about the moment, not about a tensor: is anything watching that plain ea
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._C import _are_functorch_transforms_active, _is_tracing, _len_torch_dispatch_stack
 from torch._C._functorch import is_legacy_batchedtensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.utils._python_dispatch import _disable_current_modes
-
-is_exporting = getattr(torch.compiler, "is_exporting", is_compiling)  # of releases before 2.7 nobody knows
 
 PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
 
@@ -112,10 +111,6 @@ def assert_on_device(condition: Tensor) -> None:
 
 def ordinary_tensors() -> AbstractContextManager[object]:
     """A context in which new tensors are ordinary ones, whatever is being traced or transformed around it."""
-    try:
-        from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-    except ImportError:  # older releases
-        temporarily_clear_interpreter_stack = nullcontext  # type: ignore[assignment]
     stack = ExitStack()
     stack.callback(torch._C._set_tracing_state, torch._C._get_tracing_state())  # type: ignore[attr-defined]
     torch._C._set_tracing_state(None)  # type: ignore[attr-defined]

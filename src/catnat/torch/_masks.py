@@ -26,9 +26,6 @@ def branches(x: Tensor, plan: Plan, mask: Tensor | None) -> tuple[Tensor, Tensor
     left, right = log_branches(logit(x, plan))
     if mask is None:
         return left, right
-    if plan.num_classes == 1:
-        batch = torch.broadcast_shapes(left.shape[:-1], mask.shape[:-1])
-        return left.expand((*batch, 0)), right.expand((*batch, 0))
     count_left, count_right = _eager.ascend(mask.to(left.dtype), plan)
     classes = torch.zeros_like(left[..., :1]) + torch.where(mask, 0.0, -torch.inf).to(left.dtype)  # [..., K]
     on_left, on_right, totals = log_masses(left, right, classes, plan)
@@ -43,20 +40,21 @@ def branches(x: Tensor, plan: Plan, mask: Tensor | None) -> tuple[Tensor, Tensor
     )
 
 
-def log_masses(
-    left: Tensor | float, right: Tensor | float, classes: Tensor, plan: Plan
-) -> tuple[Tensor, Tensor, Tensor]:
+def log_masses(left: Tensor, right: Tensor, classes: Tensor, plan: Plan) -> tuple[Tensor, Tensor, Tensor]:
     """log of the mass on the left, on the right and below of every node, from that of every class given its parent.
 
     ``left`` and ``right`` are the branches' log-probabilities, or 0 where the classes' masses are known as they are.
     """
+    if plan.num_classes == 1:
+        nothing = left + classes[..., :0]  # still part of the graph
+        return nothing, nothing, nothing
     below: list[tuple[Tensor, Tensor, Tensor]] = []
     totals = classes[..., :0]  # of the level below
     for (low, high), (ids, order) in zip(reversed(plan.levels), reversed(plan.rungs), strict=True):
         here = torch.cat((totals, classes.index_select(-1, ids)), -1).index_select(-1, order)
         own, pairs = slice(low - 1, high - 1), here.unflatten(-1, (high - low, 2))
-        on_left = pairs[..., 0] + (left[..., own] if isinstance(left, Tensor) else left)
-        on_right = pairs[..., 1] + (right[..., own] if isinstance(right, Tensor) else right)
+        on_left = pairs[..., 0] + left[..., own]
+        on_right = pairs[..., 1] + right[..., own]
         # where one is -inf the other is the sum, and a formula's derivatives would be NaN
         both = torch.minimum(on_left, on_right) > -torch.inf
         sums = torch.logaddexp(torch.where(both, on_left, 0.0), torch.where(both, on_right, 0.0))

@@ -18,7 +18,6 @@ from catnat.torch._node import logit
 from catnat.torch._plan import Plan
 
 Generator = torch.Generator | None
-Tensors = tuple[Tensor, ...]
 SMALL_ROW, SMALL_BATCH = 64, 4096  # classes, and scores: up to there all classes cost no more than a path on a CPU
 SMALL_RACE = 1 << 18  # numbers that draws may race with
 
@@ -37,7 +36,7 @@ class Walk:
 
     def log_probs(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """log p of every class: [..., K]."""
-        return _masks.log_classes(_widened(x), self.plan, mask)
+        return _masks.log_classes(at_least_single(x), self.plan, mask)
 
     def probs(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """p of every class: [..., K]."""
@@ -60,36 +59,36 @@ class Walk:
             x, index, extra = x.expand((*shape, -1)), index.expand(shape), 0
         rows = x.unsqueeze(0).flatten(0, -2)  # by no shape: those of subclasses may be plain tuples
         # samples go last, so that a row's gradient is one row however many samples it has
-        samples = index.unsqueeze(0).flatten(0, extra).movedim(0, -1)
-        columns = samples.unsqueeze(0).flatten(0, -2) if extra else None
-        ids = index.reshape(-1) if columns is None else columns
+        ids = index.flatten(0, extra - 1).movedim(0, -1).unsqueeze(0).flatten(0, -2) if extra else index.reshape(-1)
         found = gathered(rows, ids) if whole else self.log_path(rows, ids)
-        return (found if columns is None else found.movedim(-1, 0)).reshape(index.shape)
+        return (found.movedim(-1, 0) if extra else found).reshape(index.shape)
 
     def log_path(self, rows: Tensor, ids: Tensor) -> Tensor:
         """log p of one class per row [R], or of several [R, M], from scores [R, K-1]."""
-        return _eager.log_path(_widened(rows), ids, self.plan)
+        return _eager.log_path(at_least_single(rows), ids, self.plan)
 
     def loss(self, x: Tensor, target: Tensor, ignored: int, weight: Tensor | None, reduction: str) -> Tensor:
         """- log p of one class per row [...], 0 for the class id ``ignored``; then the mean over rows that count."""
-        keep = target != ignored
-        ids = torch.where(keep, target, 0).long()
-        loss = -self.log_prob(x, ids)
-        if weight is None:
-            return _eager.reduced(torch.where(keep, loss, 0.0), keep, reduction)
-        counted = torch.where(keep, weight[refusable(ids, self.plan)], 0.0)
-        return _eager.reduced(torch.where(keep, loss, 0.0) * counted, counted, reduction)
+        losses = -self.log_prob(x, torch.where(target != ignored, target, 0))
+        return _eager.weighted(losses, target, ignored, weight, reduction)
 
     # -- a row -------------------------------------------------------------------------------------------------
 
     def entropy(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Entropy in nats: [...]."""
-        return _eager.entropy(*_masks.branches(_widened(x), self.plan, mask), self.plan)
+        return _eager.entropy(self.log_probs(at_least_single(x), mask))
 
     def kl_divergence(self, p: Tensor, q: Tensor, mask: Tensor | None = None) -> Tensor:
-        """KL(p || q) in nats: [...]."""
-        sides = [_masks.branches(_widened(x), self.plan, mask) for x in (p, q)]
-        return _eager.kl_divergence(sides[0], sides[1], self.plan)
+        """KL(p || q) in nats, that of every coin times the probability of its toss: [...]."""
+        ours, theirs = (_masks.branches(at_least_single(x), self.plan, mask) for x in (p, q))
+        reached = _eager.descend(*ours, self.plan)[1]
+        # a coin that is never tossed counts for nothing, be it infinitely off
+        never = reached == -torch.inf
+        sides = ([torch.where(never, 0.0, side) for side in pair] for pair in zip(ours, theirs, strict=True))
+        left, right = (_eager.p_log_ratio(*pair) for pair in sides)
+        coins = left + right
+        # a coin that is infinitely off makes the sum so, however rarely it is tossed
+        return torch.where(coins == torch.inf, coins, reached.exp() * coins).sum(-1)
 
     # -- drawn classes -----------------------------------------------------------------------------------------
 
@@ -101,12 +100,8 @@ class Walk:
         """
         plan = self.plan
         if self.races(x, count):
-            log_p = self.log_probs(x, mask).detach()
-            return known(_eager.exponential_race(log_p, count, generator), plan.num_classes)
-        x = _widened(x)
-        if mask is not None:
-            batch = torch.broadcast_shapes(x.shape[:-1], mask.shape[:-1])
-            x, mask = x.expand((*batch, -1)), mask.expand((*batch, -1))
+            return self._raced(self.log_probs(x, mask), count, generator)
+        x = at_least_single(x)
         if plan.depth > _eager.MAX_STEPS:
             drawn = _eager.draw_by_sums(_masks.log_classes(x, plan, mask), count, generator)
         else:
@@ -121,12 +116,18 @@ class Walk:
             drawn = _eager.draw(logits_at, (*x.shape[:-1], count), plan, x, generator)
         return known(drawn.movedim(-1, 0), plan.num_classes)
 
-    def draw(self, x: Tensor, index: Tensor | None, generator: Generator, mask: Tensor | None = None) -> Tensors:
+    def draw(
+        self, x: Tensor, index: Tensor | None, generator: Generator, mask: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
         """A class per row, drawn or given, its log p and the row's entropy."""
-        if index is None:
+        log_p = self.log_probs(at_least_single(x), mask)
+        if index is None and self.races(x, 1):
+            index = self._raced(log_p, 1, generator)[0]
+        elif index is None:
             with torch.no_grad():
-                index = self.sample(x, 1, generator, mask).squeeze(0)
-        return index, self.log_prob(x, index, mask), self.entropy(x, mask)
+                index = self.sample(x, 1, generator, mask)[0]
+        own = log_p.gather(-1, refusable(index.long(), self.plan).unsqueeze(-1)).squeeze(-1)
+        return index, own, _eager.entropy(log_p)
 
     def mode(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """The likeliest class of every row, the first of several."""
@@ -137,10 +138,17 @@ class Walk:
         """Whether all classes cost no more than a path."""
         return x.device.type == "cpu" and (self.plan.num_classes <= SMALL_ROW or x.numel() <= SMALL_BATCH)
 
+    def _raced(self, log_p: Tensor, count: int, generator: Generator) -> Tensor:
+        """[count, ...] draws: the class that comes first, if each takes an exponential time at the rate p."""
+        p = at_least_single(log_p.detach()).exp()
+        times = torch.empty((count, *p.shape), dtype=p.dtype, device=p.device).exponential_(generator=generator)
+        first, drawn = torch.where(p == 0, -1.0, p / times).max(-1)  # a class of probability 0 never does
+        return known(torch.where(first.isnan(), self.plan.num_classes, drawn), self.plan.num_classes)
+
     def races(self, x: Tensor, count: int) -> bool:
         """Whether draws are a race of all classes, not a walk down the tree."""
-        traces = is_compiling() or in_function_transform()
-        return self.is_small(x) and count * x.numel() <= SMALL_RACE and not traces
+        few = self.is_small(x) and count * x.numel() <= SMALL_RACE
+        return few and not is_compiling() and not in_function_transform()
 
 
 def known(drawn: Tensor, num_classes: int) -> Tensor:
@@ -155,8 +163,9 @@ def refusable(index: Tensor, plan: Plan) -> Tensor:
     return torch.where(index < 0, plan.num_classes, index) if is_compiling() else index
 
 
-def _widened(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+def at_least_single(x: Tensor) -> Tensor:
+    """Numbers in float32 or more; what is no tensor stays, for a check to refuse it."""
+    return x.float() if getattr(x, "dtype", None) in (torch.float16, torch.bfloat16) else x
 
 
 def gathered(rows: Tensor, ids: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from catnat.core.parameterization import ParameterizationLike
 from catnat.torch import functional, sampling
 from catnat.torch._compat import assert_on_device, in_forward_mode, is_plain
 from catnat.torch._inputs import check_temperature
-from catnat.torch._walk import known
+from catnat.torch._walk import at_least_single, known
 
 __all__ = [
     "LeaveOneOut",
@@ -79,10 +79,8 @@ class LeaveOneOut:
         """The baseline of every sample."""
         count = cost.shape[self.dim] if cost.dim() else 0
         if count < 2:
-            raise ValueError(
-                f"a leave-one-out baseline needs at least 2 samples along dim {self.dim}; "
-                f"got {count} (cost has shape {tuple(cost.shape)})"
-            )
+            came = f"{count} (cost has shape {tuple(cost.shape)})"
+            raise ValueError(f"a leave-one-out baseline needs at least 2 samples along dim {self.dim}; got {came}")
         return (cost.sum(self.dim, keepdim=True) - cost) / (count - 1)
 
 
@@ -216,11 +214,6 @@ def sample_without_replacement(
         drawn = with_gumbel_noise(log_p, generator).topk(num_samples).indices
         lost = log_p.isnan().any(-1, keepdim=True)
         return known(torch.where(lost, log_p.shape[-1], drawn), log_p.shape[-1])
-
-
-def at_least_single(scores: Tensor) -> Tensor:
-    """Scores in float32 or more."""
-    return scores.float() if isinstance(scores, Tensor) and scores.dtype in (torch.float16, torch.bfloat16) else scores
 
 
 def divided(values: Tensor, tau: float | Tensor) -> Tensor:

@@ -11,8 +11,7 @@ from torch.func import jacrev, vmap
 from catnat.core.errors import advised, check_nonnegative
 from catnat.core.parameterization import ParameterizationLike
 from catnat.torch import _eager, _node
-from catnat.torch._inputs import prepare
-from catnat.torch.functional import restore_dtype_and_dim
+from catnat.torch._inputs import prepare, restore_dtype_and_dim
 
 __all__ = ["fisher_diagonal", "fisher_matrix", "natural_gradient", "softmax_fisher"]
 

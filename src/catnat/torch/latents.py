@@ -21,11 +21,11 @@ from catnat.core.errors import advised, check_choice, check_share
 from catnat.core.latents import FAR, Pair, Stats
 from catnat.core.parameterization import Parameterization
 from catnat.torch import functional
-from catnat.torch._compat import is_plain
+from catnat.torch._compat import constant, is_plain
 from catnat.torch._eager import p_log_ratio
 from catnat.torch._inputs import check_integers, check_temperature
-from catnat.torch._walk import known
-from catnat.torch.estimators import at_least_single, divided, largest, with_gumbel_noise
+from catnat.torch._walk import at_least_single, known
+from catnat.torch.estimators import divided, largest, with_gumbel_noise
 from catnat.torch.nn import Defined
 
 __all__ = ["CategoricalLatent", "Latent"]
@@ -126,8 +126,6 @@ ESTIMATORS: dict[str, Callable[..., Tensor]] = {
 def _log_odds(log_p: Tensor) -> tuple[Tensor, Parameterization]:
     """[..., K-1] those of the nodes of a balanced tree, and what makes probabilities of them."""
     if is_compiling():
-        from catnat.torch._constant import constant
-
         tree = constant(core.log_odds_tree, int(log_p.shape[-1]))
     else:
         tree = core.log_odds_tree(log_p.shape[-1])

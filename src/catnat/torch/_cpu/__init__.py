@@ -15,18 +15,20 @@ from torch import Tensor, library
 from torch.compiler import is_exporting
 
 from catnat._native.constants import constants_of
+from catnat.core.errors import REDUCTIONS
 from catnat.core.parameterization import Parameterization
-from catnat.torch import _eager, _masks
-from catnat.torch._compat import PLAIN_TENSORS, plain_backward, plain_backwards
+from catnat.torch import _masks
+from catnat.torch._compat import PLAIN_TENSORS, plain_backward
 from catnat.torch._cpu.build import load
 from catnat.torch._plan import Plan, find_plan
-from catnat.torch._walk import Generator, Tensors, Walk, gathered, known
-
-REDUCTIONS = ("none", "mean", "sum")  # as PyTorch numbers them
+from catnat.torch._walk import Walk, gathered
 
 
 class TracedWalk(Walk):
-    """For a compiler, as PyTorch operators: of plain tensor code it would make slow loops."""
+    """For a compiler, as PyTorch operators: of plain tensor code it would make slow loops.
+
+    What the methods do, `Walk` says.
+    """
 
     @staticmethod
     def serves(plan: Plan, x: Tensor, mask: Tensor | None) -> bool:
@@ -35,18 +37,12 @@ class TracedWalk(Walk):
         return bool(plan.traced) and plain and not is_exporting()
 
     def log_probs(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """log p of every class: [..., K]."""
         return torch.ops.catnat_cpu.log_p(*_ready(x, mask), self.plan.traced)
 
     def log_path(self, rows: Tensor, ids: Tensor) -> Tensor:
-        """log p of one class per row [R], or of several [R, M]."""
         if not self.is_small(rows):
             return super().log_path(rows, ids)
         return gathered(self.log_probs(rows), ids)
-
-    def entropy(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Entropy in nats: [...]."""
-        return _eager.entropy_of_classes(self.log_probs(x, mask))
 
 
 class CompiledWalk(TracedWalk):
@@ -65,28 +61,16 @@ class CompiledWalk(TracedWalk):
         return plan
 
     def log_probs(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """log p of every class: [..., K]."""
         return self.operator.log_p(*_ready(x, mask), True)
 
     def loss(self, x: Tensor, target: Tensor, ignored: int, weight: Tensor | None, reduction: str) -> Tensor:
-        """- log p of one class per row, reduced."""
         if not self.is_small(x) or (weight is not None and weight.requires_grad):  # PyTorch's own gives it no gradient
             return super().loss(x, target, ignored, weight, reduction)
         rows = x.float() if x.element_size() < 4 else x
         rows, target_rows = (rows, target) if x.dim() > 1 else (rows[None], target[None])  # nll_loss wants a batch
-        code = REDUCTIONS.index(reduction)
+        code = REDUCTIONS.index(reduction)  # as PyTorch numbers them
         loss = self.operator.cross_entropy(rows, target_rows.long(), weight, code, ignored)
         return loss.view(target.shape) if reduction == "none" else loss
-
-    def draw(self, x: Tensor, index: Tensor | None, generator: Generator, mask: Tensor | None = None) -> Tensors:
-        """A class per row, drawn or given, its log p and the row's entropy."""
-        if not self.races(x, 1):
-            return super().draw(x, index, generator, mask)
-        log_p = self.log_probs(x, mask)
-        if index is None:
-            index = known(_eager.exponential_race(log_p.detach(), 1, generator), self.plan.num_classes)[0]
-        own = log_p.gather(-1, index.long().unsqueeze(-1)).squeeze(-1)
-        return index, own, _eager.entropy_of_classes(log_p)
 
 
 def _ready(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -112,15 +96,13 @@ def _walk(name: str, x: Tensor) -> CompiledWalk:
 
 @torch.no_grad()
 def _log_p(x: Tensor, mask: Tensor | None, name: str) -> Tensor:
-    found: Tensor = _walk(name, x).operator.log_p(x, mask, True)
-    return found
+    return _walk(name, x).operator.log_p(x, mask, True)
 
 
 @torch.no_grad()
 def _gradient(x: Tensor, mask: Tensor | None, name: str, log_p: Tensor | None, given: Tensor) -> Tensor:
     mask, log_p = (None if t is None else t.contiguous() for t in (mask, log_p))
-    found: Tensor = _walk(name, x).operator.gradient(x.contiguous(), mask, True, log_p, given.contiguous())
-    return found
+    return _walk(name, x).operator.gradient(x.contiguous(), mask, True, log_p, given.contiguous())
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -130,36 +112,18 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _backward(ctx: Any, given: Tensor) -> tuple[Any, ...]:
     x, mask, log_p = ctx.saved_tensors
+    if torch.is_grad_enabled():  # it is to be differentiated in turn
+        return _plain_gradient(_walk(ctx.name, x).plan.pi, x, mask, True, given), None, None
     return torch.ops.catnat_cpu.gradient(x, mask, ctx.name, log_p, given), None, None
 
 
-def _keep_second(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, mask, ctx.name, _, given = inputs
-    ctx.save_for_backward(x, mask, given)
-
-
-def _backward_second(ctx: Any, upstream: Tensor) -> tuple[Any, ...]:
-    x, mask, given = ctx.saved_tensors
-    pi = _walk(ctx.name, x).plan.pi
-    both = plain_backwards(lambda x, given: _plain_gradient(pi, x, mask, True, given), (x, given), upstream)
-    return both[0], None, None, None, both[1]
-
-
-def _define() -> None:
-    """The operators of `TracedWalk`."""
-    _library.define("log_p(Tensor x, Tensor? mask, str name) -> Tensor")
-    _library.define("gradient(Tensor x, Tensor? mask, str name, Tensor? log_p, Tensor given) -> Tensor")
-    _library.impl("log_p", _log_p, "CPU")
-    _library.impl("gradient", _gradient, "CPU")
-    library.register_fake(
-        "catnat_cpu::log_p", lambda x, *_: x.new_empty((*x.shape[:-1], x.shape[-1] + 1)), lib=_library
-    )
-    library.register_fake("catnat_cpu::gradient", lambda x, *_: x.new_empty(x.shape), lib=_library)
-    library.register_autograd("catnat_cpu::log_p", _backward, setup_context=_keep, lib=_library)
-    library.register_autograd("catnat_cpu::gradient", _backward_second, setup_context=_keep_second, lib=_library)
-
-
-_define()
+_library.define("log_p(Tensor x, Tensor? mask, str name) -> Tensor")
+_library.define("gradient(Tensor x, Tensor? mask, str name, Tensor? log_p, Tensor given) -> Tensor")
+_library.impl("log_p", _log_p, "CPU")
+_library.impl("gradient", _gradient, "CPU")
+library.register_fake("catnat_cpu::log_p", lambda x, *_: x.new_empty((*x.shape[:-1], x.shape[-1] + 1)), lib=_library)
+library.register_fake("catnat_cpu::gradient", lambda x, *_: x.new_empty(x.shape), lib=_library)
+library.register_autograd("catnat_cpu::log_p", _backward, setup_context=_keep, lib=_library)
 
 
 def walk_of(plan: Plan) -> CompiledWalk | None:

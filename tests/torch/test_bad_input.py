@@ -146,12 +146,8 @@ def test_kl_of_scores_of_different_widths() -> None:
 # -- masks --------------------------------------------------------------------------------------------------------
 
 
-def with_mask(function: Callable[..., object], *arguments: object) -> Callable[[object, str], object]:
-    return lambda mask, mode: function(*arguments, mask=mask, mask_mode=mode)
-
-
-def with_pruning_mask(function: Callable[..., object]) -> Callable[[object, str], object]:
-    return lambda mask, mode: function(X, PI, mask=mask)
+def with_mask(function: Callable[..., object], *arguments: object) -> Callable[[object], object]:
+    return lambda mask: function(*arguments, mask=mask)
 
 
 TAKES_MASK = {
@@ -170,18 +166,12 @@ TAKES_MASK = {
     "OneHotCatnatStraightThrough": with_mask(ct.OneHotCatnatStraightThrough, X, PI),
     "MultiCatnat": with_mask(ct.MultiCatnat, X, [K]),
 }
-TAKES_PRUNING_MASK = {
-    "reach": with_pruning_mask(ct.reach),
-    "fisher_diagonal": with_pruning_mask(ct.fisher_diagonal),
-    "natural_gradient": with_pruning_mask(ct.natural_gradient),
-}
-WITH_MASK = {**TAKES_MASK, **TAKES_PRUNING_MASK}
-takes_mask = pytest.mark.parametrize("call", WITH_MASK.values(), ids=WITH_MASK.keys())
+takes_mask = pytest.mark.parametrize("call", TAKES_MASK.values(), ids=TAKES_MASK.keys())
 
 
 @takes_mask
 def test_a_good_mask_is_taken(call: Callable[..., object]) -> None:
-    call(torch.ones(4, K, dtype=torch.bool), "prune")
+    call(torch.ones(4, K, dtype=torch.bool))
 
 
 @takes_mask
@@ -209,12 +199,19 @@ def test_a_good_mask_is_taken(call: Callable[..., object]) -> None:
 )
 def test_bad_masks(call: Callable[..., object], mask: object, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        call(mask, "renormalize")
+        call(mask)
 
 
-@pytest.mark.parametrize("call", TAKES_MASK.values(), ids=TAKES_MASK.keys())
-def test_unknown_mask_mode_has_a_hint(call: Callable[..., object]) -> None:
-    with pytest.raises(ValueError, match=r"mask_mode must be one of .*; got 'prun' \(did you mean 'prune'\?\)"):
-        call(torch.ones(4, K, dtype=torch.bool), "prun")
-    with pytest.raises(ValueError, match=r"mask_mode must be one of .*; got 'prun'"):
-        call(None, "prun")
+@pytest.mark.parametrize(
+    "call",
+    [
+        partial(ct.log_catnat, X, PI),
+        partial(ct.sample, X, PI),
+        partial(ct.CatnatCategorical, X, PI),
+        partial(ct.OneHotCatnat, X, PI),
+        partial(ct.MultiCatnat, X, [K]),
+    ],
+)
+def test_a_call_that_prunes_is_told_what_is_taken(call: Callable[..., object]) -> None:
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'mask_mode'\. It takes .*mask"):
+        call(mask_mode="prune")

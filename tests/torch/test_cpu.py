@@ -64,8 +64,8 @@ def some_mask(*shape: int, seed: int = 0) -> Tensor:
     return mask
 
 
-def plain(x: Tensor, walk: Walk, mask: Tensor | None = None, mode: str = "renormalize") -> Tensor:
-    log_p = _eager.descend(*_masks.branches(x, walk.plan, mask, mode), walk.plan)[0]
+def plain(x: Tensor, walk: Walk, mask: Tensor | None = None) -> Tensor:
+    log_p = _eager.descend(*_masks.branches(x, walk.plan, mask), walk.plan)[0]
     return log_p if mask is None else torch.where(mask, log_p, -torch.inf)
 
 
@@ -149,20 +149,19 @@ def test_shapes_of_every_kind() -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("mode", ["renormalize", "prune"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_masked_values_and_gradients(kind: str, mode: str, dtype: torch.dtype) -> None:
+def test_masked_values_and_gradients(kind: str, dtype: torch.dtype) -> None:
     for size in (2, 3, 18, 65):
         pi = Parameterization(size, "natural", make_tree(kind, size))
         walk, judge = walk_of(pi, dtype), judge_of(pi)
         x, upstream = 2 * numbers(6, size - 1, dtype=dtype), numbers(6, size, dtype=dtype, seed=1)
         for mask in (some_mask(6, size), some_mask(size)):
-            found = log_classes(x, walk, mask, mode)
-            expected = reference.log_catnat(x.double().numpy(), pi, mask.numpy(), mode)
+            found = log_classes(x, walk, mask)
+            expected = reference.log_catnat(x.double().numpy(), pi, mask.numpy())
             close = 1e-5 if dtype == torch.float32 else 1e-12
             np.testing.assert_allclose(found.double(), expected, rtol=close, atol=close)
-            slope = gradient_of(log_classes, upstream, x, walk, mask, mode)
-            theirs = gradient_of(plain, upstream.double(), x.double(), judge, mask, mode)
+            slope = gradient_of(log_classes, upstream, x, walk, mask)
+            theirs = gradient_of(plain, upstream.double(), x.double(), judge, mask)
             np.testing.assert_allclose(slope.double(), theirs, rtol=10 * close, atol=10 * close)
 
 
@@ -178,15 +177,14 @@ def test_a_masks_batch_broadcasts_both_ways() -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("mode", ["renormalize", "prune"])
-def test_a_mask_may_lie_in_memory_as_it_likes(mode: str) -> None:
+def test_a_mask_may_lie_in_memory_as_it_likes() -> None:
     walk, x = walk_of(Parameterization(8), torch.float32), numbers(3, 7, dtype=torch.float32)
     column, alike = (torch.arange(24) % 7 < 3).view(8, 3)[:, 1], torch.tensor([True]).expand(8)
     for mask in (some_mask(3, 8).T.contiguous().T, column, alike):
-        expected = log_classes(x, walk, mask.clone(memory_format=torch.contiguous_format), mode)
-        torch.testing.assert_close(log_classes(x, walk, mask, mode), expected, rtol=0, atol=0)
-        torch.testing.assert_close(expected, plain(x, walk, mask, mode))
-    drawn = ct.CatnatCategorical(x[0], 8, mask=column, mask_mode=mode).sample((500,))
+        expected = log_classes(x, walk, mask.clone(memory_format=torch.contiguous_format))
+        torch.testing.assert_close(log_classes(x, walk, mask), expected, rtol=0, atol=0)
+        torch.testing.assert_close(expected, plain(x, walk, mask))
+    drawn = ct.CatnatCategorical(x[0], 8, mask=column).sample((500,))
     assert column[drawn].all()
 
 
@@ -223,15 +221,15 @@ def test_allowed_classes_may_be_as_improbable_as_can_be(dtype: torch.dtype) -> N
 
 
 @needs_compiler
-@pytest.mark.parametrize("mode", [None, "renormalize", "prune"])
+@pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(("size", "rows", "threads"), [(64, 100, 1), (6, 6000, 2)])
-def test_a_row_does_not_know_its_neighbours(size: int, rows: int, threads: int, mode: str | None) -> None:
+def test_a_row_does_not_know_its_neighbours(size: int, rows: int, threads: int, masked: bool) -> None:
     """Some are walked at once, and threads have their shares: every row is what it is alone."""
     walk, x = walk_of(Parameterization(size), torch.float32), numbers(rows, size - 1, dtype=torch.float32)
     upstream, mask = numbers(rows, size, dtype=torch.float32, seed=1), some_mask(rows, size)
 
     def found(chosen: slice) -> list[Tensor]:
-        rest = () if mode is None else (mask[chosen], mode)
+        rest = (mask[chosen],) if masked else ()
         own = x[chosen].clone().requires_grad_()
         log_p = log_classes(own, walk, *rest)
         return [log_p.detach(), *torch.autograd.grad(log_p, own, torch.where(log_p.isfinite(), upstream[chosen], 0))]
@@ -282,11 +280,10 @@ def test_masked_rows_keep_the_laws_of_nan_and_certainty(dtype: torch.dtype) -> N
 
 
 @needs_compiler
-@pytest.mark.parametrize("mode", ["renormalize", "prune"])
-def test_any_byte_but_0_is_true(mode: str) -> None:
+def test_any_byte_but_0_is_true() -> None:
     bytes_ = torch.tensor([255, 2, 0, 7], dtype=torch.uint8)
     x, pi = torch.tensor([[0.3, -0.4, 0.7]], requires_grad=True), Parameterization(4, "sigmoid")
-    found = [ct.catnat(x, pi, mask=mask, mask_mode=mode) for mask in (bytes_.view(torch.bool), bytes_ != 0)]
+    found = [ct.catnat(x, pi, mask=mask) for mask in (bytes_.view(torch.bool), bytes_ != 0)]
     torch.testing.assert_close(*found, rtol=0, atol=0)
     first, second = (torch.autograd.grad(each[0, 0], x)[0] for each in found)
     assert torch.equal(first, second)
@@ -303,14 +300,14 @@ def test_a_row_without_allowed_classes_is_refused() -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("mode", [None, "renormalize", "prune"])
-def test_derivatives_of_first_and_second_order(mode: str | None) -> None:
+@pytest.mark.parametrize("masked", [False, True])
+def test_derivatives_of_first_and_second_order(masked: bool) -> None:
     pi = Parameterization(7, Natural(), make_tree("nested", 7))
     walk, mask = walk_of(pi, torch.float64), some_mask(2, 7)
     x = numbers(2, 6).requires_grad_()
 
     def p(x: Tensor) -> Tensor:
-        return log_classes(x, walk).exp() if mode is None else log_classes(x, walk, mask, mode).exp()
+        return log_classes(x, walk, *((mask,) if masked else ())).exp()
 
     assert gradcheck(p, x)
     assert gradgradcheck(p, x)
@@ -321,12 +318,12 @@ def test_derivatives_of_first_and_second_order(mode: str | None) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("mode", [None, "renormalize", "prune"])
-def test_a_gradient_that_is_watched_takes_the_plain_way(mode: str | None) -> None:
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_gradient_that_is_watched_takes_the_plain_way(masked: bool) -> None:
     walk, x = walk_of(Parameterization(6), torch.float64), numbers(3, 5).requires_grad_()
-    masking = () if mode is None else (some_mask(3, 6), mode)
+    masking = (some_mask(3, 6),) if masked else ()
     out = log_classes(x, walk, *masking)
-    if mode is not None:
+    if masked:
         out = torch.where(masking[0], out, 0.0)
     given, tangent, many = numbers(3, 6, seed=1), numbers(3, 6, seed=2), numbers(4, 3, 6, seed=3)
 
@@ -343,14 +340,14 @@ def test_a_gradient_that_is_watched_takes_the_plain_way(mode: str | None) -> Non
 
 
 @needs_compiler
-@pytest.mark.parametrize("mode", [None, "renormalize", "prune"])
-def test_any_other_gradient_takes_the_fast_way(mode: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("masked", [False, True])
+def test_any_other_gradient_takes_the_fast_way(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(*_: Any) -> Tensor:
         raise AssertionError("the plain way was taken")
 
     monkeypatch.setattr(_cpu, "_plain_gradient", slow)
     walk, x = walk_of(Parameterization(6), torch.float32), numbers(3, 5, dtype=torch.float32).requires_grad_()
-    masking = () if mode is None else (torch.ones(3, 6, dtype=torch.bool), mode)
+    masking = (torch.ones(3, 6, dtype=torch.bool),) if masked else ()
     given = numbers(6, 3, dtype=torch.float32, seed=1).T  # in any layout
     torch.autograd.grad(log_classes(x, walk, *masking), x, given)
     log_classes(x, walk, *masking).sum().backward()
@@ -407,21 +404,21 @@ def test_a_class_per_row_its_log_p_and_the_entropy() -> None:
     several = torch.stack((index, index.flip(0)), 1)
     torch.testing.assert_close(walk.log_path(x, several), logs.gather(1, several))
     torch.testing.assert_close(walk.entropy(x), torch.from_numpy(reference.entropy(x.numpy(), pi)))
-    drawn, log_p, entropy = walk.draw(x, None, None, mask, "prune")
+    drawn, log_p, entropy = walk.draw(x, None, None, mask)
     assert mask.gather(1, drawn[:, None]).all()
-    again = walk.draw(x, drawn, None, mask, "prune")
+    again = walk.draw(x, drawn, None, mask)
     torch.testing.assert_close((drawn, log_p, entropy), again, rtol=0, atol=0)
-    expected = reference.entropy(x.numpy(), pi, mask.numpy(), "prune")
+    expected = reference.entropy(x.numpy(), pi, mask.numpy())
     torch.testing.assert_close(entropy, torch.from_numpy(expected))
 
 
 @needs_compiler
 @pytest.mark.parametrize("size", [5, 300])  # all classes at once, and a path
-@pytest.mark.parametrize("masking", [(), ("renormalize",), ("prune",)])
-def test_draws_come_as_often_as_they_should(masking: tuple[str, ...], size: int) -> None:
+@pytest.mark.parametrize("masked", [False, True])
+def test_draws_come_as_often_as_they_should(masked: bool, size: int) -> None:
     pi = Parameterization(size, "natural")
     walk, x, mask = walk_of(pi, torch.float64), numbers(2, size - 1), some_mask(2, size)
-    given = (mask, *masking) if masking else ()
+    given = (mask,) if masked else ()
     count = 20_000
     source = torch.Generator().manual_seed(3)
     drawn = walk.sample(x, count, source, *given)
@@ -471,10 +468,10 @@ def calls_of(graph: torch.fx.Graph) -> set[str]:
 
 
 @needs_compiler
-@pytest.mark.parametrize("masking", ["", "renormalize", "prune"])
-def test_a_compiler_calls_the_same_loops_and_an_exporter_none(masking: str) -> None:
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_compiler_calls_the_same_loops_and_an_exporter_none(masked: bool) -> None:
     pi = Parameterization(11, "natural", make_tree("chain", 11))
-    options: dict[str, Any] = {"mask": some_mask(4, 11), "mask_mode": masking} if masking else {}
+    options: dict[str, Any] = {"mask": some_mask(4, 11)} if masked else {}
     seen: set[str] = set()
 
     def look(module: torch.fx.GraphModule, inputs: Any) -> Any:
@@ -507,9 +504,9 @@ def test_the_operators_are_as_pytorch_wants_them() -> None:
     x = numbers(4, 8).requires_grad_()
     name = walk_of(pi, x.dtype).traced_plan().traced
     for mask in (None, some_mask(9), some_mask(4, 9)):
-        library.opcheck(torch.ops.catnat_cpu.log_p.default, (x, mask, name, True))
+        library.opcheck(torch.ops.catnat_cpu.log_p.default, (x, mask, name))
     with pytest.raises(RuntimeError, match="a saved program needs its parameterization"):
-        torch.ops.catnat_cpu.log_p(x, None, "another", True)
+        torch.ops.catnat_cpu.log_p(x, None, "another")
 
 
 @needs_compiler

@@ -101,21 +101,7 @@ def test_dim_chooses_the_axis():
 # -- masks -------------------------------------------------------------------------------------------------------
 
 
-@ANY_TREE
-@pytest.mark.parametrize("activation", ACTIVATIONS.values(), ids=ACTIVATIONS)
-def test_a_pruned_catnat_keeps_a_diagonal_fisher_matrix(tree, activation):
-    pi = catnat.Parameterization(6, activation, tree)
-    scores = inside_scores(pi, 8)
-    masks = torch.rand(8, 6, generator=seeded(2)) < 0.6
-    masks[:, 0] |= ~masks.any(-1)
-    diagonal = ct.fisher_diagonal(scores, pi, mask=masks)
-    for row, mask, expected in zip(scores, masks, diagonal, strict=True):
-        dense = ct.fisher_matrix(log_probs(pi, mask=mask, mask_mode="prune"), row)
-        assert_close(dense, torch.diag(expected), atol=1e-12, rtol=1e-9)
-    assert (diagonal == 0).any() and (diagonal > 0).any()
-
-
-def test_a_renormalised_catnat_has_none():
+def test_a_masked_catnat_has_no_diagonal_fisher_matrix():
     pi = catnat.Parameterization(6)
     mask = torch.tensor([True, False, True, True, True, True])
     dense = ct.fisher_matrix(log_probs(pi, mask=mask), inside_scores(pi))
@@ -129,21 +115,18 @@ def test_a_renormalised_catnat_has_none():
 @pytest.mark.parametrize("activation", ACTIVATIONS.values(), ids=ACTIVATIONS)
 @pytest.mark.parametrize("damping", [0.0, 0.1])
 @pytest.mark.parametrize("saturated", [False, True])
-@pytest.mark.parametrize("masked", [False, True])
-def test_the_natural_gradient_solves_with_the_dense_fisher_matrix(tree, activation, damping, saturated, masked):
+def test_the_natural_gradient_solves_with_the_dense_fisher_matrix(tree, activation, damping, saturated):
     pi = catnat.Parameterization(6, activation, tree)
     scores = inside_scores(pi)
     if saturated:
         scores[-1] += 1.5 * A
-    mask = torch.tensor([True, True, False, False, True, True]) if masked else None
-    masking = {"mask": mask, "mask_mode": "prune"}
     scores.requires_grad_()
     cost = torch.randn(6, dtype=torch.float64, generator=seeded(3))
-    (plain,) = torch.autograd.grad(ct.catnat(scores, pi, **masking) @ cost, scores)
-    through = ct.natural_gradient(scores, pi, damping=damping, mask=mask)
+    (plain,) = torch.autograd.grad(ct.catnat(scores, pi) @ cost, scores)
+    through = ct.natural_gradient(scores, pi, damping=damping)
     assert through.equal(scores)
-    (natural,) = torch.autograd.grad(ct.catnat(through, pi, **masking) @ cost, scores)
-    dense = ct.fisher_matrix(log_probs(pi, **masking), scores.detach())
+    (natural,) = torch.autograd.grad(ct.catnat(through, pi) @ cost, scores)
+    dense = ct.fisher_matrix(log_probs(pi), scores.detach())
     if damping:
         expected = torch.linalg.solve(dense + damping * torch.eye(5, dtype=torch.float64), plain)
     else:

@@ -71,13 +71,6 @@ def test_a_first_kl_in_a_fresh_process(tmp_path):
     assert outcome.stdout.strip() == "torch.Size([2])", outcome.stderr[-2000:]
 
 
-def test_fx_sees_one_operation():
-    model = torch.nn.Sequential(torch.nn.Linear(3, 5), ct.LogCatnat(6))
-    traced, x = torch.fx.symbolic_trace(model), torch.randn(2, 3)
-    torch.testing.assert_close(traced(x), model(x))
-    assert "log_catnat" in traced.code
-
-
 @pytest.mark.parametrize("tree", [None, catnat.Tree.chain(6)], ids=["heap", "chain"])
 def test_tensors_without_values(tree):
     from torch._subclasses.fake_tensor import FakeTensorMode

@@ -23,7 +23,7 @@ every_pi = pytest.mark.parametrize("pi", PI.values(), ids=PI.keys())
 FUNCTIONS: dict[str, Callable[[Tensor, Parameterization], Tensor]] = {
     "catnat": ct.catnat,
     "log_catnat": ct.log_catnat,
-    "masked": lambda x, pi: ct.log_catnat(x, pi, mask=torch.arange(pi.num_classes) % 3 != 1, mask_mode="prune"),
+    "masked": lambda x, pi: ct.log_catnat(x, pi, mask=torch.arange(pi.num_classes) % 3 != 1),
     "log_prob": lambda x, pi: ct.log_prob(x, torch.zeros(x.shape[:-1], dtype=torch.int64), pi),
     "entropy": ct.entropy,
     "kl_divergence": lambda x, pi: ct.kl_divergence(x, 0 * x, pi),
@@ -87,11 +87,9 @@ def test_masks_targets_and_probabilities_share_the_axis(dim: int, pi: Parameteri
     moved = x.movedim(-1, dim)
     mask = torch.rand(6, 4, pi.num_classes, generator=torch.Generator().manual_seed(1)) < 0.7
     mask[..., 0] = True
-    for mode in ("renormalize", "prune"):
-        found = ct.log_catnat(moved, pi, mask=mask.movedim(-1, dim), mask_mode=mode, dim=dim)
-        torch.testing.assert_close(found.movedim(dim, -1), ct.log_catnat(x, pi, mask=mask, mask_mode=mode))
-        found = ct.log_catnat(moved, pi, mask=mask[0, 0], mask_mode=mode, dim=dim)
-        torch.testing.assert_close(found.movedim(dim, -1), ct.log_catnat(x, pi, mask=mask[0, 0], mask_mode=mode))
+    for allowed, own in ((mask.movedim(-1, dim), mask), (mask[0, 0], mask[0, 0])):
+        found = ct.log_catnat(moved, pi, mask=allowed, dim=dim)
+        torch.testing.assert_close(found.movedim(dim, -1), ct.log_catnat(x, pi, mask=own))
     target = torch.randint(pi.num_classes, (6, 4), generator=torch.Generator().manual_seed(2))
     expected = ct.cross_entropy(x, target, pi)
     torch.testing.assert_close(ct.cross_entropy(moved, target, pi, dim=dim), expected)

@@ -80,8 +80,7 @@ def differentiable(pi: Parameterization) -> dict[str, tuple[Callable[..., Tensor
     mask = torch.tensor([True, False, True, True, True])
     return {
         "log_catnat": (lambda x: ct.log_catnat(x, pi), 1),
-        "renormalized": (lambda x: ct.catnat(x, pi, mask=mask), 1),
-        "pruned": (lambda x: ct.catnat(x, pi, mask=mask, mask_mode="prune"), 1),
+        "masked": (lambda x: ct.catnat(x, pi, mask=mask), 1),
         "log_prob": (lambda x: ct.log_prob(x, INDEX, pi), 1),
         "entropy": (lambda x: ct.entropy(x, pi), 1),
         "kl_divergence": (lambda p, q: ct.kl_divergence(p, q, pi), 2),

@@ -254,7 +254,6 @@ def test_all_scores_call_the_layer_once(monkeypatch):
             calls.append(1)
             return weight * 1
 
-    torch.testing.assert_close(torch.fx.symbolic_trace(head)(x), head(x))
     torch.nn.utils.parametrize.register_parametrization(head.linear, "weight", Counting())
     calls.clear()
     expected = head(x)

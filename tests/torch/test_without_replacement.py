@@ -13,8 +13,7 @@ from tests.core.trees import make_tree
 
 LEAST_P = 1e-6
 ALLOWED = torch.tensor([True, False, True, True, True])
-MASKINGS = [{}, {"mask": ALLOWED}, {"mask": ALLOWED, "mask_mode": "prune"}]
-MASKED = pytest.mark.parametrize("masking", MASKINGS, ids=["free", "renormalize", "prune"])
+MASKED = pytest.mark.parametrize("masking", [{}, {"mask": ALLOWED}], ids=["free", "masked"])
 PARAMETERIZATIONS = {
     "natural": catnat.Parameterization(5),
     "sigmoid": catnat.Parameterization(5, "sigmoid", make_tree("chain", 5)),
@@ -63,15 +62,14 @@ def test_drawing_all_is_a_permutation_of_what_is_allowed(masking, dtype):
     assert drawn.sort().values.equal(allowed.expand(300, 2, -1))
 
 
-@pytest.mark.parametrize("mask_mode", ["renormalize", "prune"])
-def test_classes_without_mass_come_last_and_forbidden_ones_never(mask_mode):
+def test_classes_without_mass_come_last_and_forbidden_ones_never():
     pi = catnat.Parameterization(4, catnat.Natural(tail=0.0, floor=0.0))
     scores = torch.tensor([100.0, 0.0, 0.0]).expand(500, -1)  # all mass on the right half
     drawn = ct.sample_without_replacement(scores, 4, pi, generator=seeded())
     assert (drawn[:, :2] >= 2).all() and drawn.sort().values.equal(torch.arange(4).expand(500, -1))
     assert 150 < int(drawn[:, 3].sum()) < 350  # and the two that have none, in any order
     mask = torch.tensor([False, True, True, True])
-    drawn = ct.sample_without_replacement(scores, 3, pi, mask=mask, mask_mode=mask_mode, generator=seeded())
+    drawn = ct.sample_without_replacement(scores, 3, pi, mask=mask, generator=seeded())
     assert (drawn[:, 2] == 1).all() and (drawn[:, :2] >= 2).all()
 
 

@@ -54,6 +54,14 @@ MEANINGS = {
     "parameterization": f"the number of classes, or {_NAMED}",
 }
 REDUCTIONS = ("none", "mean", "sum")
+GONE = dict.fromkeys(  # names of 0.2
+    ("condition_number", "monte_carlo_fisher", "network_fisher"), "`fisher_matrix` and linalg do it in a line or two"
+) | {"relaxed_sample": "it is gumbel_softmax", "gumbel_straight_through": "it is gumbel_softmax(..., hard=True)"}
+
+
+def gone(module: str, name: str) -> AttributeError:
+    """The error for a name that a module does not have, or no longer."""
+    return AttributeError(f"module {module!r} has no {name!r}{': ' + GONE[name] if name in GONE else ''}")
 
 
 def check_choice(argument: str, value: object, choices: Sequence[str]) -> None:

@@ -6,20 +6,24 @@ Each is about the moment, not about a tensor: is anything watching that plain ea
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import Any
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch._C import _are_functorch_transforms_active, _is_tracing, _len_torch_dispatch_stack
 from torch._C._functorch import is_legacy_batchedtensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
+from torch.distributions import kl
 from torch.utils._python_dispatch import _disable_current_modes
 
-is_exporting = getattr(torch.compiler, "is_exporting", is_compiling)  # of releases before 2.7 nobody knows
+Result = TypeVar("Result")
 
 PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
+in_function_transform = _are_functorch_transforms_active  # whether one of torch.func's is running
+assert_on_device = torch._assert_async  # without waiting for the device; compilers keep it
 
 
 def is_plain(tensor: Tensor) -> bool:
@@ -27,18 +31,7 @@ def is_plain(tensor: Tensor) -> bool:
     return (
         type(tensor) in PLAIN_TENSORS
         and not is_compiling()
-        and not _are_functorch_transforms_active()
-        and not _len_torch_dispatch_stack()
-        and not _is_tracing()
-    )
-
-
-def is_eager(tensor: Tensor) -> bool:
-    """Whether this is one in plain eager code, which nothing differentiates forward either."""
-    return (
-        type(tensor) in PLAIN_TENSORS
-        and forward_ad._current_level < 0
-        and not _are_functorch_transforms_active()
+        and not in_function_transform()
         and not _len_torch_dispatch_stack()
         and not _is_tracing()
     )
@@ -52,11 +45,6 @@ def fake_mode_of(tensor: Tensor) -> AbstractContextManager[object] | None:
 def in_forward_mode() -> bool:
     """Whether forward-mode differentiation is on."""
     return forward_ad._current_level >= 0
-
-
-def in_function_transform() -> bool:
-    """Whether a torch.func transform is running."""
-    return bool(_are_functorch_transforms_active())
 
 
 def must_be_plain(gradient: Tensor) -> bool:
@@ -94,10 +82,23 @@ def plain_backwards(function: Callable[..., Any], inputs: Sequence[Tensor], grad
     return [gradients.get(i) for i in range(len(own))]
 
 
+def constant(function: Callable[..., Result], *arguments: object) -> Result:
+    """What the function returns now: to a compiler that traces the call a constant."""
+    return function(*arguments)
+
+
+# as torch.compiler.assume_constant_result, which loads all of PyTorch's compiler
+constant._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def remember_kl() -> None:
+    """Settle which KL every registered pair has: how PyTorch finds it at the first call, its compiler cannot trace."""
+    kl._KL_MEMOIZE.update(kl._KL_REGISTRY)
+
+
 def has_hooks(module: torch.nn.Module) -> bool:
     """Whether somebody watches a module's calls, or changes its weights before them."""
-    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return any(hooks)
+    return any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks))
 
 
 def autocasts(device: torch.device) -> bool:
@@ -105,17 +106,8 @@ def autocasts(device: torch.device) -> bool:
     return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
 
 
-def assert_on_device(condition: Tensor) -> None:
-    """Assert without waiting for the device; compilers keep it."""
-    torch._assert_async(condition)
-
-
 def ordinary_tensors() -> AbstractContextManager[object]:
     """A context in which new tensors are ordinary ones, whatever is being traced or transformed around it."""
-    try:
-        from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-    except ImportError:  # older releases
-        temporarily_clear_interpreter_stack = nullcontext  # type: ignore[assignment]
     stack = ExitStack()
     stack.callback(torch._C._set_tracing_state, torch._C._get_tracing_state())  # type: ignore[attr-defined]
     torch._C._set_tracing_state(None)  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ from torch.compiler import is_compiling
 from catnat.core.caches import Kept
 from catnat.core.parameterization import Parameterization, ParameterizationLike, numbered, resolve
 from catnat.torch import _compat, _plan
-from catnat.torch._compat import is_eager, is_plain, ordinary_tensors
+from catnat.torch._compat import constant, is_plain, ordinary_tensors
 from catnat.torch._plan import Plan
 from catnat.torch._walk import Walk
 from catnat.torch._wide import MAX_DEPTH, LinearWalk
@@ -27,10 +27,9 @@ _KERNEL_WALK: dict[str, Any] = {}
 
 def plan_for(parameterization: ParameterizationLike, dtype: torch.dtype, like: Tensor) -> Plan:
     """The plan of a parameterization for tensors like this one."""
-    if is_compiling():
-        from catnat.torch._constant import constant
-
-        return constant(_ready, _constant_of(parameterization), dtype, like.device)
+    if is_compiling():  # it takes words and numbers for constants: `numbered` turns them back
+        given: Any = parameterization.number if isinstance(parameterization, Parameterization) else parameterization
+        return constant(_ready, given, dtype, like.device)
     if type(like) is not Tensor and (faking := _compat.fake_mode_of(like)) is not None:
         with faking:  # tensors without values want constants without values
             return _plan.Plan(resolve(parameterization), dtype, like.device)
@@ -39,11 +38,7 @@ def plan_for(parameterization: ParameterizationLike, dtype: torch.dtype, like: T
 
 def resolved(parameterization: ParameterizationLike) -> Parameterization:
     """`resolve`, of which a compiler sees the result alone."""
-    if is_compiling() and not isinstance(parameterization, Parameterization):
-        from catnat.torch._constant import constant
-
-        return constant(resolve, parameterization)
-    return resolve(parameterization)
+    return parameterization if isinstance(parameterization, Parameterization) else constant(resolve, parameterization)
 
 
 def walk_for(plan: Plan, x: Tensor, mask: Tensor | None = None) -> Walk:
@@ -52,23 +47,15 @@ def walk_for(plan: Plan, x: Tensor, mask: Tensor | None = None) -> Walk:
         kernels = _KERNEL_WALK.get(x.device.type)
         transformed = _compat.in_function_transform() or _compat.in_forward_mode()
         if kernels is not None and not transformed and kernels.serves(plan, x, mask):
-            found: Walk = kernels(plan)
-            return found
-    elif is_eager(x) and (mask is None or (x.is_cpu and is_eager(mask))):
-        eager: Walk = _WALKS[plan]
-        return eager
+            return kernels(plan)
+    elif not _compat.in_forward_mode() and is_plain(x) and (mask is None or (x.is_cpu and is_plain(mask))):
+        return _WALKS[plan]
     return Walk(plan)
-
-
-def _constant_of(parameterization: ParameterizationLike) -> Any:
-    """A parameterization as a compiler takes it for a constant: `numbered` turns it back."""
-    return parameterization.number if isinstance(parameterization, Parameterization) else parameterization
 
 
 def _ready(given: Any, dtype: torch.dtype, device: torch.device) -> Plan:
     """A plan whose fast walk is loaded: while a compiler traces, nothing can be."""
-    plan: Plan = _WALKS[_plan.find_plan(numbered(given), dtype, device)].traced_plan()
-    return plan
+    return _WALKS[_plan.find_plan(numbered(given), dtype, device)].traced_plan()
 
 
 def _fast_walk(plan: Plan) -> Walk:
@@ -101,32 +88,33 @@ ALIGNED_FROM, ALIGNED_ROWS = 8192, 256  # classes and rows; a small product is n
 MAX_CELLS = 1 << 31  # places in the kernels' tables
 
 
-def path_walk_for(
-    pi: Parameterization, x: Tensor, weight: Tensor, bias: Tensor | None, *, always: bool = False
-) -> LinearWalk | None:
-    """The walk that reads one path of a head [K-1, D] per row of features [..., D]; None where all are as fast.
-
-    With ``always`` it is the plain one in their place.
-    """
-    if not always and pi.num_classes < PATH_FROM.get(x.device.type, 2048):
-        return None
+def linear_walk(pi: Parameterization, x: Tensor, weight: Tensor, bias: Tensor | None) -> LinearWalk:
+    """The walk in plain tensor code that reads paths of a head [K-1, D] for rows of features [..., D]."""
     dtype = torch.float64 if torch.float64 in (x.dtype, weight.dtype) else torch.float32
-    plan = plan_for(pi, dtype, x)
-    if not always and (plan.num_classes == 1 or plan.depth > MAX_DEPTH):
+    return LinearWalk(plan_for(pi, dtype, x), weight, bias)
+
+
+def path_walk_for(pi: Parameterization, x: Tensor, weight: Tensor, bias: Tensor | None) -> LinearWalk | None:
+    """The walk that reads one path per row; None where all scores are as fast."""
+    if pi.num_classes < PATH_FROM.get(x.device.type, 2048):
+        return None
+    walk = linear_walk(pi, x, weight, bias)
+    plan = walk.plan
+    if plan.depth > MAX_DEPTH:
         return None
     tensors = [t for t in (x, weight, bias) if t is not None]
     if (
         x.device.type == "cuda"
-        and dtype == torch.float32
+        and plan.center.dtype == torch.float32
         and all(t.is_contiguous() for t in tensors[1:])
         and not _compat.in_forward_mode()
         and not _compat.in_function_transform()
         and x.shape[:-1].numel() * plan.depth < MAX_CELLS
         and (is_compiling() or all(map(is_plain, tensors)))
-        and (tables := _kernel_tables(pi, x)) is not None
+        and (tables := _kernel_tables(pi, x.device)) is not None
     ):
         return _KERNEL_WALK["linear"](plan, weight, bias, tables)
-    return LinearWalk(plan, weight, bias)
+    return walk
 
 
 def must_align(pi: Parameterization, x: Tensor, weight: Tensor) -> bool:
@@ -137,27 +125,21 @@ def must_align(pi: Parameterization, x: Tensor, weight: Tensor) -> bool:
     return short and x.numel() >= ALIGNED_ROWS * x.shape[-1]
 
 
-def _kernel_tables(pi: Parameterization, like: Tensor) -> Any:
+def _kernel_tables(pi: Parameterization, device: torch.device) -> Any:
     """What the kernels of a linear head look up; None where there are none."""
-    if is_compiling():
-        from catnat.torch._constant import constant
-
-        return constant(_find_numbered, pi.number, like.device)
-    return _find_tables(pi, like.device)
+    return constant(_numbered_tables, pi.number, device) if is_compiling() else _TABLES[pi, device]
 
 
-def _find_numbered(number: str, device: torch.device) -> Any:
-    tables = _find_tables(numbered(number), device)
+def _numbered_tables(number: str, device: torch.device) -> Any:
+    tables = _TABLES[numbered(number), device]
     return None if tables is None else tuple(tables)  # as for `Plan.nodes`
 
 
-def _find_tables(pi: Parameterization, device: torch.device) -> Any:
+def _make_tables(key: tuple[Parameterization, torch.device]) -> Any:
     from catnat.torch._gpu import has_kernels
 
-    return _TABLES[pi, device] if has_kernels(device) else None
-
-
-def _make_tables(key: tuple[Parameterization, torch.device]) -> Any:
+    if not has_kernels(key[1]):
+        return None
     from catnat.torch._gpu import wide_launch
 
     _KERNEL_WALK["linear"] = wide_launch.KernelLinearWalk

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from catnat.torch._compat import in_forward_mode
 from catnat.torch._node import log_branches, logit
 from catnat.torch._plan import Plan
 
@@ -87,6 +88,11 @@ def log_classes(x: Tensor, plan: Plan) -> Tensor:
     return descend(*log_branches(logit(x, plan)), plan)[0]
 
 
+def reach(x: Tensor, plan: Plan) -> Tensor:
+    """The probability of passing through every node: [..., K-1]."""
+    return descend(*log_branches(logit(x, plan)), plan)[1].exp()
+
+
 def log_path(x: Tensor, index: Tensor, plan: Plan) -> Tensor:
     """log p of one class per row [R], or of several [R, M], from the scores [R, K-1] on their paths alone."""
     if plan.num_classes == 1:
@@ -115,10 +121,9 @@ def paths(index: Tensor, plan: Plan) -> tuple[Tensor, Tensor, Tensor | None]:
         places = torch.stack(walked, -1)
         return ((places >> 1) - 1).clamp(min=0), (places & 1).bool(), places > 1
     if not plan.is_heap:
-        assert plan.path_nodes is not None and plan.path_signs is not None
-        shape, flat = (*index.shape, plan.depth), index.reshape(-1)
-        nodes, signs = (t.index_select(0, flat).view(shape) for t in (plan.path_nodes, plan.path_signs))
-        return nodes, signs > 0, signs != 0
+        assert plan.paths is not None
+        steps = plan.paths.index_select(0, index.reshape(-1)).view((*index.shape, plan.depth))
+        return (steps.abs() - 1).clamp(min=0), steps > 0, steps != 0
     # looked up, not added: a table refuses what is out of range, under transforms too
     places = plan.class_places.index_select(0, index.reshape(-1)).view(index.shape).unsqueeze(-1)
     nodes = places >> plan.shifts
@@ -126,44 +131,11 @@ def paths(index: Tensor, plan: Plan) -> tuple[Tensor, Tensor, Tensor | None]:
     return (nodes - 1).clamp(min=0), turns_right, None if plan.even else nodes > 0
 
 
-def entropy(left: Tensor, right: Tensor, plan: Plan) -> Tensor:
-    """Entropy in nats from the branches' log-probabilities: every coin's, times the probability of its toss."""
-    reached = descend(left, right, plan)[1].exp()
-    return (reached * (minus_p_log_p(left) + minus_p_log_p(right))).sum(-1)
-
-
-def kl_divergence(p: tuple[Tensor, Tensor], q: tuple[Tensor, Tensor], plan: Plan) -> Tensor:
-    """KL(p || q) in nats from both sides' branches: that of every coin, times the probability of its toss."""
-    reached = descend(*p, plan)[1]
-    # a coin that is never tossed counts for nothing, be it infinitely off
-    never = reached == -torch.inf
-    sides = [p_log_ratio(torch.where(never, 0.0, a), torch.where(never, 0.0, b)) for a, b in zip(p, q, strict=True)]
-    coins = sides[0] + sides[1]
-    # a coin that is infinitely off makes the sum so, however rarely it is tossed
-    return torch.where(coins == torch.inf, coins, reached.exp() * coins).sum(-1)
-
-
-def entropy_of_classes(log_p: Tensor) -> Tensor:
+def entropy(log_p: Tensor) -> Tensor:
     """Entropy in nats from the log-probabilities of all classes."""
-    if log_p.requires_grad:  # the derivative of entr is infinite at 0
-        return minus_p_log_p(log_p).sum(-1)
+    if log_p.requires_grad or in_forward_mode():  # the derivative of entr is infinite at 0
+        return -times_log(log_p.exp(), log_p).sum(-1)
     return torch.special.entr(log_p.exp()).sum(-1)
-
-
-def exponential_race(log_p: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
-    """[count, ...] draws: the class that comes first, if each takes an exponential time at the rate p.
-
-    A class of probability 0 never does. Of a row with a NaN the answer is K, which is no class.
-    """
-    p = (log_p.float() if log_p.element_size() < 4 else log_p).exp()
-    times = torch.empty((count, *p.shape), dtype=p.dtype, device=p.device).exponential_(generator=generator)
-    first, drawn = torch.where(p == 0, -1.0, p / times).max(-1)
-    return torch.where(first.isnan(), p.shape[-1], drawn)
-
-
-def minus_p_log_p(log_p: Tensor) -> Tensor:
-    """- p log p with value and gradient 0 at p = 0."""
-    return -times_log(log_p.exp(), log_p)
 
 
 def times_log(weight: Tensor, log_p: Tensor) -> Tensor:
@@ -234,3 +206,13 @@ def reduced(loss: Tensor, counted: Tensor, reduction: str) -> Tensor:
     if reduction == "none":
         return loss
     return loss.sum() / counted.sum() if reduction == "mean" else loss.sum()
+
+
+def weighted(losses: Tensor, target: Tensor, ignored: int, weight: Tensor | None, reduction: str) -> Tensor:
+    """The same where a row counts by its class's weight, and one of the class id ``ignored`` for nothing."""
+    keep = target != ignored
+    losses = torch.where(keep, losses, 0.0)
+    if weight is None:
+        return reduced(losses, keep, reduction)
+    counted = torch.where(keep, weight[torch.where(keep, target, 0).long()], 0.0)
+    return reduced(losses * counted, counted, reduction)

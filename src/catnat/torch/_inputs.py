@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from catnat.core import errors
-from catnat.core.errors import MASK_MODES
 from catnat.core.parameterization import ParameterizationLike
 from catnat.torch._compat import assert_on_device, in_function_transform, is_plain
-from catnat.torch._dispatch import plan_for, resolved
+from catnat.torch._dispatch import plan_for, resolved, walk_for
 from catnat.torch._plan import Plan
+from catnat.torch._walk import Walk
 
 INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -62,10 +62,15 @@ def to_last(tensor: Tensor, dim: int, argument: str) -> Tensor:
     return tensor if dim in (-1, tensor.dim() - 1) else tensor.movedim(dim, -1)
 
 
-def prepare_mask(mask: Tensor | None, mask_mode: str, x: Tensor, plan: Plan, dim: int = -1) -> Tensor | None:
+def restore_dtype_and_dim(last: Tensor, dtype: torch.dtype, dim: int) -> Tensor:
+    """The way back: a result whose classes are last, in the dtype and with the axes of what came."""
+    if last.dtype != dtype:
+        last = last.to(dtype)
+    return last if dim == -1 or dim == last.dim() - 1 else last.movedim(-1, dim)
+
+
+def prepare_mask(mask: Tensor | None, x: Tensor, plan: Plan, dim: int = -1) -> Tensor | None:
     """The mask with its classes' axis last, checked against prepared scores ``x``."""
-    if mask_mode not in MASK_MODES:
-        errors.check_choice("mask_mode", mask_mode, MASK_MODES)
     if mask is None:
         return None
     check_mask(mask)
@@ -89,10 +94,19 @@ def prepare_mask(mask: Tensor | None, mask_mode: str, x: Tensor, plan: Plan, dim
     return moved
 
 
+def prepare_walk(
+    scores: Tensor, parameterization: ParameterizationLike, mask: Tensor | None, dim: int = -1
+) -> tuple[Walk, Tensor, Tensor | None, torch.dtype]:
+    """The walk that answers, scores and mask with their classes' axis last, and the dtype to answer in."""
+    x, plan, dtype = prepare(scores, parameterization, dim)
+    mask = prepare_mask(mask, x, plan, dim)
+    return walk_for(plan, x, mask), x, mask, dtype
+
+
 def prepare_probs(
     probs: Tensor, parameterization: ParameterizationLike, dim: int, *, argument: str = "probs"
-) -> Tensor:
-    """Probabilities, or logits, with their classes' axis last, checked."""
+) -> tuple[Tensor, Plan, torch.dtype]:
+    """Probabilities, or logits, with their classes' axis last; and of their scores what `prepare` gives."""
     if not isinstance(probs, Tensor) or probs.is_complex():
         raise TypeError(f"{argument} must be a torch.Tensor of numbers; got {getattr(probs, 'dtype', type(probs))}")
     last = to_last(probs if probs.is_floating_point() else probs.to(torch.get_default_dtype()), dim, argument)
@@ -101,7 +115,7 @@ def prepare_probs(
     errors.check_classes(argument, resolved(parameterization).num_classes, last.shape[-1], probs.shape)
     if is_plain(last) and last.device.type == "cpu":
         errors.check_masses(argument, last.detach().double().numpy())
-    return last
+    return last, *prepare(last[..., 1:], parameterization)[1:]
 
 
 def check_index(index: Tensor, plan: Plan, argument: str = "index", ignored: int | None = None) -> None:

@@ -49,19 +49,14 @@ def information(x: Tensor, plan: Plan) -> Tensor:
 
 
 def score_of(left: Tensor, right: Tensor, plan: Plan) -> Tensor:
-    """The score at which a : 1-a is ``right : left``, two masses that need not sum to one; 0 where both are 0."""
-    return score_of_log_masses(_log(left), _log(right), plan)
-
-
-def score_of_log_masses(left: Tensor, right: Tensor, plan: Plan) -> Tensor:
-    """The same from the logarithms of both masses: 0 where both are -inf."""
+    """The score at which a : 1-a is ``right : left``, from the logarithms of two masses; 0 where both are -inf."""
     empty = (left == -torch.inf) & (right == -torch.inf)
     left, right = torch.where(empty, 0.0, left), torch.where(empty, 0.0, right)
     offset = FORMULAS[plan.formula].inverse(plan.activation, right - left, torch)
     return torch.where(empty, 0.0, offset + plan.center)
 
 
-def _log(mass: Tensor) -> Tensor:
+def log_mass(mass: Tensor) -> Tensor:
     """The logarithm, at which nothing pulls where a mass underflows: a gradient of 1/0 would make those of all NaN."""
     lost = mass < torch.finfo(mass.dtype).tiny
     return torch.where(lost, mass.detach().log(), torch.where(lost, 1.0, mass).log())
@@ -76,9 +71,6 @@ def is_saturated(x: Tensor, plan: Plan) -> Tensor:
 
 def _offset(x: Tensor, plan: Plan, nodes: Tensor | None) -> Tensor:
     return x - at_nodes(plan.center, nodes) if plan.centered else x
-
-
-# -- the paper's natural activation ------------------------------------------------------------------------------
 
 
 def _distance(x: Tensor, paper: Paper, nodes: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import weakref
-from functools import cached_property
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -92,21 +91,16 @@ class Plan(Frozen):
         self.node_at, self.class_at = table(tree.node_at), table(tree.class_at)  # [2K] by place
         self.rungs = tuple((table(classes), table(order)) for classes, order in tree.rungs)
         self.shifts = table(np.arange(1, tree.depth + 1))  # [depth]
-        # of a tree that is no heap: [K, depth] zero-based nodes of paths, the root where one is done, and 1 for a right
-        # turn, -1 for a left one, 0 when done
+        # of a tree that is no heap; [K, depth] the nodes of paths, below 0 for a left turn, 0 when done
         self.jumps = () if self.is_heap else tuple(map(table, tree.jumps))
-        steps = tree.paths if not self.is_heap and size * tree.depth <= MAX_PATH_TABLE else None
-        self.path_nodes = None if steps is None else table(np.maximum(np.abs(steps), 1) - 1)
-        self.path_signs = None if steps is None else table(np.sign(steps))
-        self.has_paths = self.is_heap or steps is not None
+        tabulates = not self.is_heap and size * tree.depth <= MAX_PATH_TABLE
+        self.paths = table(tree.paths) if tabulates else None
+        self.has_paths = self.is_heap or tabulates
         if self.formula > 1:
             weakref.finalize(self, FORMULAS.pop, self.formula)
+        # the size of all tables; of the tree's own, from which they came, too
+        self.nbytes = 1024 + 2 * sum(t.numel() * t.element_size() for t in _tensors(tuple(vars(self).values())))
         self.made = True
-
-    @cached_property
-    def nbytes(self) -> int:
-        """The size of all tables; of the tree's own, from which they came, too."""
-        return 1024 + 2 * sum(t.numel() * t.element_size() for t in _tensors(tuple(vars(self).values())))
 
 
 def _tensors(value: Any) -> list[Tensor]:
@@ -133,8 +127,7 @@ def at_nodes(constant: Tensor, nodes: Tensor | None) -> Tensor:
 def find_plan(parameterization: ParameterizationLike, dtype: torch.dtype, device: torch.device) -> Plan:
     """The plan of a parameterization, or of the default one of so many classes."""
     try:
-        plan: Plan = PLANS[type(parameterization), parameterization, dtype, device]
-        return plan
+        return PLANS[type(parameterization), parameterization, dtype, device]
     except TypeError:  # what is not hashable is no parameterization, and is told so
         resolve(parameterization)
         raise
@@ -147,9 +140,4 @@ def _make(key: tuple[type, ParameterizationLike, torch.dtype, torch.device]) -> 
         return Plan(resolve(key[1]), *key[2:])
 
 
-def _size(plan: Plan) -> int:
-    with ordinary_tensors():  # a tracer would write it down
-        return plan.nbytes
-
-
-PLANS = Kept(_size, _make)  # by type too: True is no number of classes
+PLANS = Kept(lambda plan: plan.nbytes, _make)  # by type too: True is no number of classes

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.compiler import is_compiling
 
 from catnat.torch import _eager, _node
 from catnat.torch._compat import autocasts, in_forward_mode, is_plain, must_be_plain, plain_backwards
@@ -38,7 +37,11 @@ class LinearWalk:
 
     def losses(self, x: Tensor, target: Tensor, ignored: int) -> Tensor:
         """- log p of a class per row: [R], 0 for the class id ``ignored``."""
-        return self.plain_losses(x, self.weight, self.bias, target, ignored)
+        keep, plan = target != ignored, self.plan
+        nodes, right, taken = _eager.paths(refusable(torch.where(keep, target, 0), plan), plan)
+        counts = keep[:, None].expand(nodes.shape) if taken is None else taken & keep[:, None]
+        z = _node.logit(self._scores_at(x, nodes), plan, nodes)
+        return -torch.where(counts, F.logsigmoid(torch.where(right, z, -z)), 0.0).sum(-1)
 
     def loss(self, x: Tensor, target: Tensor, ignored: int, reduction: str, dtype: torch.dtype) -> Tensor:
         """Their mean over rows that are not ignored, or their sum."""
@@ -50,7 +53,7 @@ class LinearWalk:
         plan = self.plan
 
         def logits_at(nodes: Tensor) -> Tensor:
-            return _node.logit(self._scores_at(x, self.weight, self.bias, nodes), plan, nodes)
+            return _node.logit(self._scores_at(x, nodes), plan, nodes)
 
         return known(_eager.draw(logits_at, (len(x), 1), plan, plan.center, generator).squeeze(-1), plan.num_classes)
 
@@ -63,7 +66,7 @@ class LinearWalk:
             node = plan.node_at[place]
             splits = node > 0
             at = (node - 1).clamp(min=0)
-            scores = self._scores_at(x, self.weight, self.bias, at)
+            scores = self._scores_at(x, at)
             left, right = _node.log_branches(_node.logit(scores, plan, at))
             sides = torch.where(splits, log_p + left, log_p), torch.where(splits, log_p + right, -torch.inf)
             place = torch.cat((torch.where(splits, 2 * node, place), 2 * node + 1), 1)
@@ -71,26 +74,18 @@ class LinearWalk:
             place = place.gather(1, best)
         return TopK(log_p[:, :k], plan.class_at[place[:, :k]])
 
-    # -- plain tensor code ---------------------------------------------------------------------------------------
-
-    def plain_losses(self, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignored: int) -> Tensor:
-        """`losses` of any weights, open to differentiation and to transforms."""
-        keep, plan = target != ignored, self.plan
-        nodes, right, taken = _eager.paths(refusable(torch.where(keep, target, 0), plan), plan)
-        counts = keep[:, None].expand(nodes.shape) if taken is None else taken & keep[:, None]
-        z = _node.logit(self._scores_at(x, weight, bias, nodes), plan, nodes)
-        return -torch.where(counts, F.logsigmoid(torch.where(right, z, -z)), 0.0).sum(-1)
-
-    def _scores_at(self, x: Tensor, weight: Tensor, bias: Tensor | None, nodes: Tensor) -> Tensor:
+    def _scores_at(self, x: Tensor, nodes: Tensor) -> Tensor:
         """Scores of the given zero-based nodes of every row: [R, M], in the plan's dtype, under autocast too."""
         if autocasts(x.device):
             with torch.autocast(x.device.type, enabled=False):
-                return self._scores_at(x, weight, bias, nodes)
+                return self._scores_at(x, nodes)
         dtype = self.plan.center.dtype
-        if is_compiling() or not all(is_plain(t) for t in (x, weight)) or in_forward_mode():
-            return _gathered(x, weight, nodes, dtype) + (0.0 if bias is None else bias[nodes].to(dtype))
-        found: Tensor = _PathScores.apply(x, weight, bias, nodes, dtype)
-        return found
+        given = x, self.weight, nodes, dtype
+        eager = is_plain(x) and is_plain(self.weight) and not in_forward_mode()
+        scores: Tensor = _PathScores.apply(*given) if eager else _gathered(*given)
+        if self.bias is None:
+            return scores
+        return scores + self.bias.to(dtype).index_select(0, nodes.flatten()).view(nodes.shape)
 
 
 def _gathered(x: Tensor, weight: Tensor, nodes: Tensor, dtype: torch.dtype) -> Tensor:
@@ -98,42 +93,35 @@ def _gathered(x: Tensor, weight: Tensor, nodes: Tensor, dtype: torch.dtype) -> T
 
 
 class _PathScores(torch.autograd.Function):
-    """`_gathered` and a bias, a few rows at a time, so that the gathered weights are never kept."""
+    """`_gathered`, a few rows at a time, so that the gathered weights are never kept."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, nodes: Tensor, dtype: torch.dtype) -> Tensor:
-        ctx.settings = dtype, bias is not None
-        ctx.save_for_backward(x, weight, nodes, *(() if bias is None else (bias,)))
+    def forward(ctx: Any, x: Tensor, weight: Tensor, nodes: Tensor, dtype: torch.dtype) -> Tensor:
+        ctx.dtype = dtype
+        ctx.save_for_backward(x, weight, nodes)
         parts = [_gathered(x[rows], weight, nodes[rows], dtype) for rows in _slices(nodes, x)]
-        scores = torch.cat(parts) if parts else x.new_empty(nodes.shape, dtype=dtype)
-        return scores if bias is None else scores + bias[nodes].to(dtype)
+        return torch.cat(parts) if parts else x.new_empty(nodes.shape, dtype=dtype)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        (dtype, has_bias), (x, weight, nodes, *bias) = ctx.settings, ctx.saved_tensors
+        dtype, (x, weight, nodes) = ctx.dtype, ctx.saved_tensors
         if must_be_plain(gradient):
-
-            def again(x: Tensor, weight: Tensor, *bias: Tensor) -> Tensor:
-                return _gathered(x, weight, nodes, dtype) + sum(b[nodes].to(dtype) for b in bias)
-
-            found = plain_backwards(again, (x, weight, *bias), gradient)
-            return *found[:2], found[2] if has_bias else None, None, None
-        dx = d_weight = d_bias = None
+            found = plain_backwards(lambda x, weight: _gathered(x, weight, nodes, dtype), (x, weight), gradient)
+            return *found, None, None
+        dx = d_weight = None
         if ctx.needs_input_grad[0]:
             parts = [
                 (gradient[rows].unsqueeze(1) @ F.embedding(nodes[rows], weight).to(dtype)).squeeze(1)
                 for rows in _slices(nodes, x)
             ]
             dx = (torch.cat(parts) if parts else torch.zeros_like(x)).to(x.dtype)
-        if any(ctx.needs_input_grad[1:3]):
-            sums = torch.zeros(weight.shape, dtype=dtype, device=x.device)
+        if ctx.needs_input_grad[1]:
+            d_weight = torch.zeros(weight.shape, dtype=dtype, device=x.device)
             for rows in _slices(nodes, x):
                 each = gradient[rows].unsqueeze(-1) * x[rows].to(dtype).unsqueeze(1)
-                sums.index_add_(0, nodes[rows].flatten(), each.flatten(0, 1))
-            bias_sums = torch.zeros(len(weight), dtype=dtype, device=x.device)
-            bias_sums.index_add_(0, nodes.flatten(), gradient.flatten())
-            d_weight, d_bias = sums.to(weight.dtype), bias_sums.to(weight.dtype)
-        return dx, d_weight, d_bias if has_bias else None, None, None
+                d_weight.index_add_(0, nodes[rows].flatten(), each.flatten(0, 1))
+            d_weight = d_weight.to(weight.dtype)
+        return dx, d_weight, None, None
 
 
 def _slices(nodes: Tensor, x: Tensor) -> Sequence[slice]:

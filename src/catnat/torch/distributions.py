@@ -17,6 +17,7 @@ from torch.distributions.relaxed_categorical import ExpRelaxedCategorical, Relax
 from catnat.core.errors import advised, check_width
 from catnat.core.parameterization import Parameterization, ParameterizationLike, parts_of, repr_arguments
 from catnat.torch import functional, sampling
+from catnat.torch._compat import constant, remember_kl
 from catnat.torch._dispatch import resolved
 from catnat.torch._eager import p_log_ratio
 from catnat.torch._inputs import check_mask, check_scores, check_temperature, prepare, prepare_mask
@@ -76,24 +77,23 @@ def _given(
         raise ValueError(f"exactly one of scores, probs and logits must be given; got {' and '.join(given) or 'none'}")
     if scores is not None:
         return scores, resolved(parameterization)  # type: ignore[arg-type]  # None is refused there
-    classes = logits if logits is not None else probs
+    classes: Any = probs if logits is None else logits
     # as many classes as there are probabilities: nothing to be mistaken for something else
     infers = parameterization is None and isinstance(classes, Tensor)
-    pi = resolved(classes.shape[-1] if infers else parameterization)  # type: ignore[union-attr, arg-type]
-    if logits is not None:
-        return functional.scores_from_log_probs(logits, pi), pi
-    return functional.scores_from_probs(probs, pi), pi  # type: ignore[arg-type]
+    pi = resolved(classes.shape[-1] if infers else parameterization)  # type: ignore[arg-type]
+    convert = functional.scores_from_probs if logits is None else functional.scores_from_log_probs
+    return convert(classes, pi), pi
 
 
 class CatnatCategorical(Categorical):
     """A categorical distribution over 0..K-1 given by K-1 scores; in place of `torch.distributions.Categorical`.
 
-    `log_prob` and `sample` touch only the paths of their classes; `entropy` and KL between two catnats on one tree use
-    the tree's decomposition. `probs` and `logits` (normalised) are computed whenever asked for: nothing is kept, so a
+    `log_prob` and `sample` touch only the paths of their classes; the KL between two catnats on one tree is that of
+    their nodes. `probs` and `logits` (normalised) are computed whenever asked for: nothing is kept, so a
     change of the scores in place is a change of the whole distribution.
 
     Args:
-        scores: [..., K-1]; ``parameterization``, ``mask`` and ``mask_mode`` as in `catnat.torch.log_catnat`.
+        scores: [..., K-1]; ``parameterization`` and ``mask`` as in `catnat.torch.log_catnat`.
         probs: [..., K] probabilities in place of scores; converted by `catnat.torch.scores_from_probs`.
         logits: [..., K] log-probabilities, normalised or not, in place of scores; converted without leaving logarithms.
         validate_args: as in torch.
@@ -107,7 +107,6 @@ class CatnatCategorical(Categorical):
     """
 
     arg_constraints = {"scores": _Scores()}  # noqa: RUF012 (torch's own form)
-    has_enumerate_support = True
 
     @advised
     def __init__(
@@ -118,92 +117,69 @@ class CatnatCategorical(Categorical):
         probs: Tensor | None = None,
         logits: Tensor | None = None,
         mask: Tensor | None = None,
-        mask_mode: str = "renormalize",
         validate_args: bool | None = None,
     ) -> None:
         if is_compiling():
-            from catnat.torch._constant import constant
-
-            constant(_remember_kl)
+            constant(remember_kl)
         scores, parameterization = _given(scores, probs, logits, parameterization)
         x, plan, _ = prepare(scores, parameterization)
-        mask = prepare_mask(mask, mask_mode, x, plan)
+        mask = prepare_mask(mask, x, plan)
         batch = scores.shape[:-1]
         if mask is not None:
             batch = torch.broadcast_shapes(batch, mask.shape[:-1])
             scores, mask = scores.expand((*batch, -1)), mask.expand((*batch, -1))
         self.scores = scores
         self.parameterization = parameterization
-        self.mask_mode = mask_mode
         self.allowed = mask  # not .mask: Pyro gives that name another meaning
         self._num_events = plan.num_classes
         Distribution.__init__(self, batch, validate_args=validate_args)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._repr_arguments()})"
-
-    def _repr_arguments(self) -> str:
-        mask_mode = None if self.allowed is None else self.mask_mode
-        return repr_arguments(self.parameterization, {"scores": self.scores, "mask": self.allowed}, mask_mode=mask_mode)
-
-    @property
-    def _masking(self) -> dict[str, Any]:
-        return {"mask": self.allowed, "mask_mode": self.mask_mode}
+        arrays = {"scores": self.scores, "mask": self.allowed}
+        return f"{type(self).__name__}({repr_arguments(self.parameterization, arrays)})"
 
     @property
     def logits(self) -> Tensor:
         """[..., K] normalised log-probabilities."""
-        return functional.log_catnat(self.scores, self.parameterization, **self._masking)
+        return functional.log_catnat(self.scores, self.parameterization, mask=self.allowed)
 
     @property
     def probs(self) -> Tensor:
         """[..., K] probabilities."""
-        return functional.catnat(self.scores, self.parameterization, **self._masking)
+        return functional.catnat(self.scores, self.parameterization, mask=self.allowed)
 
     @property
     def _param(self) -> Tensor:  # type: ignore[override]  # what torch's own methods read
         return self.logits
 
     @property
-    def param_shape(self) -> torch.Size:
-        """Shape of `probs` and `logits`."""
-        return torch.Size((*self._batch_shape, self._num_events))
-
-    @property
     def mode(self) -> Tensor:
         """The likeliest class."""
-        return sampling.mode(self.scores, self.parameterization, **self._masking)
+        return sampling.mode(self.scores, self.parameterization, mask=self.allowed)
 
-    @property
-    def deterministic_sample(self) -> Tensor:
-        """The likeliest class, under TorchRL's name."""
-        return self.mode
+    deterministic_sample = mode  # TorchRL's name of it
 
     def expand(self, batch_shape: Shape, _instance: Any = None) -> CatnatCategorical:
         """The same distribution over a larger batch."""
         new = self._get_checked_instance(CatnatCategorical, _instance)
-        batch = torch.Size(batch_shape)
-        new.scores = self.scores.expand((*batch, -1))
-        new.parameterization, new.mask_mode, new._num_events = self.parameterization, self.mask_mode, self._num_events
-        new.allowed = None if self.allowed is None else self.allowed.expand((*batch, -1))
-        Distribution.__init__(new, batch, validate_args=False)
-        new._validate_args = self._validate_args
-        return new
+        new.parameterization, new.scores = self.parameterization, self.scores.expand((*batch_shape, -1))
+        new.allowed = None if self.allowed is None else self.allowed.expand((*batch_shape, -1))
+        return super().expand(batch_shape, new)
 
     def sample(self, sample_shape: Shape = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Draw class ids by tree descent."""
-        settings = {"sample_shape": torch.Size(sample_shape), "generator": generator, **self._masking}
+        settings: Any = {"sample_shape": sample_shape, "mask": self.allowed, "generator": generator}
         return sampling.sample(self.scores, self.parameterization, **settings)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log p of class ids."""
         if self._validate_args:
             self._validate_sample(value)
-        return functional.log_prob(self.scores, value.long(), self.parameterization, **self._masking)
+        return functional.log_prob(self.scores, value.long(), self.parameterization, mask=self.allowed)
 
     def entropy(self) -> Tensor:
         """Entropy in nats."""
-        return functional.entropy(self.scores, self.parameterization, **self._masking)
+        return functional.entropy(self.scores, self.parameterization, mask=self.allowed)
 
 
 @register_kl(CatnatCategorical, CatnatCategorical)
@@ -237,11 +213,11 @@ class OneHotCatnat(OneHotCategorical):
     @wraps(CatnatCategorical.__init__)  # type: ignore[misc]  # of constructors mypy knows no wrappers
     def __init__(self, *args: Any, validate_args: bool | None = None, **settings: Any) -> None:
         self._categorical = CatnatCategorical(*args, validate_args=validate_args, **settings)
-        event = self._categorical.param_shape[-1:]
+        event = torch.Size([self._categorical._num_events])
         Distribution.__init__(self, self._categorical.batch_shape, event, validate_args=validate_args)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._categorical._repr_arguments()})"
+        return repr(self._categorical).replace("CatnatCategorical", type(self).__name__, 1)
 
     @property
     def scores(self) -> Tensor:
@@ -255,11 +231,7 @@ class OneHotCatnat(OneHotCategorical):
 
     def expand(self, batch_shape: Shape, _instance: Any = None) -> OneHotCatnat:
         """The same distribution over a larger batch."""
-        new = self._get_checked_instance(OneHotCatnat, _instance)
-        new._categorical = self._categorical.expand(batch_shape)
-        Distribution.__init__(new, torch.Size(batch_shape), self.event_shape, validate_args=False)
-        new._validate_args = self._validate_args
-        return new
+        return super().expand(batch_shape, self._get_checked_instance(OneHotCatnat, _instance))
 
     def sample(self, sample_shape: Shape = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Draw one-hot vectors by tree descent."""
@@ -334,9 +306,8 @@ class RelaxedOneHotCatnat(RelaxedOneHotCategorical):
     def expand(self, batch_shape: Shape, _instance: Any = None) -> RelaxedOneHotCatnat:
         """The same distribution over a larger batch."""
         new = self._get_checked_instance(RelaxedOneHotCatnat, _instance)
-        new.scores = self.scores.expand((*torch.Size(batch_shape), -1))
-        new.parameterization = self.parameterization
-        return super().expand(batch_shape, _instance=new)
+        new.parameterization, new.scores = self.parameterization, self.scores.expand((*batch_shape, -1))
+        return super().expand(batch_shape, new)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The density's logarithm. torch's own way to it does not know an empty batch."""
@@ -369,7 +340,6 @@ class MultiCatnat(Distribution):
         nvec: Sequence[ParameterizationLike],
         *,
         mask: Tensor | None = None,
-        mask_mode: str = "renormalize",
         validate_args: bool | None = None,
     ) -> None:
         kinds = tuple(map(resolved, nvec)) if is_compiling() else parts_of(nvec)
@@ -383,7 +353,7 @@ class MultiCatnat(Distribution):
         masks = [None] * len(self.nvec) if mask is None else mask.split(self.nvec, -1)
         parts = scores.split([n - 1 for n in self.nvec], -1)
         self.parts = [
-            CatnatCategorical(part, kind, mask=allowed, mask_mode=mask_mode, validate_args=validate_args)
+            CatnatCategorical(part, kind, mask=allowed, validate_args=validate_args)
             for part, kind, allowed in zip(parts, kinds, masks, strict=True)
         ]
         self.scores = scores
@@ -394,8 +364,7 @@ class MultiCatnat(Distribution):
         kind = kinds[0] if all(k == kinds[0] for k in kinds) else kinds
         masked = first.allowed is not None
         arrays = {"scores": self.scores, "mask": [*self.batch_shape, sum(self.nvec)] if masked else None}
-        mask_mode = first.mask_mode if masked else None
-        return f"MultiCatnat({repr_arguments(kind, arrays, mask_mode=mask_mode, nvec=self.nvec)})"
+        return f"MultiCatnat({repr_arguments(kind, arrays, nvec=self.nvec)})"
 
     @property
     def support(self) -> constraints.Constraint:
@@ -413,17 +382,13 @@ class MultiCatnat(Distribution):
         """The likeliest class of every part."""
         return torch.stack([part.mode for part in self.parts], -1)
 
-    @property
-    def deterministic_sample(self) -> Tensor:
-        """The likeliest class of every part, under TorchRL's name."""
-        return self.mode
+    deterministic_sample = mode  # TorchRL's name of it
 
     def expand(self, batch_shape: Shape, _instance: Any = None) -> MultiCatnat:
         """The same distribution over a larger batch."""
         new = self._get_checked_instance(MultiCatnat, _instance)
-        new.nvec = self.nvec
+        new.nvec, new.scores = self.nvec, self.scores.expand((*batch_shape, -1))
         new.parts = [part.expand(batch_shape) for part in self.parts]
-        new.scores = self.scores.expand((*torch.Size(batch_shape), -1))
         Distribution.__init__(new, torch.Size(batch_shape), self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
@@ -449,19 +414,3 @@ def _kl_multi_multi(p: MultiCatnat, q: MultiCatnat) -> Tensor:
         raise ValueError(f"KL needs the same nvec on both sides; got {p.nvec} and {q.nvec}")
     parts = [kl_divergence(a, b) for a, b in zip(p.parts, q.parts, strict=True)]
     return torch.stack(parts, -1).sum(-1)
-
-
-_remembered: list[bool] = []
-
-
-def _remember_kl() -> None:
-    """Ask for the KL of every pair: how PyTorch chooses among them for the first time, its compiler cannot trace."""
-    if _remembered:
-        return
-    _remembered.append(True)  # first: what follows may come by here
-    scores, logits = torch.zeros(1, device="meta"), torch.zeros(2, device="meta")  # no values, and no work
-    settings: dict[str, Any] = {"validate_args": False}
-    ours, theirs = CatnatCategorical(scores, 2, **settings), Categorical(logits=logits, **settings)
-    one_hot, several = OneHotCatnat(scores, 2, **settings), MultiCatnat(scores, [2], **settings)
-    for p, q in ((ours, ours), (ours, theirs), (theirs, ours), (one_hot, one_hot), (several, several)):
-        kl_divergence(p, q)

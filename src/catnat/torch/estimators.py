@@ -11,7 +11,7 @@ from catnat.core.parameterization import ParameterizationLike
 from catnat.torch import functional, sampling
 from catnat.torch._compat import assert_on_device, in_forward_mode, is_plain
 from catnat.torch._inputs import check_temperature
-from catnat.torch._walk import known
+from catnat.torch._walk import at_least_single, known
 
 __all__ = [
     "LeaveOneOut",
@@ -79,10 +79,8 @@ class LeaveOneOut:
         """The baseline of every sample."""
         count = cost.shape[self.dim] if cost.dim() else 0
         if count < 2:
-            raise ValueError(
-                f"a leave-one-out baseline needs at least 2 samples along dim {self.dim}; "
-                f"got {count} (cost has shape {tuple(cost.shape)})"
-            )
+            came = f"{count} (cost has shape {tuple(cost.shape)})"
+            raise ValueError(f"a leave-one-out baseline needs at least 2 samples along dim {self.dim}; got {came}")
         return (cost.sum(self.dim, keepdim=True) - cost) / (count - 1)
 
 
@@ -138,7 +136,6 @@ def straight_through(
     parameterization: ParameterizationLike,
     *,
     mask: Tensor | None = None,
-    mask_mode: str = "renormalize",
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """One-hot samples [..., K] with the gradient of the probabilities: biased, low variance.
@@ -148,8 +145,8 @@ def straight_through(
         >>> ct.straight_through(torch.zeros(2, 3), 4).sum(-1)
         tensor([1., 1.])
     """
-    probs = functional.catnat(scores, parameterization, mask=mask, mask_mode=mask_mode)
-    drawn = sampling.sample(scores, parameterization, mask=mask, mask_mode=mask_mode, generator=generator)
+    probs = functional.catnat(scores, parameterization, mask=mask)
+    drawn = sampling.sample(scores, parameterization, mask=mask, generator=generator)
     return F.one_hot(drawn, probs.shape[-1]).to(probs.dtype) + (probs - probs.detach())
 
 
@@ -162,7 +159,6 @@ def gumbel_softmax(
     *,
     dim: int = -1,
     mask: Tensor | None = None,
-    mask_mode: str = "renormalize",
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Samples softmax((log p + Gumbel noise) / tau), or with ``hard`` one-hot ones that have their gradient.
@@ -175,7 +171,7 @@ def gumbel_softmax(
         >>> ct.gumbel_softmax(torch.zeros(2, 3), 4, tau=0.5, hard=True).sum(-1)
         tensor([1., 1.])
     """
-    log_p = functional.log_catnat(at_least_single(scores), parameterization, mask=mask, mask_mode=mask_mode, dim=dim)
+    log_p = functional.log_catnat(at_least_single(scores), parameterization, mask=mask, dim=dim)
     perturbed = with_gumbel_noise(log_p, generator)
     soft = torch.softmax(divided(perturbed, tau), dim)
     # the largest before the softmax, which may round neighbours together
@@ -189,7 +185,6 @@ def sample_without_replacement(
     parameterization: ParameterizationLike,
     *,
     mask: Tensor | None = None,
-    mask_mode: str = "renormalize",
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Draw different classes one after the other, each among those that are left: the largest of log p + Gumbel noise.
@@ -204,7 +199,7 @@ def sample_without_replacement(
         tensor([0, 1, 2, 3])
     """
     with torch.no_grad():
-        log_p = functional.log_catnat(at_least_single(scores), parameterization, mask=mask, mask_mode=mask_mode)
+        log_p = functional.log_catnat(at_least_single(scores), parameterization, mask=mask)
         num_samples = check_num_samples(num_samples, log_p.shape[-1])
         if mask is not None and mask.numel() and is_plain(mask):
             fewest = mask.sum(-1).min()
@@ -219,11 +214,6 @@ def sample_without_replacement(
         drawn = with_gumbel_noise(log_p, generator).topk(num_samples).indices
         lost = log_p.isnan().any(-1, keepdim=True)
         return known(torch.where(lost, log_p.shape[-1], drawn), log_p.shape[-1])
-
-
-def at_least_single(scores: Tensor) -> Tensor:
-    """Scores in float32 or more."""
-    return scores.float() if isinstance(scores, Tensor) and scores.dtype in (torch.float16, torch.bfloat16) else scores
 
 
 def divided(values: Tensor, tau: float | Tensor) -> Tensor:

@@ -10,24 +10,19 @@ from torch.func import jacrev, vmap
 
 from catnat.core.errors import advised, check_nonnegative
 from catnat.core.parameterization import ParameterizationLike
-from catnat.torch import _eager, _masks, _node
-from catnat.torch._inputs import prepare, prepare_mask
-from catnat.torch.functional import restore_dtype_and_dim
+from catnat.torch import _eager, _node
+from catnat.torch._inputs import prepare, restore_dtype_and_dim
 
 __all__ = ["fisher_diagonal", "fisher_matrix", "natural_gradient", "softmax_fisher"]
 
 
 @advised
-def fisher_diagonal(
-    scores: Tensor, parameterization: ParameterizationLike, *, mask: Tensor | None = None, dim: int = -1
-) -> Tensor:
+def fisher_diagonal(scores: Tensor, parameterization: ParameterizationLike, *, dim: int = -1) -> Tensor:
     """The Fisher matrix of a catnat in its scores, which is diagonal: P(a_i) a'(s_i)^2 / (a (1-a)). O(K).
 
     This is Theorem 1 of the paper. With the natural activation the second factor is (pi/A)^2 wherever the score is
     inside its natural range (Corollary 1). Beyond, it is a (1-a) s^2, s the slope of the straight line; with ``tail=0``
     it is 0.
-
-    A mask prunes the tree: a renormalised catnat has no diagonal Fisher matrix.
 
     Example:
         >>> import torch, catnat.torch as ct
@@ -35,23 +30,13 @@ def fisher_diagonal(
         tensor([0.2500, 0.1250, 0.1250])
     """
     x, plan, dtype = prepare(scores, parameterization, dim)
-    mask = prepare_mask(mask, "prune", x, plan, dim)
     x = x.to(plan.center.dtype)
-    information = _node.information(x, plan)
-    if mask is not None:
-        information = torch.where(_masks.both_live(mask, plan, x.dtype), information, 0.0)
-    reached = _eager.descend(*_masks.branches(x, plan, mask), plan)[1]
-    return restore_dtype_and_dim(reached.exp() * information, dtype, dim)
+    return restore_dtype_and_dim(_eager.reach(x, plan) * _node.information(x, plan), dtype, dim)
 
 
 @advised
 def natural_gradient(
-    scores: Tensor,
-    parameterization: ParameterizationLike,
-    *,
-    damping: float = 0.0,
-    mask: Tensor | None = None,
-    dim: int = -1,
+    scores: Tensor, parameterization: ParameterizationLike, *, damping: float = 0.0, dim: int = -1
 ) -> Tensor:
     """The scores themselves; on the way back, the gradient divided by (Fisher diagonal + damping), a constant.
 
@@ -69,7 +54,7 @@ def natural_gradient(
     damping = check_nonnegative("damping", damping)
     with torch.no_grad():
         fixed = scores.detach() if isinstance(scores, Tensor) else scores  # which the next line refuses
-        divisor = fisher_diagonal(fixed, parameterization, mask=mask, dim=dim) + damping
+        divisor = fisher_diagonal(fixed, parameterization, dim=dim) + damping
     # plain operations, open to every transform: scores - fixed is 0 in value and has the scores' derivative
     usable = (divisor != 0) & fixed.isfinite()
     return fixed + torch.where(usable, scores - fixed, 0.0) / torch.where(usable, divisor, 1.0)

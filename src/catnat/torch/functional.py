@@ -9,7 +9,7 @@ from catnat.core.errors import REDUCTIONS, advised, check_choice, check_share
 from catnat.core.parameterization import ParameterizationLike
 from catnat.torch import _eager, _inputs, _masks, _node
 from catnat.torch._dispatch import plan_for, walk_for
-from catnat.torch._inputs import prepare, prepare_mask, prepare_probs
+from catnat.torch._inputs import prepare, prepare_mask, prepare_probs, prepare_walk, restore_dtype_and_dim
 
 __all__ = [
     "catnat",
@@ -27,12 +27,7 @@ __all__ = [
 
 @advised
 def log_catnat(
-    scores: Tensor,
-    parameterization: ParameterizationLike,
-    *,
-    mask: Tensor | None = None,
-    mask_mode: str = "renormalize",
-    dim: int = -1,
+    scores: Tensor, parameterization: ParameterizationLike, *, mask: Tensor | None = None, dim: int = -1
 ) -> Tensor:
     """Log-probabilities of K classes from K-1 scores on a binary tree; in place of `torch.log_softmax`.
 
@@ -43,8 +38,7 @@ def log_catnat(
         scores: floating-point tensor, K-1 wide along ``dim``.
         parameterization: how many classes, or a `catnat.Parameterization` of them.
         mask: boolean, K wide along ``dim``, True where a class is allowed; broadcasts over the batch.
-        mask_mode: ``"renormalize"`` divides by the mass of the allowed classes; ``"prune"`` sends the mass of a node to
-            its live side.
+            Probabilities are those given that an allowed class comes up.
         dim: the axis of the scores, and of the classes in the result.
 
     Returns:
@@ -55,19 +49,13 @@ def log_catnat(
         >>> ct.log_catnat(torch.zeros(3), 4).exp()
         tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
-    x, plan, dtype = prepare(scores, parameterization, dim)
-    mask = prepare_mask(mask, mask_mode, x, plan, dim)
-    return restore_dtype_and_dim(walk_for(plan, x, mask).log_probs(x, mask, mask_mode), dtype, dim)
+    walk, x, mask, dtype = prepare_walk(scores, parameterization, mask, dim)
+    return restore_dtype_and_dim(walk.log_probs(x, mask), dtype, dim)
 
 
 @advised
 def catnat(
-    scores: Tensor,
-    parameterization: ParameterizationLike,
-    *,
-    mask: Tensor | None = None,
-    mask_mode: str = "renormalize",
-    dim: int = -1,
+    scores: Tensor, parameterization: ParameterizationLike, *, mask: Tensor | None = None, dim: int = -1
 ) -> Tensor:
     """Probabilities of K classes from K-1 scores on a binary tree; in place of `torch.softmax`.
 
@@ -79,19 +67,13 @@ def catnat(
         >>> ct.catnat(torch.zeros(2, 5), 6).shape
         torch.Size([2, 6])
     """
-    x, plan, dtype = prepare(scores, parameterization, dim)
-    mask = prepare_mask(mask, mask_mode, x, plan, dim)
-    return restore_dtype_and_dim(walk_for(plan, x, mask).probs(x, mask, mask_mode), dtype, dim)
+    walk, x, mask, dtype = prepare_walk(scores, parameterization, mask, dim)
+    return restore_dtype_and_dim(walk.probs(x, mask), dtype, dim)
 
 
 @advised
 def log_prob(
-    scores: Tensor,
-    index: Tensor,
-    parameterization: ParameterizationLike,
-    *,
-    mask: Tensor | None = None,
-    mask_mode: str = "renormalize",
+    scores: Tensor, index: Tensor, parameterization: ParameterizationLike, *, mask: Tensor | None = None
 ) -> Tensor:
     """log p of given classes, from the scores on their paths alone: O(log K) work a class on a balanced tree.
 
@@ -103,27 +85,20 @@ def log_prob(
         >>> ct.log_prob(torch.zeros(5, 7), torch.tensor([0, 1, 2, 3, 7]), 8).exp()
         tensor([0.1250, 0.1250, 0.1250, 0.1250, 0.1250])
     """
-    x, plan, dtype = prepare(scores, parameterization)
-    mask = prepare_mask(mask, mask_mode, x, plan)
+    walk, x, mask, dtype = prepare_walk(scores, parameterization, mask)
     _inputs.check_integers(index, "index")
-    if plan.num_classes == 1:  # there is no path to look it up on
-        _inputs.check_index(index, plan)
+    if walk.plan.num_classes == 1:  # there is no path to look it up on
+        _inputs.check_index(index, walk.plan)
     try:
-        found = walk_for(plan, x, mask).log_prob(x, index, mask, mask_mode)
+        found = walk.log_prob(x, index, mask)
     except (IndexError, RuntimeError):  # a walk checks on the way what it looks up
-        _inputs.check_index(index, plan)  # and says which one it was
+        _inputs.check_index(index, walk.plan)  # and says which one it was
         raise
     return found if found.dtype == dtype else found.to(dtype)
 
 
 @advised
-def entropy(
-    scores: Tensor,
-    parameterization: ParameterizationLike,
-    *,
-    mask: Tensor | None = None,
-    mask_mode: str = "renormalize",
-) -> Tensor:
+def entropy(scores: Tensor, parameterization: ParameterizationLike, *, mask: Tensor | None = None) -> Tensor:
     """Entropy in nats: the sum over nodes of P(reaching the node) times the entropy of its coin.
 
     Finite, with a finite gradient, where a probability is 0.
@@ -133,19 +108,13 @@ def entropy(
         >>> ct.entropy(torch.zeros(3), 4)  # log 4
         tensor(1.3863)
     """
-    x, plan, dtype = prepare(scores, parameterization)
-    mask = prepare_mask(mask, mask_mode, x, plan)
-    return walk_for(plan, x, mask).entropy(x, mask, mask_mode).to(dtype)
+    walk, x, mask, dtype = prepare_walk(scores, parameterization, mask)
+    return walk.entropy(x, mask).to(dtype)
 
 
 @advised
 def kl_divergence(
-    p_scores: Tensor,
-    q_scores: Tensor,
-    parameterization: ParameterizationLike,
-    *,
-    mask: Tensor | None = None,
-    mask_mode: str = "renormalize",
+    p_scores: Tensor, q_scores: Tensor, parameterization: ParameterizationLike, *, mask: Tensor | None = None
 ) -> Tensor:
     """KL(p || q) in nats: the sum over nodes of P(p reaches the node) times the KL of their coins.
 
@@ -159,10 +128,10 @@ def kl_divergence(
     """
     p, plan, dtype = prepare(p_scores, parameterization)
     q, _, q_dtype = prepare(q_scores, parameterization)
-    mask = prepare_mask(mask, mask_mode, p, plan)
+    mask = prepare_mask(mask, p, plan)
     if q.dtype != p.dtype:
         p, q, plan = p.double(), q.double(), plan_for(parameterization, torch.float64, p)
-    found = walk_for(plan, p, mask).kl_divergence(p, q, mask, mask_mode)
+    found = walk_for(plan, p, mask).kl_divergence(p, q, mask)
     return found.to(torch.promote_types(dtype, q_dtype))
 
 
@@ -225,13 +194,13 @@ def cross_entropy(
     _inputs.check_index(target, plan, "target", ignore_index)
     keep = target != ignore_index
     ids = torch.where(keep, target, 0).long()
-    own, spread = (1.0, 1.0) if weight is None else (weight[ids], weight)
     log_p = walk.log_probs(x).to(number)
+    weight = log_p.new_ones(plan.num_classes) if weight is None else weight
+    own = weight[ids]
     loss = -(1 - label_smoothing) * own * torch.gather(log_p, -1, ids.unsqueeze(-1)).squeeze(-1)
     # each class's part by itself: a sum of K large ones may be no number
-    loss = loss - (log_p * (label_smoothing / plan.num_classes) * spread).sum(-1)
-    counted = keep.to(number) if weight is None else torch.where(keep, weight[ids], 0.0)
-    return _eager.reduced(torch.where(keep, loss, 0.0), counted, reduction).to(dtype)
+    loss = loss - (log_p * (label_smoothing / plan.num_classes) * weight).sum(-1)
+    return _eager.reduced(torch.where(keep, loss, 0.0), torch.where(keep, own, 0.0), reduction).to(dtype)
 
 
 @advised
@@ -247,11 +216,9 @@ def scores_from_probs(probs: Tensor, parameterization: ParameterizationLike, *, 
         >>> ct.catnat(ct.scores_from_probs(torch.tensor([0.1, 0.2, 0.7]), 3), 3)
         tensor([0.1000, 0.2000, 0.7000])
     """
-    last = prepare_probs(probs, parameterization, dim)
-    # the plan for as many scores as these classes need
-    _, plan, dtype = prepare(last[..., 1:], parameterization)
+    last, plan, dtype = prepare_probs(probs, parameterization, dim)
     left, right = _eager.ascend(last.to(plan.center.dtype), plan)
-    return restore_dtype_and_dim(_node.score_of(left, right, plan), dtype, dim)
+    return restore_dtype_and_dim(_node.score_of(_node.log_mass(left), _node.log_mass(right), plan), dtype, dim)
 
 
 @advised
@@ -260,23 +227,17 @@ def scores_from_log_probs(log_probs: Tensor, parameterization: ParameterizationL
 
     Unlike `scores_from_probs` of their exponentials it keeps classes whose probability is no number of the dtype.
     """
-    last = prepare_probs(log_probs, parameterization, -1, argument="logits")
-    _, plan, dtype = prepare(last[..., 1:], parameterization)
-    if plan.num_classes == 1:
-        return last[..., 1:]
+    last, plan, dtype = prepare_probs(log_probs, parameterization, -1, argument="logits")
     top = last.detach().amax(-1, keepdim=True)  # taken off first: beside 1e9, log 2 would be lost
     masses = (last - torch.where(top.isfinite(), top, 0.0)).to(plan.center.dtype)
-    left, right, _ = _masks.log_masses(0.0, 0.0, masses, plan)
-    return _node.score_of_log_masses(left, right, plan).to(dtype)
+    certain = masses.new_zeros(plan.num_nodes)
+    left, right, _ = _masks.log_masses(certain, certain, masses, plan)
+    return _node.score_of(left, right, plan).to(dtype)
 
 
 @advised
-def reach(
-    scores: Tensor, parameterization: ParameterizationLike, *, mask: Tensor | None = None, dim: int = -1
-) -> Tensor:
+def reach(scores: Tensor, parameterization: ParameterizationLike, *, dim: int = -1) -> Tensor:
     """P(a_i): the probability of passing through every node, K-1 wide like the scores.
-
-    A mask prunes the tree (there is no reach of single coins in a renormalised one).
 
     Example:
         >>> import torch, catnat.torch as ct
@@ -284,9 +245,7 @@ def reach(
         tensor([1.0000, 0.5000, 0.5000])
     """
     x, plan, dtype = prepare(scores, parameterization, dim)
-    mask = prepare_mask(mask, "prune", x, plan, dim)
-    branches = _masks.branches(x.to(plan.center.dtype), plan, mask)
-    return restore_dtype_and_dim(_eager.descend(*branches, plan)[1].exp(), dtype, dim)
+    return restore_dtype_and_dim(_eager.reach(x.to(plan.center.dtype), plan), dtype, dim)
 
 
 @advised
@@ -303,13 +262,3 @@ def saturation(scores: Tensor, parameterization: ParameterizationLike, *, dim: i
     """
     x, plan, dtype = prepare(scores.detach() if isinstance(scores, Tensor) else scores, parameterization, dim)
     return _node.is_saturated(x.to(plan.center.dtype), plan).to(dtype).sum() / max(x.numel(), 1)
-
-
-# -- shared parts ------------------------------------------------------------------------------------------------
-
-
-def restore_dtype_and_dim(last: Tensor, dtype: torch.dtype, dim: int) -> Tensor:
-    """A result with its classes last, in the dtype and with the axes of what came."""
-    if last.dtype != dtype:
-        last = last.to(dtype)
-    return last if dim == -1 or dim == last.dim() - 1 else last.movedim(-1, dim)

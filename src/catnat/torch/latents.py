@@ -23,8 +23,8 @@ from catnat.torch import functional
 from catnat.torch._compat import is_plain
 from catnat.torch._eager import p_log_ratio
 from catnat.torch._inputs import check_integers, check_temperature
-from catnat.torch._walk import known
-from catnat.torch.estimators import at_least_single, divided, largest, with_gumbel_noise
+from catnat.torch._walk import at_least_single, known
+from catnat.torch.estimators import divided, largest, with_gumbel_noise
 from catnat.torch.nn import Defined
 
 __all__ = ["CategoricalLatent", "Latent"]

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils.parametrize import is_parametrized
 
-from catnat.core.errors import MASK_MODES, REDUCTIONS, CatnatWarning, advised, check_choice, check_share
+from catnat.core.errors import REDUCTIONS, CatnatWarning, advised, check_choice, check_share
 from catnat.core.parameterization import Parameterization, ParameterizationLike, repr_arguments, resolve
 from catnat.torch import _eager, _inputs, functional, sampling
 from catnat.torch._compat import autocasts, has_hooks
-from catnat.torch._dispatch import must_align, path_walk_for
+from catnat.torch._dispatch import linear_walk, must_align, path_walk_for
 from catnat.torch._inputs import INTEGERS, check_integers
 from catnat.torch._walk import known
 from catnat.torch._wide import LinearWalk, TopK, aligned_scores
@@ -23,10 +23,6 @@ from catnat.torch.distributions import CatnatCategorical
 from catnat.torch.functional import catnat, cross_entropy, log_catnat
 
 __all__ = ["Catnat", "CatnatCrossEntropyLoss", "CatnatLinear", "LogCatnat"]
-
-# to torch.fx each of these is one operation: what it traces is not a tensor
-for _name in ("catnat", "cross_entropy", "log_catnat"):
-    torch.fx.wrap(_name)
 
 HASHED = ("activation", "tree", "centers", "prior")  # what stands in a definition as hashes
 NO_CLASS = -(1 << 62)  # an id that no class has, and that nothing ignores
@@ -41,10 +37,8 @@ def _tell_of_linear(module: Any, state: Any, prefix: str, *rest: Any) -> None:
     if rows == (module.num_classes - 1,):
         advice = f"As many rows as this head has scores: if they are scores of the same tree, rename it to {ours}"
     else:
-        advice = (
-            f"What a torch.nn.Linear learned for {module.num_classes} classes cannot become {module.num_classes - 1} "
-            "scores: train this head anew. All other layers load with strict=False"
-        )
+        lost = f"What a torch.nn.Linear learned for {module.num_classes} classes cannot become {module.num_classes - 1}"
+        advice = f"{lost} scores: train this head anew. All other layers load with strict=False"
     warnings.warn(f"{theirs} is not loaded: CatnatLinear has {ours}. {advice}", CatnatWarning, stacklevel=2)
 
 
@@ -110,22 +104,17 @@ class Catnat(Defined):
     """
 
     @advised
-    def __init__(
-        self, parameterization: ParameterizationLike, dim: int = -1, *, mask_mode: str = "renormalize"
-    ) -> None:
+    def __init__(self, parameterization: ParameterizationLike, dim: int = -1) -> None:
         super().__init__(parameterization)
-        check_choice("mask_mode", mask_mode, MASK_MODES)
         self.dim = dim
-        self.mask_mode = mask_mode
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """[..., K-1] scores to [..., K] probabilities."""
-        return catnat(scores, self.parameterization, mask=mask, mask_mode=self.mask_mode, dim=self.dim)
+        return catnat(scores, self.parameterization, mask=mask, dim=self.dim)
 
     def extra_repr(self) -> str:
         """Settings for print()."""
-        mask_mode = None if self.mask_mode == "renormalize" else self.mask_mode
-        return repr_arguments(self.parameterization, dim=self.dim, mask_mode=mask_mode)
+        return repr_arguments(self.parameterization, dim=self.dim)
 
 
 class LogCatnat(Catnat):
@@ -133,7 +122,7 @@ class LogCatnat(Catnat):
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """[..., K-1] scores to [..., K] log-probabilities."""
-        return log_catnat(scores, self.parameterization, mask=mask, mask_mode=self.mask_mode, dim=self.dim)
+        return log_catnat(scores, self.parameterization, mask=mask, dim=self.dim)
 
 
 class CatnatCrossEntropyLoss(Defined):
@@ -162,17 +151,14 @@ class CatnatCrossEntropyLoss(Defined):
         super().__init__(parameterization)
         check_choice("reduction", reduction, REDUCTIONS)
         check_share("label_smoothing", label_smoothing)
-        self.ignore_index = ignore_index
-        self.reduction = reduction
-        self.label_smoothing = label_smoothing
-        self.dim = dim
+        self.ignore_index, self.reduction = ignore_index, reduction
+        self.label_smoothing, self.dim = label_smoothing, dim
         self.register_buffer("weight", weight)
 
     def forward(self, scores: Tensor, target: Tensor) -> Tensor:
         """Loss of [..., K-1] scores against class ids or probabilities."""
-        settings: Any = {"ignore_index": self.ignore_index, "label_smoothing": self.label_smoothing, "dim": self.dim}
-        settings |= {"weight": self.weight, "reduction": self.reduction}
-        return cross_entropy(scores, target, self.parameterization, **settings)
+        names = "weight", "ignore_index", "reduction", "label_smoothing", "dim"
+        return cross_entropy(scores, target, self.parameterization, **{name: getattr(self, name) for name in names})
 
     def extra_repr(self) -> str:
         """Settings for print()."""
@@ -208,8 +194,7 @@ class CatnatLinear(Defined):
         parameterization: how many classes, or a `catnat.Parameterization` of them.
         class_frequencies: [K] what the classes' probabilities are at the start, for a zero input; None is uniform.
         bias: whether the scores have one.
-        device: as in `torch.nn.Linear`.
-        dtype: as in `torch.nn.Linear`.
+        device, dtype: as in `torch.nn.Linear`.
 
     Example:
         >>> import torch, catnat.torch as ct
@@ -232,12 +217,17 @@ class CatnatLinear(Defined):
     ) -> None:
         super().__init__(parameterization, device)
         self.num_classes = self.parameterization.num_classes
+        self.in_features, self.out_features = in_features, self.num_classes  # as of a torch.nn.Linear
         self.linear = _Scores(in_features, self.num_classes - 1, bias=bias, device=device, dtype=dtype)
-        self.class_frequencies: tuple[float, ...] | None = None
         if class_frequencies is not None:
             frequencies = torch.as_tensor(class_frequencies, dtype=torch.float64, device="cpu")
-            self._check_frequencies(frequencies)
-            self.class_frequencies = tuple(frequencies.tolist())
+            if not bias:
+                raise ValueError("class_frequencies need a bias to start from; got bias=False")
+            if frequencies.shape != (self.num_classes,):
+                wanted = f"one number per class: {self.num_classes}; got {tuple(frequencies.shape)}"
+                raise ValueError(f"class_frequencies must hold {wanted}")
+            if not bool(((frequencies > 0) & frequencies.isfinite()).all()):
+                raise ValueError("class_frequencies must be finite and above 0: a class that never comes has no score")
             self.linear.start = functional.scores_from_probs(frequencies, self.parameterization).tolist()
             self.linear.start_bias()
         self.register_load_state_dict_pre_hook(_tell_of_linear)
@@ -246,15 +236,6 @@ class CatnatLinear(Defined):
         """Start anew: small random weights, and the bias of the class frequencies; also after `to_empty`."""
         super().reset_parameters()
         self.linear.reset_parameters()
-
-    def _check_frequencies(self, values: Tensor) -> None:
-        if self.linear.bias is None:
-            raise ValueError("class_frequencies need a bias to start from; got bias=False")
-        if values.shape != (self.num_classes,):
-            shape = tuple(values.shape)
-            raise ValueError(f"class_frequencies must hold one number per class: {self.num_classes}; got {shape}")
-        if not bool(((values > 0) & values.isfinite()).all()):
-            raise ValueError("class_frequencies must be finite and above 0: a class that never comes has no score")
 
     @property
     def weight(self) -> Tensor:
@@ -275,16 +256,6 @@ class CatnatLinear(Defined):
             wanted = f"the shape {tuple(own.shape)}, a row per node and not per class"
             raise ValueError(f"{name} must have {wanted}; got {tuple(value.shape)}")
         setattr(self.linear, name, value)
-
-    @property
-    def in_features(self) -> int:
-        """Size of the last axis of the inputs, as of a `torch.nn.Linear`."""
-        return self.linear.in_features
-
-    @property
-    def out_features(self) -> int:
-        """Size of the last axis of the outputs, as of a `torch.nn.Linear`: K."""
-        return self.num_classes
 
     def scores(self, x: Tensor) -> Tensor:
         """[..., in_features] to [..., K-1]."""
@@ -319,21 +290,18 @@ class CatnatLinear(Defined):
         has_ids = isinstance(target, Tensor) and target.dtype in INTEGERS
         walk = self._path_walk(x) if has_ids and label_smoothing == 0 else None
         if walk is None:
-            settings: Any = {"weight": weight, "reduction": reduction, "label_smoothing": label_smoothing}
-            scores = self.scores(x)
-            return cross_entropy(scores, target, self.parameterization, ignore_index=ignore_index, dim=-1, **settings)
+            settings: Any = {"ignore_index": ignore_index, "reduction": reduction, "label_smoothing": label_smoothing}
+            return cross_entropy(self.scores(x), target, self.parameterization, weight=weight, dim=-1, **settings)
         _inputs.check_target_ids(target, x.shape[:-1])
         rows, ids = self._rows(x, target, ignore_index, walk, "target")
         dtype = self._answer_dtype(x)
         if weight is None and reduction != "none":
             return walk.loss(rows, ids, ignore_index, reduction, dtype)
         losses = walk.losses(rows, ids, ignore_index).reshape(target.shape)
-        counted = keep = target != ignore_index
         if weight is not None:
             _inputs.check_class_weights(weight, walk.plan)
-            counted = torch.where(keep, weight.to(losses.dtype)[torch.where(keep, target, 0)], 0.0)
-            losses = losses * counted
-        return _eager.reduced(losses, counted, reduction).to(dtype)
+            weight = weight.to(losses.dtype)
+        return _eager.weighted(losses, target, ignore_index, weight, reduction).to(dtype)
 
     def log_prob(self, x: Tensor, index: Tensor) -> Tensor:
         """log p of classes whose shape broadcasts with the batch of [..., in_features]: one per row, or several."""
@@ -367,8 +335,8 @@ class CatnatLinear(Defined):
             raise ValueError(f"beam must be at least k = {k}; got {beam}")
         else:
             self._check_features(x)
-            walk = path_walk_for(self.parameterization, x, self.linear.weight, self.linear.bias, always=True)
-            found = walk.topk(x.reshape(-1, x.shape[-1]), k, min(beam, self.num_classes))  # type: ignore[union-attr]
+            walk = linear_walk(self.parameterization, x, self.linear.weight, self.linear.bias)
+            found = walk.topk(x.reshape(-1, x.shape[-1]), k, min(beam, self.num_classes))
             log_p, classes = (t.reshape(*x.shape[:-1], k) for t in found)
             log_p = log_p.to(self._answer_dtype(x))
         return TopK(log_p, known(torch.where(log_p.isnan(), self.num_classes, classes), self.num_classes))
@@ -386,8 +354,7 @@ class CatnatLinear(Defined):
     def extra_repr(self) -> str:
         """Settings for print()."""
         bias = None if self.linear.bias is not None else False
-        shown = {"in_features": self.linear.in_features}
-        return repr_arguments(self.parameterization, shown, bias=bias)
+        return repr_arguments(self.parameterization, {"in_features": self.linear.in_features}, bias=bias)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"  # of its one part the width says all
@@ -397,9 +364,8 @@ class CatnatLinear(Defined):
     def _path_walk(self, x: Tensor) -> LinearWalk | None:
         """The walk along one path; None where all scores are as fast, or are wanted."""
         self._check_features(x)
-        if not self._is_own():
-            return None
-        return path_walk_for(self.parameterization, x, self.linear.weight, self.linear.bias)
+        own = self.parameterization, x, self.linear.weight, self.linear.bias
+        return path_walk_for(*own) if self._is_own() else None
 
     def _is_own(self) -> bool:
         """Whether the layer is ours alone: what replaces its call, as adapters do, or watches it must see all of it."""

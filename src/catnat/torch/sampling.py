@@ -9,8 +9,7 @@ from torch import Tensor
 
 from catnat.core.errors import advised, check_batch
 from catnat.core.parameterization import ParameterizationLike
-from catnat.torch._dispatch import walk_for
-from catnat.torch._inputs import check_index, prepare, prepare_mask
+from catnat.torch._inputs import check_index, prepare_walk
 
 __all__ = ["Draw", "draw", "mode", "sample"]
 
@@ -22,7 +21,6 @@ def sample(
     *,
     sample_shape: tuple[int, ...] | torch.Size = (),
     mask: Tensor | None = None,
-    mask_mode: str = "renormalize",
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Draw classes by walking down the tree, a coin a node: O(log K) work a draw on a balanced tree.
@@ -36,10 +34,9 @@ def sample(
         torch.Size([2, 5])
     """
     with torch.no_grad():
-        x, plan, _ = prepare(scores, parameterization)
-        mask = prepare_mask(mask, mask_mode, x, plan)
+        walk, x, mask, _ = prepare_walk(scores, parameterization, mask)
         sample_shape = torch.Size(sample_shape)
-        drawn = walk_for(plan, x, mask).sample(x, sample_shape.numel(), generator, mask, mask_mode)
+        drawn = walk.sample(x, sample_shape.numel(), generator, mask)
         return drawn.reshape((*sample_shape, *drawn.shape[1:]))
 
 
@@ -58,7 +55,6 @@ def draw(
     *,
     index: Tensor | None = None,
     mask: Tensor | None = None,
-    mask_mode: str = "renormalize",
     generator: torch.Generator | None = None,
 ) -> Draw:
     """Draw a class a row, with its log p and the entropy of the row; all in one walk.
@@ -74,24 +70,17 @@ def draw(
         >>> log_prob.exp()
         tensor([0.2500, 0.2500, 0.2500, 0.2500, 0.2500])
     """
-    x, plan, dtype = prepare(scores, parameterization)
-    mask = prepare_mask(mask, mask_mode, x, plan)
+    walk, x, mask, dtype = prepare_walk(scores, parameterization, mask)
     if index is not None:
-        check_index(index, plan)
+        check_index(index, walk.plan)
         batch = x.shape[:-1] if mask is None else torch.broadcast_shapes(x.shape[:-1], mask.shape[:-1])
         check_batch("index", index.shape, batch)
-    index, log_p, found = walk_for(plan, x, mask).draw(x, index, generator, mask, mask_mode)
+    index, log_p, found = walk.draw(x, index, generator, mask)
     return Draw(index, log_p.to(dtype), found.to(dtype))
 
 
 @advised
-def mode(
-    scores: Tensor,
-    parameterization: ParameterizationLike,
-    *,
-    mask: Tensor | None = None,
-    mask_mode: str = "renormalize",
-) -> Tensor:
+def mode(scores: Tensor, parameterization: ParameterizationLike, *, mask: Tensor | None = None) -> Tensor:
     """The likeliest class of every row; the first one where several are.
 
     This looks at all classes: the likelier branch at every node need not lead to the likeliest class.
@@ -101,6 +90,5 @@ def mode(
         >>> ct.mode(ct.scores_from_probs(torch.tensor([0.2, 0.5, 0.3]), 3), 3)
         tensor(1)
     """
-    x, plan, _ = prepare(scores.detach() if isinstance(scores, Tensor) else scores, parameterization)
-    mask = prepare_mask(mask, mask_mode, x, plan)
-    return walk_for(plan, x, mask).mode(x, mask, mask_mode)
+    walk, x, mask, _ = prepare_walk(scores.detach() if isinstance(scores, Tensor) else scores, parameterization, mask)
+    return walk.mode(x, mask)

@@ -12,20 +12,41 @@ from typing import Any
 
 import torch
 from torch import Tensor, library
+from torch.compiler import is_exporting
 
 from catnat._native.constants import constants_of
+from catnat.core.errors import REDUCTIONS
 from catnat.core.parameterization import Parameterization
-from catnat.torch import _eager, _masks
-from catnat.torch._compat import PLAIN_TENSORS, is_exporting, plain_backward, plain_backwards
+from catnat.torch import _masks
+from catnat.torch._compat import PLAIN_TENSORS, plain_backward
 from catnat.torch._cpu.build import load
 from catnat.torch._plan import Plan, find_plan
-from catnat.torch._walk import Generator, Walk, gathered, known
-
-REDUCTIONS = ("none", "mean", "sum")  # as PyTorch numbers them
+from catnat.torch._walk import Walk, gathered
 
 
-class CompiledWalk(Walk):
-    """By the compiled operator, in float32 or float64, for ordinary tensors in eager mode."""
+class TracedWalk(Walk):
+    """For a compiler, as PyTorch operators: of plain tensor code it would make slow loops.
+
+    What the methods do, `Walk` says.
+    """
+
+    @staticmethod
+    def serves(plan: Plan, x: Tensor, mask: Tensor | None) -> bool:
+        """Whether a compiler may take it for these; what is exported runs where its operators are not."""
+        plain = type(x) in PLAIN_TENSORS and (mask is None or type(mask) in PLAIN_TENSORS)
+        return bool(plan.traced) and plain and not is_exporting()
+
+    def log_probs(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return torch.ops.catnat_cpu.log_p(*_ready(x, mask), self.plan.traced)
+
+    def log_path(self, rows: Tensor, ids: Tensor) -> Tensor:
+        if not self.is_small(rows):
+            return super().log_path(rows, ids)
+        return gathered(self.log_probs(rows), ids)
+
+
+class CompiledWalk(TracedWalk):
+    """By the C++ itself, in float32 or float64, for ordinary tensors in eager mode."""
 
     def __init__(self, plan: Plan, operator: Any) -> None:
         super().__init__(plan)
@@ -39,64 +60,17 @@ class CompiledWalk(Walk):
         vars(plan)["traced"] = name
         return plan
 
-    def log_probs(self, x: Tensor, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
-        """log p of every class: [..., K]."""
-        return self.operator.log_p(*_ready(x, mask), mask_mode == "renormalize")
-
-    def log_path(self, rows: Tensor, ids: Tensor) -> Tensor:
-        """log p of one class per row [R], or of several [R, M]."""
-        if not self.is_small(rows):
-            return super().log_path(rows, ids)
-        return gathered(self.log_probs(rows), ids)
+    def log_probs(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.operator.log_p(*_ready(x, mask), True)
 
     def loss(self, x: Tensor, target: Tensor, ignored: int, weight: Tensor | None, reduction: str) -> Tensor:
-        """- log p of one class per row, reduced."""
         if not self.is_small(x) or (weight is not None and weight.requires_grad):  # PyTorch's own gives it no gradient
             return super().loss(x, target, ignored, weight, reduction)
         rows = x.float() if x.element_size() < 4 else x
         rows, target_rows = (rows, target) if x.dim() > 1 else (rows[None], target[None])  # nll_loss wants a batch
-        code = REDUCTIONS.index(reduction)
+        code = REDUCTIONS.index(reduction)  # as PyTorch numbers them
         loss = self.operator.cross_entropy(rows, target_rows.long(), weight, code, ignored)
         return loss.view(target.shape) if reduction == "none" else loss
-
-    def entropy(self, x: Tensor, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
-        """Entropy in nats: [...]."""
-        return _eager.entropy_of_classes(self.log_probs(x, mask, mask_mode))
-
-    def draw(self, x: Tensor, index: Tensor | None, generator: Generator, *masking: Any) -> tuple[Tensor, ...]:
-        """A class per row, drawn or given, its log p and the row's entropy."""
-        if not self.races(x, 1):
-            return super().draw(x, index, generator, *masking)
-        log_p = self.log_probs(x, *masking)
-        if index is None:
-            index = known(_eager.exponential_race(log_p.detach(), 1, generator), self.plan.num_classes)[0]
-        own = log_p.gather(-1, index.long().unsqueeze(-1)).squeeze(-1)
-        return index, own, _eager.entropy_of_classes(log_p)
-
-
-class TracedWalk(Walk):
-    """The same for a compiler, as PyTorch operators: of plain tensor code it would make slow loops."""
-
-    @staticmethod
-    def serves(plan: Plan, x: Tensor, mask: Tensor | None) -> bool:
-        """Whether a compiler may take it for these; what is exported runs where its operators are not."""
-        plain = type(x) in PLAIN_TENSORS and (mask is None or type(mask) in PLAIN_TENSORS)
-        return bool(plan.traced) and plain and not is_exporting()
-
-    def log_probs(self, x: Tensor, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
-        """log p of every class: [..., K]."""
-        x, mask = _ready(x, mask)
-        return torch.ops.catnat_cpu.log_p(x, mask, self.plan.traced, mask_mode == "renormalize")
-
-    def log_path(self, rows: Tensor, ids: Tensor) -> Tensor:
-        """log p of one class per row [R], or of several [R, M]."""
-        if not self.is_small(rows):
-            return super().log_path(rows, ids)
-        return gathered(self.log_probs(rows), ids)
-
-    def entropy(self, x: Tensor, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
-        """Entropy in nats: [...]."""
-        return _eager.entropy_of_classes(self.log_probs(x, mask, mask_mode))
 
 
 def _ready(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -121,60 +95,35 @@ def _walk(name: str, x: Tensor) -> CompiledWalk:
 
 
 @torch.no_grad()
-def _log_p(x: Tensor, mask: Tensor | None, name: str, renormalizes: bool) -> Tensor:
-    found: Tensor = _walk(name, x).operator.log_p(x, mask, renormalizes)
-    return found
+def _log_p(x: Tensor, mask: Tensor | None, name: str) -> Tensor:
+    return _walk(name, x).operator.log_p(x, mask, True)
 
 
 @torch.no_grad()
-def _gradient(
-    x: Tensor, mask: Tensor | None, name: str, renormalizes: bool, log_p: Tensor | None, given: Tensor
-) -> Tensor:
+def _gradient(x: Tensor, mask: Tensor | None, name: str, log_p: Tensor | None, given: Tensor) -> Tensor:
     mask, log_p = (None if t is None else t.contiguous() for t in (mask, log_p))
-    found: Tensor = _walk(name, x).operator.gradient(x.contiguous(), mask, renormalizes, log_p, given.contiguous())
-    return found
+    return _walk(name, x).operator.gradient(x.contiguous(), mask, True, log_p, given.contiguous())
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, mask, *ctx.settings = inputs
-    ctx.save_for_backward(x, mask, output if mask is not None and ctx.settings[1] else None)
+    x, mask, ctx.name = inputs
+    ctx.save_for_backward(x, mask, None if mask is None else output)
 
 
 def _backward(ctx: Any, given: Tensor) -> tuple[Any, ...]:
     x, mask, log_p = ctx.saved_tensors
-    return torch.ops.catnat_cpu.gradient(x, mask, *ctx.settings, log_p, given), None, None, None
+    if torch.is_grad_enabled():  # it is to be differentiated in turn
+        return _plain_gradient(_walk(ctx.name, x).plan.pi, x, mask, True, given), None, None
+    return torch.ops.catnat_cpu.gradient(x, mask, ctx.name, log_p, given), None, None
 
 
-def _keep_second(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, mask, *ctx.settings, _, given = inputs
-    ctx.save_for_backward(x, mask, given)
-
-
-def _backward_second(ctx: Any, upstream: Tensor) -> tuple[Any, ...]:
-    x, mask, given = ctx.saved_tensors
-    name, renormalizes = ctx.settings
-    pi = _walk(name, x).plan.pi
-    both = plain_backwards(lambda x, given: _plain_gradient(pi, x, mask, renormalizes, given), (x, given), upstream)
-    return both[0], None, None, None, None, both[1]
-
-
-def _define() -> None:
-    """The operators of `TracedWalk`."""
-    _library.define("log_p(Tensor x, Tensor? mask, str name, bool renormalizes) -> Tensor")
-    _library.define(
-        "gradient(Tensor x, Tensor? mask, str name, bool renormalizes, Tensor? log_p, Tensor given) -> Tensor"
-    )
-    _library.impl("log_p", _log_p, "CPU")
-    _library.impl("gradient", _gradient, "CPU")
-    library.register_fake(
-        "catnat_cpu::log_p", lambda x, *_: x.new_empty((*x.shape[:-1], x.shape[-1] + 1)), lib=_library
-    )
-    library.register_fake("catnat_cpu::gradient", lambda x, *_: x.new_empty(x.shape), lib=_library)
-    library.register_autograd("catnat_cpu::log_p", _backward, setup_context=_keep, lib=_library)
-    library.register_autograd("catnat_cpu::gradient", _backward_second, setup_context=_keep_second, lib=_library)
-
-
-_define()
+_library.define("log_p(Tensor x, Tensor? mask, str name) -> Tensor")
+_library.define("gradient(Tensor x, Tensor? mask, str name, Tensor? log_p, Tensor given) -> Tensor")
+_library.impl("log_p", _log_p, "CPU")
+_library.impl("gradient", _gradient, "CPU")
+library.register_fake("catnat_cpu::log_p", lambda x, *_: x.new_empty((*x.shape[:-1], x.shape[-1] + 1)), lib=_library)
+library.register_fake("catnat_cpu::gradient", lambda x, *_: x.new_empty(x.shape), lib=_library)
+library.register_autograd("catnat_cpu::log_p", _backward, setup_context=_keep, lib=_library)
 
 
 def walk_of(plan: Plan) -> CompiledWalk | None:
@@ -188,7 +137,7 @@ def walk_of(plan: Plan) -> CompiledWalk | None:
     return CompiledWalk(plan, make(plan.num_classes, found.kind, found.numbers, *tables, gradient))
 
 
-def _plain_gradient(pi: Parameterization, x: Tensor, mask: Tensor | None, renormalizes: bool, given: Tensor) -> Tensor:
+def _plain_gradient(pi: Parameterization, x: Tensor, mask: Tensor | None, _: bool, given: Tensor) -> Tensor:
     """The gradient where it is to be differentiated in turn, or asked for many gradients at once."""
-    plan, mode = find_plan(pi, x.dtype, x.device), "renormalize" if renormalizes else "prune"
-    return plain_backward(lambda x: _masks.log_classes(x, plan, mask, mode), x, given)
+    plan = find_plan(pi, x.dtype, x.device)
+    return plain_backward(lambda x: _masks.log_classes(x, plan, mask), x, given)

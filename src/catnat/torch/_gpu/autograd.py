@@ -36,10 +36,10 @@ class KernelWalk(Walk):
         """Whether a compiler may take it for these."""
         return plan.bernoulli is not None and mask is None
 
-    def log_probs(self, x: Tensor, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
+    def log_probs(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return self._in_order(_call("walk", x, self.plan, False)[0])
 
-    def probs(self, x: Tensor, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
+    def probs(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return self._in_order(_call("walk", x, self.plan, True)[0])
 
     def log_path(self, rows: Tensor, ids: Tensor) -> Tensor:
@@ -50,12 +50,10 @@ class KernelWalk(Walk):
             return super().loss(x, target, ignored, weight, reduction)
         return _call("loss", x, self.plan, target, ignored, weight, reduction)[0]
 
-    def entropy(self, x: Tensor, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
+    def entropy(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return _call("entropy", x, self.plan)[0] if self._is_row() else super().entropy(x)
 
-    def sample(
-        self, x: Tensor, count: int, generator: Generator, mask: Tensor | None = None, mask_mode: str = "renormalize"
-    ) -> Tensor:
+    def sample(self, x: Tensor, count: int, generator: Generator, mask: Tensor | None = None) -> Tensor:
         return self._from_heap(_call("sample", x.detach(), self.plan, seed_for(x, generator), count)[0])
 
     def draw(self, x: Tensor, index: Tensor | None, generator: Generator, *masking: Any) -> tuple[Tensor, ...]:

@@ -288,7 +288,7 @@ class KernelLinearWalk(LinearWalk):
         if learns:
 
             def plain(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-                each = self.plain_losses(x, weight, bias, target, ignored)
+                each = LinearWalk(self.plan, weight, bias).losses(x, target, ignored)
                 return reduced(each, target != ignored, reduction).to(dtype)
 
             found = _Loss.apply(*given, self.tables, reduction, dtype, plain)

@@ -207,14 +207,14 @@ template <class T> struct Loops {
     }
     return true;
   }
-  // Makes the branches those of the masked tree. Pruned, it never takes a dead one. Renormalised, each also counts
-  // times the mass of the allowed classes below it, divided by the mass below its node.
-  void mask_branches(const uint8_t* mask, bool renormalizes, T* turns, T* allowed, T* mass) const {
+  // Makes the branches those of the masked tree: each counts times the mass of the allowed classes below it, divided by
+  // the mass below its node.
+  void mask_branches(const uint8_t* mask, T* turns, T* allowed, T* mass) const {
     numbers_of(mask, mass);
     sum_below(mass, allowed);
     if (allowed[2] + allowed[3] == 0) throw std::invalid_argument("mask must allow at least one class in every row");
     for (int64_t p = 2; p < 2 * K; ++p) mass[p] = allowed[p] == 0 ? -T(INF) : T(0);
-    if (renormalizes) each_node(true, 0, [=](int64_t i, int64_t p) {
+    each_node(true, 0, [=](int64_t i, int64_t p) {
       const T on_left = turns[2 * i] + mass[2 * i], on_right = turns[2 * i + 1] + mass[2 * i + 1];
       const T gap = std::abs(on_left - on_right), sum = log_one_plus(exp_minus(gap)) - least_of(-on_left, -on_right);
       const T own = (on_left == -T(INF)) & (on_right == -T(INF)) ? -T(INF) : gap == gap ? sum : gap;
@@ -285,7 +285,7 @@ template <class T> struct Loops {
       branches(x + first * N, is.shifts, (end - first) * N, turns + 2);
       for (int64_t row = first; row < end; ++row, turns += 2 * N) {
         const uint8_t* allowed = mask.bytes ? mask.bytes + row * mask.stride : nullptr;
-        value_of_row(turns, allowed, mask.renormalizes, at.get(), log_p + row * K);
+        value_of_row(turns, allowed, at.get(), log_p + row * K);
       }
     }
   }
@@ -313,17 +313,17 @@ template <class T> struct Loops {
         std::copy(&at[row * width + K], &at[row * width + K] + K, log_p + (first + row) * K);
     }
   }
-  void value_of_row(T* turns, const uint8_t* allowed, bool renormalizes, T* at, T* out) const {
-    if (!allowed || renormalizes) sum_paths(turns, at, out);
-    if (!allowed || (renormalizes && renormalize(allowed, at + 2 * K, at, out))) return;
-    mask_branches(allowed, renormalizes, turns, at + 2 * K, at + 4 * K);
+  void value_of_row(T* turns, const uint8_t* allowed, T* at, T* out) const {
+    sum_paths(turns, at, out);
+    if (!allowed || renormalize(allowed, at + 2 * K, at, out)) return;
+    mask_branches(allowed, turns, at + 2 * K, at + 4 * K);
     sum_paths(turns, at, out);
     for (int64_t k = 0; k < K; ++k) out[k] = allowed[k] ? out[k] : -T(INF);
   }
   void gradient(int64_t rows, const T* x, Mask mask, const T* log_p, const T* of_log_p, T* dx) const {
     const bool by_vectors = !mask.bytes && in_vectors();
     if (by_vectors && N > BLOCK && leaves_apart()) return gradient_of_long_rows(rows, x, of_log_p, dx);
-    const Buffer flat(2 + 2 * N * std::min(rows, is.rows_at_once) + 4 * V<T>), own((mask.bytes ? 6 : 2) * K);
+    const Buffer flat(2 + 2 * N * std::min(rows, is.rows_at_once) + 4 * V<T>), own((mask.bytes ? 4 : 2) * K);
     for (int64_t first = 0; first < rows; first += is.rows_at_once) {
       const int64_t end = std::min(rows, first + is.rows_at_once);
       T* at = flat.get();  // at[2] to at[2K - 1] are a row's
@@ -332,9 +332,8 @@ template <class T> struct Loops {
       at = flat.get();
       for (int64_t row = first; row < end; ++row, at += 2 * N) {
         const uint8_t* allowed = mask.bytes ? mask.bytes + row * mask.stride : nullptr;
-        const T* found = allowed && mask.renormalizes ? log_p + row * K : nullptr;
         if (by_vectors) ascend(0, K, at, at);
-        else sums_of_row(of_log_p + row * K, allowed, found, own.get(), at);
+        else sums_of_row(of_log_p + row * K, allowed, log_p + row * K, own.get(), at);
       }
       pull(x + first * N, is.shifts, (end - first) * N, flat.get() + 2, dx + first * N);
     }
@@ -359,19 +358,9 @@ template <class T> struct Loops {
     if (!allowed) return sum_below(given, at);
     numbers_of(allowed, below);
     for (int64_t k = 0; k < K; ++k) { const T each = given[k]; own[k] = below[k] != 0 ? each : 0; }
-    if (found) {
-      const T all = T(sum(own, K));
-      for (int64_t k = 0; k < K; ++k) own[k] -= exp_minus(-found[k]) * all;
-    }
+    const T all = T(sum(own, K));
+    for (int64_t k = 0; k < K; ++k) own[k] -= exp_minus(-found[k]) * all;
     sum_below(own, at);
-    if (found) return;
-    numbers_of(allowed, own);
-    sum_below(own, below);
-#pragma GCC ivdep
-    for (int64_t i = 1; i < K; ++i) {  // a node with a dead branch has no say
-      const bool whole = (below[2 * i] != 0) & (below[2 * i + 1] != 0);
-      at[2 * i] = whole ? at[2 * i] : 0, at[2 * i + 1] = whole ? at[2 * i + 1] : 0;
-    }
   }
 };
 

@@ -34,12 +34,11 @@ template <class T> struct Settings {  // of one tree; the tables are the caller'
 struct Mask {  // of rows; without bytes all classes are allowed
   const uint8_t* bytes;  // 0 or not; bytes become numbers in vector code, bools do not
   int64_t stride;        // from row to row: 0 where one mask is for all
-  bool renormalizes;
 };
 
 // log p [rows, K] of scores x [rows, N].
 template <class T> void value(const Settings<T>&, int64_t rows, const T* x, Mask, T* log_p);
 
-// dx [rows, N] from the gradient in log p; log p itself is read where a mask renormalises.
+// dx [rows, N] from the gradient in log p; log p itself is read where there is a mask.
 template <class T>
 void gradient(const Settings<T>&, int64_t rows, const T* x, Mask, const T* log_p, const T* of_log_p, T* dx);

@@ -59,7 +59,7 @@ ffi::Error value_call(ffi::ThreadPool pool, Numbers<D> x, Numbers<D> shifts, Pla
   const auto* from = x.typed_data();
   auto* to = log_p->typed_data();
   each_part(pool, x.element_count() / is.N, is.N, [&](int64_t first, int64_t rows) {
-    value(is, rows, from + first * is.N, {nullptr, 0, true}, to + first * is.K);
+    value(is, rows, from + first * is.N, {nullptr, 0}, to + first * is.K);
   });
   return ffi::Error::Success();
 }
@@ -70,7 +70,7 @@ ffi::Error gradient_call(ffi::ThreadPool pool, Numbers<D> x, Numbers<D> of_log_p
   const auto *from = x.typed_data(), *given = of_log_p.typed_data();
   auto* to = dx->typed_data();
   each_part(pool, x.element_count() / is.N, is.N, [&](int64_t first, int64_t rows) {
-    gradient<ffi::NativeType<D>>(is, rows, from + first * is.N, {nullptr, 0, true}, nullptr,
+    gradient<ffi::NativeType<D>>(is, rows, from + first * is.N, {nullptr, 0}, nullptr,
                                  given + first * is.K, to + first * is.N);
   });
   return ffi::Error::Success();

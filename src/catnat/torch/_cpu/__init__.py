@@ -61,7 +61,7 @@ class CompiledWalk(TracedWalk):
         return plan
 
     def log_probs(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return self.operator.log_p(*_ready(x, mask), True)
+        return self.operator.log_p(*_ready(x, mask))
 
     def loss(self, x: Tensor, target: Tensor, ignored: int, weight: Tensor | None, reduction: str) -> Tensor:
         if not self.is_small(x) or (weight is not None and weight.requires_grad):  # PyTorch's own gives it no gradient
@@ -96,13 +96,13 @@ def _walk(name: str, x: Tensor) -> CompiledWalk:
 
 @torch.no_grad()
 def _log_p(x: Tensor, mask: Tensor | None, name: str) -> Tensor:
-    return _walk(name, x).operator.log_p(x, mask, True)
+    return _walk(name, x).operator.log_p(x, mask)
 
 
 @torch.no_grad()
 def _gradient(x: Tensor, mask: Tensor | None, name: str, log_p: Tensor | None, given: Tensor) -> Tensor:
     mask, log_p = (None if t is None else t.contiguous() for t in (mask, log_p))
-    return _walk(name, x).operator.gradient(x.contiguous(), mask, True, log_p, given.contiguous())
+    return _walk(name, x).operator.gradient(x.contiguous(), mask, log_p, given.contiguous())
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -113,7 +113,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _backward(ctx: Any, given: Tensor) -> tuple[Any, ...]:
     x, mask, log_p = ctx.saved_tensors
     if torch.is_grad_enabled():  # it is to be differentiated in turn
-        return _plain_gradient(_walk(ctx.name, x).plan.pi, x, mask, True, given), None, None
+        return _plain_gradient(_walk(ctx.name, x).plan.pi, x, mask, given), None, None
     return torch.ops.catnat_cpu.gradient(x, mask, ctx.name, log_p, given), None, None
 
 
@@ -137,7 +137,7 @@ def walk_of(plan: Plan) -> CompiledWalk | None:
     return CompiledWalk(plan, make(plan.num_classes, found.kind, found.numbers, *tables, gradient))
 
 
-def _plain_gradient(pi: Parameterization, x: Tensor, mask: Tensor | None, _: bool, given: Tensor) -> Tensor:
+def _plain_gradient(pi: Parameterization, x: Tensor, mask: Tensor | None, given: Tensor) -> Tensor:
     """The gradient where it is to be differentiated in turn, or asked for many gradients at once."""
     plan = find_plan(pi, x.dtype, x.device)
     return plain_backward(lambda x: _masks.log_classes(x, plan, mask), x, given)

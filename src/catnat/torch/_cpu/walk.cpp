@@ -21,30 +21,30 @@ using Optional = std::optional<Tensor>;
 template <class T, class F> void each_part(const Settings<T>& is, const Tensor& x, F visit) {
   at::parallel_for(0, x.numel() / is.N, 1 + 8192 / is.N, [&](int64_t first, int64_t end) { visit(first, end - first); });
 }
-Mask rows_of(const Optional& mask, int64_t first, int64_t K, bool renormalizes) {
-  if (!mask) return {nullptr, 0, renormalizes};
+Mask rows_of(const Optional& mask, int64_t first, int64_t K) {
+  if (!mask) return {nullptr, 0};
   const int64_t stride = mask->dim() == 1 ? 0 : K;
-  return {reinterpret_cast<const uint8_t*>(mask->const_data_ptr<bool>()) + first * stride, stride, renormalizes};
+  return {reinterpret_cast<const uint8_t*>(mask->const_data_ptr<bool>()) + first * stride, stride};
 }
-template <class T> Tensor value(const Settings<T>& is, const Tensor& x, const Optional& mask, bool renormalizes) {
+template <class T> Tensor value(const Settings<T>& is, const Tensor& x, const Optional& mask) {
   auto sizes = x.sizes().vec();
   sizes.back() = is.K;
   const Tensor log_p = at::empty(sizes, x.options());
   const T* from = x.const_data_ptr<T>();
   T* to = log_p.mutable_data_ptr<T>();
   each_part(is, x, [&](int64_t first, int64_t rows) {
-    value(is, rows, from + first * is.N, rows_of(mask, first, is.K, renormalizes), to + first * is.K);
+    value(is, rows, from + first * is.N, rows_of(mask, first, is.K), to + first * is.K);
   });
   return log_p;
 }
-template <class T> Tensor gradient(const Settings<T>& is, const Tensor& x, const Optional& mask, bool renormalizes,
-                                   const Tensor& log_p, const Tensor& of_log_p) {
+template <class T> Tensor gradient(const Settings<T>& is, const Tensor& x, const Optional& mask, const Tensor& log_p,
+                                   const Tensor& of_log_p) {
   const Tensor dx = at::empty_like(x);
   const T *from = x.const_data_ptr<T>(), *given = of_log_p.const_data_ptr<T>();
   const T* found = log_p.defined() ? log_p.const_data_ptr<T>() : nullptr;
   T* to = dx.mutable_data_ptr<T>();
   each_part(is, x, [&](int64_t first, int64_t rows) {
-    gradient(is, rows, from + first * is.N, rows_of(mask, first, is.K, renormalizes),
+    gradient(is, rows, from + first * is.N, rows_of(mask, first, is.K),
              found ? found + first * is.K : nullptr, given + first * is.K, to + first * is.N);
   });
   return dx;
@@ -79,9 +79,9 @@ bool is_plain(const Tensor& t) {
 }
 template <class T> struct LogP : torch::autograd::Function<LogP<T>> {
   using Context = torch::autograd::AutogradContext;
-  static Tensor forward(Context* ctx, const Tensor& x, const Optional& mask, WalkPointer<T> walk, bool renormalizes) {
-    const Tensor log_p = value(walk->settings, x, mask, renormalizes);
-    ctx->save_for_backward({x, mask.value_or(Tensor()), mask && renormalizes ? log_p : Tensor()});
+  static Tensor forward(Context* ctx, const Tensor& x, const Optional& mask, WalkPointer<T> walk) {
+    const Tensor log_p = value(walk->settings, x, mask);
+    ctx->save_for_backward({x, mask.value_or(Tensor()), mask ? log_p : Tensor()});
     ctx->saved_data["walk"] = c10::IValue::make_capsule(walk);
     return log_p;
   }
@@ -90,29 +90,28 @@ template <class T> struct LogP : torch::autograd::Function<LogP<T>> {
     for (Tensor& each : saved) if (each.defined()) each = each.contiguous();  // a hook may have moved it
     const auto walk = c10::static_intrusive_pointer_cast<Walk<T>>(ctx->saved_data["walk"].toCapsule());
     const Optional mask = saved[1].defined() ? Optional(saved[1]) : std::nullopt;
-    const bool renormalizes = saved[2].defined();  // where there is a mask
     const Tensor& given = gradients[0];
     if (at::GradMode::is_enabled() || !is_plain(given)) {  // it is to be differentiated, or stands for many
       py::gil_scoped_acquire gil;
-      return {walk->plain(saved[0], mask, renormalizes, given).template cast<Tensor>(), Tensor(), Tensor(), Tensor()};
+      return {walk->plain(saved[0], mask, given).template cast<Tensor>(), Tensor(), Tensor()};
     }
-    const Tensor dx = gradient(walk->settings, saved[0], mask, renormalizes, saved[2], given.contiguous());
-    return {dx, Tensor(), Tensor(), Tensor()};
+    const Tensor dx = gradient(walk->settings, saved[0], mask, saved[2], given.contiguous());
+    return {dx, Tensor(), Tensor()};
   }
 };
-template <class T> Tensor log_p(WalkPointer<T> walk, const Tensor& scores, const Optional& mask, bool renormalizes) {
+template <class T> Tensor log_p(WalkPointer<T> walk, const Tensor& scores, const Optional& mask) {
   const Tensor x = (scores.is_neg() ? scores.resolve_neg() : scores).contiguous();
   const Optional allowed = mask ? Optional(mask->contiguous()) : mask;
   const bool tracks = at::GradMode::is_enabled() && !c10::InferenceMode::is_enabled() && x.requires_grad();
-  return tracks ? LogP<T>::apply(x, allowed, walk, renormalizes) : value(walk->settings, x, allowed, renormalizes);
+  return tracks ? LogP<T>::apply(x, allowed, walk) : value(walk->settings, x, allowed);
 }
-template <class T> Tensor gradient_of(WalkPointer<T> walk, const Tensor& x, const Optional& mask, bool renormalizes,
-                                      const Optional& log_p, const Tensor& given) {
-  return gradient(walk->settings, x, mask, renormalizes, log_p.value_or(Tensor()), given);
+template <class T> Tensor gradient_of(WalkPointer<T> walk, const Tensor& x, const Optional& mask, const Optional& log_p,
+                                      const Tensor& given) {
+  return gradient(walk->settings, x, mask, log_p.value_or(Tensor()), given);
 }
 template <class T> Tensor cross_entropy(WalkPointer<T> walk, const Tensor& x, const Tensor& target,
                                         const Optional& weight, int64_t reduction, int64_t ignored) {
-  const Tensor found = log_p<T>(walk, x, {}, true);
+  const Tensor found = log_p<T>(walk, x, {});
   return at::nll_loss(found.flatten(0, -2), target.flatten(), weight, reduction, ignored);
 }
 template <class T> void bind(py::module& module, const char* name) {

@@ -55,11 +55,11 @@ def compile_all(only: int) -> None:
         assert nodes is not None
         call = launch.Call(nodes._replace(centers=None), dtype == torch.float32, True)
         centers = {"centers_ptr": None if nodes.centers is None else torch.float32}
-        walk, _ = launch._walk_launcher(call, False)
+        walk = launch._walk_launcher(call, False)
         print(classes, dtype, activation, "walk", size(walk, {"x_ptr": dtype, "out_ptr": dtype} | centers))
-        pull, form = launch._pull_launcher(call, launch.LOG_P, classes)
+        pull = launch._pull_launcher(call, False, classes)
         tensors = {"x_ptr": dtype, "gradient_ptr": dtype, "index_ptr": None, "entropy_ptr": None, "dx_ptr": dtype}
-        tensors |= {"sums_ptr": torch.float32 if form.above else None} | centers
+        tensors |= {"sums_ptr": torch.float32 if pull.constants["F"].above else None} | centers
         print(classes, dtype, activation, "pull", size(pull, tensors))
 
 

@@ -158,9 +158,9 @@ def _find_tables(pi: Parameterization, device: torch.device) -> Any:
 
 
 def _make_tables(key: tuple[Parameterization, torch.device]) -> Any:
-    from catnat.torch._gpu import wide_launch
+    from catnat.torch._gpu import autograd, wide_launch
 
-    _KERNEL_WALK["linear"] = wide_launch.KernelLinearWalk
+    _KERNEL_WALK["linear"] = autograd.KernelLinearWalk
     with ordinary_tensors():
         return wide_launch.wide_of(*key)
 

@@ -67,6 +67,14 @@ def short_of(activation: int, amplitude: float, least: float) -> Short | None:
     return Short(logit.range[1] / gain, Polynomial(of_scores[0]), past, Polynomial(of_scores[1]))
 
 
+class Call(NamedTuple):
+    """What all kernels of a call are compiled for; the nodes without their tensor, so that they can be looked up."""
+
+    bernoulli: Bernoulli
+    exact: bool
+    contiguous: bool
+
+
 @dataclass(frozen=True)
 class Form:
     """What a kernel is compiled for, beside its dtypes: the nodes, and what one program does.
@@ -87,14 +95,16 @@ class Form:
     above: int
     height: int
     warps: int
+    registers: int | None
     turn: int
     part: int  # a power of two that covers the nodes of the last level
     even: bool  # whether all classes of the block are at its deepest level
     short: Short | None  # how a gradient's nodes are computed; else by the GPU's own functions
 
     @staticmethod
-    def of(bernoulli: Bernoulli, classes: int, exact: bool, contiguous: bool, block: Block) -> Form:
-        """For the top of a tree that has so many classes."""
+    def of(call: Call, block: Block, classes: int | None = None) -> Form:
+        """For the whole tree, or for the top of it that has so many classes."""
+        (bernoulli, exact, contiguous), classes = call, classes or call.bernoulli.classes
         levels = (classes - 1).bit_length()
         depth = min(levels, block.depth)
         above = levels - depth
@@ -105,8 +115,8 @@ class Form:
         return Form(
             bernoulli.classes - 1, classes, bernoulli.kind, bernoulli.kind, bernoulli.activation,
             exact, exact and bernoulli.activation != SIGMOID and bernoulli.least < NEAR, contiguous,
-            depth, above, 1 << (height.bit_length() - 1), block.warps, block.turn, part, classes == 1 << levels,
-            None if exact else short_of(*bernoulli[3:]),
+            depth, above, 1 << (height.bit_length() - 1), block.warps, block.registers, block.turn,
+            part, classes == 1 << levels, None if exact else short_of(*bernoulli[3:]),
         )  # fmt: skip
 
     @property
@@ -153,7 +163,7 @@ class Form:
 
 
 def walk_block(classes: int, exact: bool) -> Block:
-    even = _is_power_of_two(classes)
+    even = classes & (classes - 1) == 0
     if not exact:
         if classes <= 64:
             return Block(6, 2048, 2)
@@ -170,7 +180,7 @@ def walk_block(classes: int, exact: bool) -> Block:
 
 
 def pull_block(classes: int, exact: bool) -> Block:
-    even = _is_power_of_two(classes)
+    even = classes & (classes - 1) == 0
     if not exact:
         if classes <= 8:
             return Block(4, 1024, 2)
@@ -222,7 +232,3 @@ def path_span(classes: int) -> tuple[int, int]:
 def _steps(classes: int) -> int:
     """A power of two that covers the levels."""
     return 1 << ((classes - 1).bit_length() - 1).bit_length()
-
-
-def _is_power_of_two(classes: int) -> bool:
-    return classes & (classes - 1) == 0

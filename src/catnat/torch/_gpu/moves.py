@@ -5,7 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-NUMBERS = ("rows", "stride", "items", "batch", "samples", "ignored", "programs")  # see `launch.Launcher`
+NUMBERS = ("rows", "stride", "items", "batch", "samples", "ignored", "programs", "chunks", "nodes")
+kernel = triton.jit(do_not_specialize=NUMBERS)  # see `launch.Launcher`
 
 
 @triton.jit
@@ -54,12 +55,6 @@ def offsets(start, WIDTH: tl.constexpr):
 def held(values):
     """The same values, worked out once: the compiler would else do it anew in every layout they are needed in."""
     return tl.sum(values[:, :, None], 2)
-
-
-@triton.jit
-def gather(values, column, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
-    """[HEIGHT, WIDTH] from the given columns [1, WIDTH]."""
-    return tl.gather(values, tl.broadcast_to(column, (HEIGHT, WIDTH)), 1)
 
 
 @triton.jit

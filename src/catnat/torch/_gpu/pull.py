@@ -11,22 +11,6 @@ import triton.language as tl
 
 from catnat.torch._gpu import moves, node, walk
 
-# What `pull` is given the gradient of.
-LOG_P: tl.constexpr = tl.constexpr(0)
-P: tl.constexpr = tl.constexpr(1)
-HEAD: tl.constexpr = tl.constexpr(2)
-
-
-@triton.jit
-def _append(heap, level, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
-    """Two [HEIGHT, WIDTH] side by side."""
-    return tl.reshape(tl.permute(tl.join(heap, level), (0, 2, 1)), (HEIGHT, 2 * WIDTH))
-
-
-@triton.jit
-def _pairs(values, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
-    return tl.reshape(values, (HEIGHT, WIDTH, 2))
-
 
 @triton.jit
 def _halves(pairs, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, WARPS: tl.constexpr):
@@ -45,23 +29,23 @@ def _halves(pairs, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, WARPS: tl.constexp
 @triton.jit
 def _below(
     x_ptr, at, gradient_ptr, index_ptr, entropy_ptr, line, root, loaded, centers_ptr, numbers,
-    OF: tl.constexpr, F: tl.constexpr,
+    EXP: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
     """What stands below the last level's nodes, [height, part, 2], and on its classes, [height, width]: by log p."""
     places = (root << (F.depth - 1)) + moves.columns(F.width)
     deeper = moves.pairs(root << F.depth, F.part)
     beside = 0.0
-    if OF != HEAD:
+    if entropy_ptr is None:
         of = line * F.classes
         below = moves.load_pairs(gradient_ptr + (root << F.depth), of, root << F.depth, F.height, F.part, F)
         if not F.even:
             cells = gradient_ptr + (root << (F.depth - 1)) + moves.offsets(of, F.width)
             beside = tl.load(cells, places >= F.classes, other=0.0).to(tl.float32)
-    if OF != LOG_P:
+    if EXP or entropy_ptr is not None:
         here = walk.above(x_ptr, at, root, centers_ptr, numbers, F)
         here = walk.descend(here, loaded, root, centers_ptr, numbers, F.depth - 1, F)
         deepest = walk.last_level(here, loaded[F.depth - 1], root, centers_ptr, numbers, F)
-        if OF == P:
+        if EXP:
             below *= tl.exp2(2 * deepest)
             if not F.even:
                 beside *= tl.exp2(2 * here)
@@ -82,11 +66,11 @@ def _below(
 @triton.jit
 def _pull_block(
     x_ptr, at, gradient_ptr, index_ptr, entropy_ptr, dx_ptr, sums_ptr, line, root, centers_ptr, numbers,
-    OF: tl.constexpr, GATHER: tl.constexpr, F: tl.constexpr,
+    EXP: tl.constexpr, GATHER: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
     loaded = moves.load_levels(x_ptr, at, root, F)  # first: what is loaded last is needed first
     below, beside = _below(
-        x_ptr, at, gradient_ptr, index_ptr, entropy_ptr, line, root, loaded, centers_ptr, numbers, OF, F
+        x_ptr, at, gradient_ptr, index_ptr, entropy_ptr, line, root, loaded, centers_ptr, numbers, EXP, F
     )
     DEPTH: tl.constexpr = F.depth
     to = line * F.nodes
@@ -94,7 +78,7 @@ def _pull_block(
     for step in tl.static_range(DEPTH):
         # the level is DEPTH - 1 - step; names for it cannot be kept in an unrolled loop
         if step > 0:
-            below = _pairs(below, F.height, 1 << (DEPTH - 1 - step))
+            below = tl.reshape(below, (F.height, 1 << (DEPTH - 1 - step), 2))
         left, right, both = _halves(below, F.height, F.part if step == 0 else 1 << (DEPTH - 1 - step), F.warps)
         places = (root << (DEPTH - 1 - step)) + moves.columns(F.part if step == 0 else 1 << (DEPTH - 1 - step))
         x = loaded[DEPTH - 1 - step].to(tl.float32)
@@ -105,7 +89,8 @@ def _pull_block(
         if step == 0 and not F.even:
             tl.store(dx_ptr + (root << (DEPTH - 1)) + moves.offsets(to, F.part), slope, places < F.classes)
             if F.part < F.width:  # the other columns are arbitrary
-                both = moves.gather(both, tl.minimum(moves.columns(F.width), F.part - 1), F.height, F.width)
+                column = tl.minimum(moves.columns(F.width), F.part - 1)
+                both = tl.gather(both, tl.broadcast_to(column, (F.height, F.width)), 1)
             below = tl.where((root << (DEPTH - 1)) + moves.columns(F.width) < F.classes, both, beside)
         else:
             if GATHER:
@@ -116,7 +101,8 @@ def _pull_block(
     if GATHER:
         heap = tl.zeros_like(line).to(tl.float32)
         for level in tl.static_range(len(found)):
-            heap = _append(heap, found[level], F.height, 1 << level)
+            beside = tl.permute(tl.join(heap, found[level]), (0, 2, 1))
+            heap = tl.reshape(beside, (F.height, 2 << level))
         tl.store(dx_ptr + moves.offsets(to, 1 << len(found)), heap, moves.columns(1 << len(found)) > 0)
     if F.above:
         tl.store(sums_ptr + ((line << F.above) + (root - (1 << F.above))), below)
@@ -125,13 +111,13 @@ def _pull_block(
 @triton.jit
 def _pull_rows(
     x_ptr, gradient_ptr, index_ptr, entropy_ptr, dx_ptr, sums_ptr, centers_ptr, rows, stride, first, root, numbers,
-    FULL: tl.constexpr, OF: tl.constexpr, GATHER: tl.constexpr, F: tl.constexpr,
+    FULL: tl.constexpr, EXP: tl.constexpr, GATHER: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
     line = moves.lines(rows, first, FULL, F)
     at = moves.row_start(line, stride, F)
     x_ptr += moves.row_start(first, stride, F) - 1
     dx_ptr += first * F.nodes - 1
-    if OF != HEAD:
+    if entropy_ptr is None:
         gradient_ptr += first * F.classes - F.classes
     else:
         entropy_ptr += first
@@ -142,29 +128,29 @@ def _pull_rows(
         sums_ptr += first * (1 << F.above)
     if F.even or F.above == 0:
         _pull_block(x_ptr, at, gradient_ptr, index_ptr, entropy_ptr, dx_ptr, sums_ptr, line, root, centers_ptr, numbers,
-                    OF, GATHER, F)  # fmt: skip
+                    EXP, GATHER, F)  # fmt: skip
     else:  # as in `walk`
         LEFT: tl.constexpr = F.left
         RIGHT: tl.constexpr = F.right
         start = root << (F.depth - 1)
         if start + F.width <= F.classes:
             _pull_block(x_ptr, at, gradient_ptr, index_ptr, entropy_ptr, dx_ptr, sums_ptr, line, root, centers_ptr,
-                        numbers, OF, GATHER, LEFT)  # fmt: skip
+                        numbers, EXP, GATHER, LEFT)  # fmt: skip
         elif start >= F.classes:
             _pull_block(x_ptr, at, gradient_ptr, index_ptr, entropy_ptr, dx_ptr, sums_ptr, line, root, centers_ptr,
-                        numbers, OF, GATHER, RIGHT)  # fmt: skip
+                        numbers, EXP, GATHER, RIGHT)  # fmt: skip
         else:
             UNEVEN: tl.constexpr = F.classes >> (F.depth - 1)
             _pull_block(x_ptr, at, gradient_ptr, index_ptr, entropy_ptr, dx_ptr, sums_ptr, line, UNEVEN, centers_ptr,
-                        numbers, OF, GATHER, F)  # fmt: skip
+                        numbers, EXP, GATHER, F)  # fmt: skip
 
 
-@triton.jit(do_not_specialize=moves.NUMBERS)
+@moves.kernel
 def pull(
     x_ptr, gradient_ptr, index_ptr, entropy_ptr, dx_ptr, sums_ptr, centers_ptr, rows, stride,
-    half, half_rest, angle, least, steepness, OF: tl.constexpr, GATHER: tl.constexpr, F: tl.constexpr,
+    half, half_rest, angle, least, steepness, EXP: tl.constexpr, GATHER: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
-    """The gradient in the scores of what has this gradient in log p, in p, or in a head's two results (OF).
+    """The gradient in the scores of what has this gradient in log p, in p (EXP), or in a head's entropy and log p.
 
     GATHER: write a row's gradient in one piece; by level, a short row would touch every sector of memory several times.
     """
@@ -172,7 +158,7 @@ def pull(
     first, root = moves.first_and_root(rows, F)
     if F.height == 1 or first + F.height <= rows:
         _pull_rows(x_ptr, gradient_ptr, index_ptr, entropy_ptr, dx_ptr, sums_ptr, centers_ptr, rows, stride,
-                   first, root, numbers, True, OF, GATHER, F)  # fmt: skip
+                   first, root, numbers, True, EXP, GATHER, F)  # fmt: skip
     else:
         _pull_rows(x_ptr, gradient_ptr, index_ptr, entropy_ptr, dx_ptr, sums_ptr, centers_ptr, rows, stride,
-                   first, root, numbers, False, OF, GATHER, F)  # fmt: skip
+                   first, root, numbers, False, EXP, GATHER, F)  # fmt: skip

@@ -50,7 +50,8 @@ def descend(here, loaded, root, centers_ptr, numbers, LEVELS: tl.constexpr, F: t
 def last_level(here, x, root, centers_ptr, numbers, F: tl.constexpr):
     """The nodes of the last level: [height, width] to [height, part, 2]."""
     if F.part < F.width:
-        here = moves.held(moves.gather(here, moves.columns(F.part), F.height, F.part))
+        column = tl.broadcast_to(moves.columns(F.part), (F.height, F.part))
+        here = moves.held(tl.gather(here, column, 1))
     LEVEL: tl.constexpr = F.depth - 1
     places = (root << LEVEL) + moves.columns(F.part)
     offset, rounded = node.offset_of(x.to(tl.float32), places, F.above + LEVEL, centers_ptr, F.kinds[LEVEL], F)
@@ -96,7 +97,7 @@ def _walk_rows(
             _walk_block(x_ptr, at, out_ptr, to, UNEVEN, centers_ptr, numbers, EXP, F)
 
 
-@triton.jit(do_not_specialize=moves.NUMBERS)
+@moves.kernel
 def walk(
     x_ptr, out_ptr, centers_ptr, rows, stride, half, half_rest, angle, least, steepness,
     EXP: tl.constexpr, F: tl.constexpr,

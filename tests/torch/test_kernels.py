@@ -220,7 +220,7 @@ def test_what_is_short_for_sixteen_bits_is_close_to_what_is_not(name: str) -> No
     """Closer than 16 bits show: the kernels' own short formulas on float32 numbers."""
     nodes = nodes_of(Parameterization(8, FAMILY[name]))
     x, upstream = torch.linspace(-8, 8, 7 * 40).view(40, 7), torch.from_numpy(numbers(40, 8))
-    call = launch.Call(nodes._replace(centers=None), False, True)
+    call = blocks.Call(nodes._replace(centers=None), False, True)
     launcher = launch._walk_launcher(call, False)
     short = torch.empty(40, 8)
     launcher(launcher.programs(40), (x, short, None), (40, 7))
@@ -385,7 +385,7 @@ def test_rows_of_any_strides() -> None:
         (torch.from_numpy(numbers(17, 6)).t(), True),
         (wide[0, :17], False),
     ):
-        assert (launch.Rows.of(view).tensor.data_ptr() != view.data_ptr()) == is_copied
+        assert (launch.rows_of(view, nodes)[0].data_ptr() != view.data_ptr()) == is_copied
         expected = launch.walk(view.contiguous(), nodes, False)
         assert torch.equal(launch.walk(view, nodes, False), expected)
         upstream = torch.ones_like(expected)
@@ -402,8 +402,7 @@ def test_rows_of_any_strides() -> None:
 def test_all_of_the_result_is_written_and_nothing_around_it(classes: int) -> None:
     nodes = nodes_of(Parameterization(classes, "sigmoid"))
     x, upstream = (torch.from_numpy(numbers(ROWS, n)) for n in (classes - 1, classes))
-    rows = launch.Rows.of(x)
-    call = launch.Call.of(x, rows, nodes)
+    _, _, stride, call = launch.rows_of(x, nodes)
     walk = launch._walk_launcher(call, False)
     pull = launch._pull_launcher(call, False, classes)
     span, height = blocks.path_span(classes)
@@ -414,7 +413,7 @@ def test_all_of_the_result_is_written_and_nothing_around_it(classes: int) -> Non
         (classes - 1, pull, pull.programs(ROWS), (x, upstream, None, None), (None,), ()),
         (classes - 1, path, 1, (x, index, None, ones, None), (), (1, 0)),
     ):
-        integers = (ROWS, *integers, rows.stride)
+        integers = (ROWS, *integers, stride)
         room = torch.full((ROWS * width + 200,), torch.nan)
         inside = room[100:-100].view(ROWS, width)
         kernel(programs, (*before, inside, *after, nodes.centers), integers)

@@ -17,14 +17,13 @@ from torch.compiler import is_compiling
 from catnat.torch import _eager
 from catnat.torch._compat import must_be_plain, plain_backwards
 from catnat.torch._gpu import operators
+from catnat.torch._gpu.operators import Tensors
 from catnat.torch._gpu.wide_launch import Wide
 from catnat.torch._plan import Plan
 from catnat.torch._walk import Generator, Walk
 from catnat.torch._wide import LinearWalk
 
 MAX_ROW = 4096  # classes that one program holds
-
-Tensors = tuple[Tensor, ...]
 
 
 class KernelWalk(Walk):
@@ -53,7 +52,7 @@ class KernelWalk(Walk):
         return self._call("loss", x, target, ignored, weight, reduction)[0]
 
     def entropy(self, x: Tensor, mask: Tensor | None = None, mask_mode: str = "renormalize") -> Tensor:
-        return self._call("entropy", x)[0] if self._is_row() else super().entropy(x)
+        return self._call("entropy", x)[0] if self.plan.num_classes <= MAX_ROW else super().entropy(x)
 
     def sample(
         self, x: Tensor, count: int, generator: Generator, mask: Tensor | None = None, mask_mode: str = "renormalize"
@@ -61,7 +60,7 @@ class KernelWalk(Walk):
         return self._from_heap(self._call("sample", x.detach(), seed_for(x, generator), count)[0])
 
     def draw(self, x: Tensor, index: Tensor | None, generator: Generator, *masking: Any) -> tuple[Tensor, ...]:
-        if not self._is_row():
+        if self.plan.num_classes > MAX_ROW:
             return super().draw(x, index, generator)
         if index is None:
             log_p, entropy, drawn = self._call("sample_and_score", x, seed_for(x, generator))
@@ -72,9 +71,6 @@ class KernelWalk(Walk):
         # a compiler takes the plan as a constant, of which it takes no named tuple apart (before 2.13)
         nodes = self.plan.nodes if is_compiling() else self.plan.bernoulli
         return _call(name, x.requires_grad and torch.is_grad_enabled(), x, self.plan, nodes, *arguments)
-
-    def _is_row(self) -> bool:
-        return self.plan.num_classes <= MAX_ROW
 
     # the kernels know the heap's order of classes only
 
@@ -149,19 +145,15 @@ class _Differentiable(torch.autograd.Function):
         inputs, results = operators.kept(ctx)
         gradients = gradients[: operator.differentiable]
         if any(must_be_plain(gradient) for gradient in gradients):
-            places = [place for place, wants in enumerate(wanted) if wants]
-
-            def plain(*learning: Tensor) -> Tensors:
-                given = dict(enumerate(inputs)) | dict(zip(places, learning, strict=True))
-                return PLAIN[ctx.name](ctx.plan, *given.values(), *results)
-
-            again = plain_backwards(plain, [inputs[place] for place in places], gradients)
-            found = [again.pop(0) if wants else None for wants in wanted]
+            count = 1 + max(place for place, wants in enumerate(wanted) if wants)
+            found = plain_backwards(
+                lambda *first: PLAIN[ctx.name](ctx.plan, *first, *inputs[count:], *results), inputs[:count], gradients
+            )
         else:
             assert operator.backward is not None
             name, *given = operator.backward(inputs[1:], results, gradients)
-            found = operators.of_inputs(operators.directly(name, inputs[0], ctx.nodes, *given), wanted)
-        return None, None, None, *found
+            found = operators.directly(name, inputs[0], ctx.nodes, *given)
+        return None, None, None, *operators.of_inputs(found, wanted)
 
 
 # -- the same in plain tensor code, for the plan, the inputs and what was kept of the results -----------------------

@@ -52,15 +52,12 @@ def short_of(activation: int, amplitude: float, least: float) -> Short | None:
     tail, gain = math.sin(least) ** 2, 2 * math.pi / amplitude
     logit = fits.natural_logit(tail, fits.SHORT_ERROR, fits.MAX_SHORT_COEFFICIENTS)
     slope = fits.natural_slope(tail)
-    if logit is None or slope is None:
+    if logit is None or slope is None or gain > 1e15:  # whose powers would leave float64
         return None
-    try:
-        of_scores = [
-            tuple(factor * c * gain ** (2 * i + 1) for i, c in enumerate(coefficients))
-            for coefficients, factor in (((1, *logit.coefficients), TO_BASE_2), (slope.coefficients, 1.0))
-        ]
-    except OverflowError:
-        return None
+    of_scores = [
+        tuple(factor * c * gain ** (2 * i + 1) for i, c in enumerate(coefficients))
+        for coefficients, factor in (((1, *logit.coefficients), TO_BASE_2), (slope.coefficients, 1.0))
+    ]
     if not all(1e-30 < abs(c) < 1e30 for c in (*of_scores[0], *of_scores[1])):
         return None
     past = TO_BASE_2 * gain / math.sin(2 * least)
@@ -100,6 +97,8 @@ class Form:
     part: int  # a power of two that covers the nodes of the last level
     even: bool  # whether all classes of the block are at its deepest level
     short: Short | None  # how a gradient's nodes are computed; else by the GPU's own functions
+    # whether a row's gradient is written in one piece; by level, a short row would touch every sector of memory often
+    gather: bool = False
 
     @staticmethod
     def of(call: Call, block: Block, classes: int | None = None) -> Form:
@@ -125,11 +124,6 @@ class Form:
         return self.nodes.bit_length()
 
     @property
-    def steps(self) -> int:
-        """A power of two that covers the levels."""
-        return _steps(self.nodes + 1)
-
-    @property
     def kinds(self) -> tuple[int, ...]:
         """The kind of the centres, level by level of the block: where no node is uneven, there are none."""
         places = (uneven_place(self.nodes, self.above + level) for level in range(self.depth))
@@ -148,8 +142,8 @@ class Form:
     def log2_tan(self) -> Polynomial:
         return Polynomial((fits.LOG2_TAN if self.exact else fits.LOG2_TAN_SHORT).coefficients)
 
-    # Where there are several blocks, all but one are even: left of that one a level deeper than right of it. Nodes with
-    # uneven sides lie on the way to it.
+    # Of several blocks all but one are even: left of that one a level deeper than right of it. Nodes with uneven sides
+    # lie on the way to it.
 
     @property
     def left(self) -> Form:
@@ -201,7 +195,7 @@ TOP_BLOCK = Block(10, 256, 1)  # of a larger tree, whose rows are few
 
 
 def writes_whole_rows(classes: int, exact: bool) -> bool:
-    """Whether `pull.pull` writes a row's gradient in one piece."""
+    """Whether `walk.pull` writes a row's gradient in one piece."""
     return 2 < classes <= (320 if exact else 64)
 
 

@@ -17,7 +17,6 @@ from catnat.torch._bernoulli import NATURAL, Bernoulli
 from catnat.torch._compat import fake_mode_of
 from catnat.torch._gpu import blocks
 from catnat.torch._gpu import path as path_kernels
-from catnat.torch._gpu import pull as pull_kernels
 from catnat.torch._gpu import walk as walk_kernels
 from catnat.torch._gpu.blocks import Block, Call, Form
 
@@ -40,6 +39,7 @@ class Launcher:
         self, kernel: Any, constants: dict[str, Any], warps: int, numbers: tuple[float, ...] = (), **options: Any
     ) -> None:
         self.kernel, self.constants, self.numbers = kernel, constants, numbers
+        self.form: Form = constants.get("F")
         self.options = {"num_warps": warps, **OPTIONS, **options}
         # as the binary takes them: the constants come last in every kernel's list of arguments
         self.values = tuple(constants[name] for name in kernel.arg_names if name in constants)
@@ -48,9 +48,7 @@ class Launcher:
 
     def programs(self, rows: int) -> int:
         """How many have so many rows."""
-        form = self.constants["F"]
-        programs: int = -(-rows // form.height) << form.above
-        return programs
+        return -(-rows // self.form.height) << self.form.above
 
     def __call__(self, programs: int, tensors: tuple[Tensor | None, ...], integers: tuple[int, ...] = ()) -> None:
         """Start so many programs on the current stream of the tensors' device."""
@@ -103,21 +101,18 @@ def rows_of(x: Tensor, bernoulli: Bernoulli) -> tuple[Tensor, int, int, Call]:
     return x, math.prod(x.shape[:-1]), stride, call
 
 
-def numbers_of(bernoulli: Bernoulli) -> tuple[float, ...]:
-    """Half the range, what that rounds away in radians, radians a unit of score, the least angle, the steepness."""
-    activation, amplitude, least = bernoulli[3:]
-    if amplitude == 0:
-        return (0.0,) * 5
-    angle = math.pi / (2 * amplitude)
-    half = float(np.float32(amplitude / 2))
-    # of -|z| / 2 to the base 2 in the angle, past the joint
-    steepness = 2 * math.log2(math.e) / math.sin(2 * least) if activation == NATURAL else 0.0
-    return half, (amplitude / 2 - half) * angle, angle, least, steepness
-
-
 def launcher_of(kernel: Any, call: Call, form: Form, **constants: Any) -> Launcher:
-    """Of a kernel that takes the nodes' numbers."""
-    numbers = numbers_of(call.bernoulli)
+    """Of a kernel that takes the nodes' numbers.
+
+    These are half the range, what that rounds away in radians, radians a unit of score, the least angle, the steepness.
+    """
+    activation, amplitude, least = call.bernoulli[3:]
+    numbers = (0.0,) * 5
+    if amplitude > 0:
+        angle, half = math.pi / (2 * amplitude), float(np.float32(amplitude / 2))
+        # of -|z| / 2 to the base 2 in the angle, past the joint
+        steepness = 2 * math.log2(math.e) / math.sin(2 * least) if activation == NATURAL else 0.0
+        numbers = half, (amplitude / 2 - half) * angle, angle, least, steepness
     return Launcher(kernel, constants | {"F": form}, form.warps, numbers, maxnreg=form.registers)
 
 
@@ -150,7 +145,7 @@ def _pull_launcher(call: Call, exp: bool, classes: int) -> Launcher:
     is_whole = classes == call.bernoulli.classes
     form = Form.of(call, blocks.pull_block(classes, call.exact) if is_whole else blocks.TOP_BLOCK, classes)
     gather = form.above == 0 and blocks.writes_whole_rows(classes, call.exact)
-    return launcher_of(pull_kernels.pull, call, form, EXP=exp, GATHER=gather)
+    return launcher_of(walk_kernels.pull, call, replace(form, gather=gather), EXP=exp)
 
 
 def pull(
@@ -169,7 +164,7 @@ def pull(
     classes = bernoulli.classes
     while True:
         launcher = _pull_launcher(call, exp, classes)
-        above = launcher.constants["F"].above
+        above = launcher.form.above
         sums = x.new_empty((rows, 1 << above), dtype=torch.float32) if above else None
         tensors = (scores, below, index, of_entropy, dx, sums, bernoulli.centers)
         launcher(launcher.programs(rows), tensors, (rows, stride))
@@ -203,9 +198,7 @@ def log_path(
     return out
 
 
-@lru_cache(maxsize=2)
-def _reduce_launcher(mean: bool) -> Launcher:
-    return Launcher(path_kernels.reduce, {"MEAN": mean, "WIDTH": 2048}, 8)
+REDUCERS = [Launcher(path_kernels.reduce, {"MEAN": mean, "WIDTH": 2048}, 8) for mean in (False, True)]
 
 
 def loss(
@@ -224,7 +217,7 @@ def loss(
         tensors = (scores, target.contiguous(), weight, sums, share, bernoulli.centers)
         launcher(programs, tensors, (rows, programs, ignored, stride))
         if programs > 1:
-            _reduce_launcher(mean)(1, (sums, found, share), (programs,))
+            REDUCERS[mean](1, (sums, found, share), (programs,))
     return found, share
 
 

@@ -153,11 +153,10 @@ _library = library.Library("catnat", "DEF")
 
 
 def _register(name: str, operator: Operator) -> None:
-    nodes = operator.nodes
-    count = len(nodes._fields)
+    nodes, count = operator.nodes, len(operator.nodes._fields)
 
-    def with_nodes(function: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda x, *rest: function(x, nodes(*rest[:count]), *rest[count:])
+    def start(x: Tensor, *rest: Any) -> Any:
+        return operator.start(x, nodes(*rest[:count]), *rest[count:])
 
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         if operator.backward is None:
@@ -173,8 +172,8 @@ def _register(name: str, operator: Operator) -> None:
     arguments = ", ".join(filter(None, ("Tensor x", SCHEMAS[nodes], operator.arguments)))
     _library.define(f"{name}({arguments}) -> ({', '.join(['Tensor'] * operator.results)})")
     for device in ("CUDA", "CPU") if INTERPRETED else ("CUDA",):
-        _library.impl(name, with_nodes(operator.start), device)
-    library.register_fake(f"catnat::{name}", with_nodes(operator.start), lib=_library)  # see `launch.starts`
+        _library.impl(name, start, device)
+    library.register_fake(f"catnat::{name}", start, lib=_library)  # see `launch.starts`
     if operator.differentiable:
         setup = partial(keep, differentiable=operator.differentiable)
         library.register_autograd(f"catnat::{name}", backward, setup_context=setup, lib=_library)

@@ -22,7 +22,7 @@ def checked(index, F: tl.constexpr):
 @triton.jit
 def _steps(index, F: tl.constexpr):
     """[height, steps] levels, nodes, turns, and which steps the path to [height] class ids has."""
-    level = moves.columns(F.steps)
+    level = moves.columns(triton.next_power_of_2(F.levels))
     place = (index + F.classes)[:, None]
     length = tl.where(place < (1 << F.levels), F.levels - 1, F.levels)  # in a heap two lengths are next to each other
     taken = level < length
@@ -212,7 +212,7 @@ def head(
 ):  # fmt: skip
     """The entropy of a row, by a seed a draw, and log p of it or of given classes: the whole tree in one program.
 
-    `pull.pull` is its gradient, too: that of the entropy in log p_k is -p_k log p_k, but for a multiple of p_k that
+    `walk.pull` is its gradient, too: that of the entropy in log p_k is -p_k log p_k, but for a multiple of p_k that
     falls out since the probabilities sum to one.
     """
     numbers = (half, half_rest, angle, least, steepness)

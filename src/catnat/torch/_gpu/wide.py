@@ -273,11 +273,11 @@ def sum_chunks(
 
 @triton.jit
 def _sum_long_run(
-    number, block, steps_ptr, leaves_ptr, least_ptr, first_ptr, last_ptr, first_bias_ptr, last_bias_ptr, out_ptr,
-    bias_out_ptr, chunks,
+    number, block, steps_ptr, leaves_ptr, least_ptr, parts, out_ptr, bias_out_ptr, chunks,
     WIDTH: tl.constexpr, DEPTH: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, HEIGHT: tl.constexpr,
 ):  # fmt: skip
     """The run of one level that begins in one chunk and leaves it, if there is one."""
+    first_ptr, last_ptr, first_bias_ptr, last_bias_ptr = parts
     level, chunk = number % DEPTH, number // DEPTH
     goes_on = tl.load(leaves_ptr + (chunk + 1) * CHUNK, chunk + 1 < chunks, other=-1) > level
     if goes_on & (tl.load(least_ptr + chunk) <= level):
@@ -344,21 +344,6 @@ def _sum_short_runs(
             level += 1
 
 
-@triton.jit
-def _clear_rows(
-    number, block, passed_ptr, out_ptr, bias_out_ptr, nodes, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
-    HEIGHT: tl.constexpr,
-):  # fmt: skip
-    """Zeros for the nodes that no row passed."""
-    row = number * HEIGHT + tl.arange(0, HEIGHT)
-    at = block * BLOCK + tl.arange(0, BLOCK)
-    is_clear = tl.load(passed_ptr + row, row < nodes, other=1) == 0
-    to = row.to(tl.int64)[:, None] * WIDTH + at[None, :]
-    tl.store(out_ptr + to, tl.zeros((HEIGHT, BLOCK), tl.float32), is_clear[:, None] & (at < WIDTH)[None, :])
-    if block == 0:
-        tl.store(bias_out_ptr + row, tl.zeros((HEIGHT,), tl.float32), is_clear)
-
-
 @moves.kernel
 def write_sums(
     x_ptr, steps_ptr, slopes_ptr, order_ptr, leaves_ptr, ends_ptr, least_ptr, first_ptr, last_ptr, first_bias_ptr,
@@ -370,18 +355,20 @@ def write_sums(
     BLOCKS: tl.constexpr = (WIDTH + BLOCK - 1) // BLOCK
     number, block = tl.program_id(0) // BLOCKS, tl.program_id(0) % BLOCKS
     if number < rows:
-        _sum_short_runs(
-            number, block, x_ptr, steps_ptr, slopes_ptr, order_ptr, leaves_ptr, ends_ptr, out_ptr,
-            bias_out_ptr, rows, WIDTH, DEPTH, BLOCK, HEIGHT,
-        )  # fmt: skip
+        _sum_short_runs(number, block, x_ptr, steps_ptr, slopes_ptr, order_ptr, leaves_ptr, ends_ptr, out_ptr,
+                        bias_out_ptr, rows, WIDTH, DEPTH, BLOCK, HEIGHT)  # fmt: skip
     elif number < rows + chunks * DEPTH:
-        _sum_long_run(
-            number - rows, block, steps_ptr, leaves_ptr, least_ptr, first_ptr, last_ptr, first_bias_ptr, last_bias_ptr,
-            out_ptr, bias_out_ptr, chunks, WIDTH, DEPTH, CHUNK, BLOCK, HEIGHT,
-        )  # fmt: skip
+        parts = first_ptr, last_ptr, first_bias_ptr, last_bias_ptr
+        _sum_long_run(number - rows, block, steps_ptr, leaves_ptr, least_ptr, parts, out_ptr, bias_out_ptr, chunks,
+                      WIDTH, DEPTH, CHUNK, BLOCK, HEIGHT)  # fmt: skip
     else:
-        first = rows + chunks * DEPTH
-        _clear_rows(number - first, block, passed_ptr, out_ptr, bias_out_ptr, nodes, WIDTH, BLOCK, CLEAR_HEIGHT)
+        row = (number - (rows + chunks * DEPTH)) * CLEAR_HEIGHT + tl.arange(0, CLEAR_HEIGHT)
+        at = block * BLOCK + tl.arange(0, BLOCK)
+        is_clear = tl.load(passed_ptr + row, row < nodes, other=1) == 0
+        to = row.to(tl.int64)[:, None] * WIDTH + at[None, :]
+        tl.store(out_ptr + to, tl.zeros((CLEAR_HEIGHT, BLOCK), tl.float32), is_clear[:, None] & (at < WIDTH)[None, :])
+        if block == 0:
+            tl.store(bias_out_ptr + row, tl.zeros((CLEAR_HEIGHT,), tl.float32), is_clear)
 
 
 # -- a walk down ---------------------------------------------------------------------------------------------------

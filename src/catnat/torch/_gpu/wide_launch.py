@@ -41,10 +41,10 @@ class Wide(NamedTuple):
     least: float
 
     @property
-    def bernoulli(self) -> Bernoulli:
-        """Without its tensor."""
+    def call(self) -> Call:
+        """What the kernels that take a node's numbers are compiled for."""
         kind = _bernoulli.NONE if self.centers is None else _bernoulli.BY_NODE
-        return Bernoulli(None, self.classes, kind, self.activation, self.amplitude, self.least)
+        return Call(Bernoulli(None, self.classes, kind, *self[-3:]), exact=True, contiguous=True)
 
     @property
     def levels(self) -> int:
@@ -70,15 +70,11 @@ def wide_of(pi: Parameterization, device: torch.device) -> Wide | None:
     )  # fmt: skip
 
 
-# -- launches ----------------------------------------------------------------------------------------------------
-
-
 @lru_cache(maxsize=256)
-def _launcher(name: str, warps: int = 4, bernoulli: Bernoulli | None = None, **constants: Any) -> Launcher:
+def _launcher(name: str, warps: int = 4, call: Call | None = None, **constants: Any) -> Launcher:
     kernel = getattr(wide, name)
-    if bernoulli is None:
+    if call is None:
         return Launcher(kernel, constants, warps)
-    call = Call(bernoulli, True, True)
     return launcher_of(kernel, call, Form.of(call, Block(32, 1, warps)), **constants)
 
 
@@ -89,13 +85,8 @@ def _block(width: int, most: int) -> int:
 def _path_shape(width: int, bytes_per_column: int) -> tuple[int, int]:
     """Columns and warps of a program that reads a path: a column's weights stay in the registers of one thread."""
     registers = 2 * bytes_per_column  # of a thread that has eight columns
-    if registers <= 72:
-        most, columns = MAX_BLOCK, 8
-    elif registers <= 190:
-        most, columns = MAX_BLOCK // 2, 8
-    else:
-        most, columns = MAX_BLOCK // 4, 4
-    block = _block(width, most)
+    parts, columns = (1, 8) if registers <= 72 else (2, 8) if registers <= 190 else (4, 4)
+    block = _block(width, MAX_BLOCK // parts)
     return block, max(1, block // (32 * columns))
 
 
@@ -125,7 +116,7 @@ def loss(
         sizes = {"WIDTH": width, "DEPTH": of.depth, "LEVELS": of.levels, "BLOCK": block}
         filled = (order, each, slopes) if learns else (None, each, None)
         tensors = (x, weight, bias, steps, *filled, dx if learns_x else None, of.centers)
-        _launcher("loss", warps, of.bernoulli, **sizes)(rows, tensors)
+        _launcher("loss", warps, of.call, **sizes)(rows, tensors)
     if not is_each and starts(found):
         adder = _launcher("add_losses", 8, MEAN=reduction == "mean", BLOCK=4096)
         adder(1, (each, target, found, share), (rows, ignored))
@@ -148,11 +139,8 @@ def pull(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of the features, the weights and a bias; with a share, ``gradient`` is of a sum or a mean."""
     width, nodes, gradient = x.shape[1], len(weight) if learns_weight else 0, gradient.contiguous()
-    scaled, out, bias_out = (
-        torch.empty_like(dx, dtype=x.dtype),
-        weight.new_empty((nodes, width)),
-        weight.new_empty(nodes),
-    )
+    scaled = torch.empty_like(dx, dtype=x.dtype)
+    out, bias_out = weight.new_empty((nodes, width)), weight.new_empty(nodes)
     if starts(dx):
         block = _block(width, 2048)
         launcher = _launcher("scale_rows", WIDTH=width, BLOCK=block)
@@ -195,5 +183,5 @@ def sample(x: Tensor, of: Wide, weight: Tensor, bias: Tensor | None, seed: Tenso
     if starts(out):
         sizes = {"WIDTH": x.shape[1], "DEPTH": of.depth, "BLOCK": _block(x.shape[1], 2048)}
         tensors = (x, weight, bias, seed, of.node_at, of.class_at, out, of.centers)
-        _launcher("sample", 4, of.bernoulli, **sizes)(len(x), tensors)
+        _launcher("sample", 4, of.call, **sizes)(len(x), tensors)
     return out

@@ -80,7 +80,7 @@ def run_of(candidate: Candidate, x: Tensor, gradient: Tensor) -> Callable[[], Te
         try:
             if candidate.way == "forward":
                 return launch.walk(x, bernoulli, False)
-            return launch.pull(x, gradient, bernoulli, launch.LOG_P)
+            return launch.pull(x, bernoulli, gradient, False)
         finally:
             blocks.walk_block, blocks.pull_block, blocks.writes_whole_rows = tables
 

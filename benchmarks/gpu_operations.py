@@ -141,7 +141,7 @@ def backward(rows: int, classes: int, *, dtype: torch.dtype) -> Case:
         pi = catnat.Parameterization(classes, activation)
         bernoulli = bernoulli_of(pi, scores.device)
         assert bernoulli is not None
-        run = partial(launch.pull, scores, gradient, bernoulli, launch.LOG_P)
+        run = partial(launch.pull, scores, bernoulli, gradient, False)
         found = _poisoned(run)
         x, upstream = _few(scores), _few(gradient)
         _, _, left, right = reference.activation(x, pi)

@@ -105,7 +105,7 @@ def test_the_kernels_are_asked(kernels: pytest.MonkeyPatch) -> None:
     ct.cross_entropy(s, k, PI).backward()
     (ct.log_prob(s, k, PI).sum() + ct.entropy(s, PI).sum() + ct.draw(s, PI).log_prob.sum()).backward()
     ct.sample(s, PI)
-    assert asked.count("pull_path") == 2 and asked.count("pull_head") == 2
+    assert asked.count("pull_path") == 2 and asked.count("pull") == 3
     assert {"walk", "pull", "loss", "log_path", "entropy", "sample_and_score", "sample"} < set(asked)
 
 

@@ -73,7 +73,7 @@ def both_ways(pi: Parameterization, scores: np.ndarray, exp: bool = False) -> No
     exact, log_p = scores.astype(np.float64), reference.log_catnat(scores.astype(np.float64), pi)
     found = launch.walk(x, nodes, exp).numpy()
     assert_close(found, np.exp(log_p) if exp else log_p, 2e-6, "values")
-    gradient = launch.pull(x, torch.from_numpy(upstream), nodes, launch.P if exp else launch.LOG_P).numpy()
+    gradient = launch.pull(x, nodes, torch.from_numpy(upstream), exp).numpy()
     weights = upstream.astype(np.float64) * (np.exp(log_p) if exp else 1)
     expected, scale = expected_gradient(exact, weights, pi)
     assert_close(gradient, expected, 2e-6, "gradient", scale)
@@ -173,18 +173,18 @@ def test_infinite_scores_are_certain_and_nan_stays_in_its_row() -> None:
         found = launch.walk(x, nodes, False)
         assert torch.equal(found[0], torch.tensor([-math.inf, -math.inf, -math.inf, 0.0]))
         assert found[1].isnan().all() and torch.isfinite(found[2]).all()
-        gradient = launch.pull(x, torch.ones(3, 4), nodes, launch.LOG_P)
+        gradient = launch.pull(x, nodes, torch.ones(3, 4), False)
         assert torch.isfinite(gradient[0]).all() and gradient[1, 0].isnan() and torch.isfinite(gradient[2]).all()
 
 
 def test_the_default_dtype_changes_nothing() -> None:
     nodes = nodes_of(Parameterization(18, "natural"))
     x, index = torch.from_numpy(numbers(3, 17)), torch.tensor([[1], [2], [17]])
-    expected = [launch.log_path(x, index, nodes), launch.head(x, None, None, nodes)[1]]
+    expected = [launch.log_path(x, nodes, index), launch.head(x, nodes, None, None)[1]]
     before = torch.get_default_dtype()
     try:
         torch.set_default_dtype(torch.bfloat16)
-        found = [launch.log_path(x, index, nodes), launch.head(x, None, None, nodes)[1]]
+        found = [launch.log_path(x, nodes, index), launch.head(x, nodes, None, None)[1]]
     finally:
         torch.set_default_dtype(before)
     for a, b in zip(found, expected, strict=True):
@@ -195,8 +195,8 @@ def test_numbers_that_are_negated_when_read() -> None:
     nodes = nodes_of(Parameterization(6, "natural"))
     x, upstream = (torch.from_numpy(numbers(3, n)) for n in (5, 6))
     assert torch.equal(launch.walk(torch._neg_view(x), nodes, False), launch.walk(-x, nodes, False))
-    ours = launch.pull(torch._neg_view(x), torch._neg_view(upstream), nodes, launch.LOG_P)
-    assert torch.equal(ours, launch.pull(-x, -upstream, nodes, launch.LOG_P))
+    ours = launch.pull(torch._neg_view(x), nodes, torch._neg_view(upstream), False)
+    assert torch.equal(ours, launch.pull(-x, nodes, -upstream, False))
 
 
 @pytest.mark.parametrize("name", ["sigmoid", "tail 0.05", "tail 0.001", "floor"])
@@ -211,7 +211,7 @@ def test_sixteen_bits(name: str) -> None:
         assert_close(found.double().numpy(), reference.log_catnat(exact, pi), tolerance, str(dtype))
         expected, scale = expected_gradient(exact, weights, pi)
         below = np.abs(weights).sum(-1, keepdims=True)  # see `_gpu.node`
-        gradient = launch.pull(x, upstream, nodes, launch.LOG_P).double().numpy()
+        gradient = launch.pull(x, nodes, upstream, False).double().numpy()
         assert_close(gradient, expected, tolerance, str(dtype), scale + below)
 
 
@@ -220,15 +220,15 @@ def test_what_is_short_for_sixteen_bits_is_close_to_what_is_not(name: str) -> No
     """Closer than 16 bits show: the kernels' own short formulas on float32 numbers."""
     nodes = nodes_of(Parameterization(8, FAMILY[name]))
     x, upstream = torch.linspace(-8, 8, 7 * 40).view(40, 7), torch.from_numpy(numbers(40, 8))
-    call = launch.Call(nodes._replace(centers=None), False, True)
-    launcher, form = launch._walk_launcher(call, False)
+    call = blocks.Call(nodes._replace(centers=None), False, True)
+    launcher = launch._walk_launcher(call, False)
     short = torch.empty(40, 8)
-    launcher(launch._programs(40, form), (x, short, None), (40, 7))
+    launcher(launcher.programs(40), (x, short, None), (40, 7))
     torch.testing.assert_close(short, launch.walk(x, nodes, False), rtol=2e-5, atol=1e-4)
-    launcher, form = launch._pull_launcher(call, launch.LOG_P, 8)
+    launcher = launch._pull_launcher(call, False, 8)
     slopes = torch.empty(40, 7)
-    launcher(launch._programs(40, form), (x, upstream, None, None, slopes, None, None), (40, 7))
-    torch.testing.assert_close(slopes, launch.pull(x, upstream, nodes, launch.LOG_P), rtol=2e-4, atol=2e-4)
+    launcher(launcher.programs(40), (x, upstream, None, None, slopes, None, None), (40, 7))
+    torch.testing.assert_close(slopes, launch.pull(x, nodes, upstream, False), rtol=2e-4, atol=2e-4)
 
 
 @pytest.mark.parametrize("amplitude", [1e-30, 1e-4, 1.0, 1e4, 1e30])
@@ -239,7 +239,7 @@ def test_sixteen_bits_of_any_amplitude(amplitude: float) -> None:
     x = torch.from_numpy(numbers(6, 3) * amplitude / 4).bfloat16()
     upstream = torch.from_numpy(numbers(6, 4, seed=1)).bfloat16()
     expected, _ = expected_gradient(x.double().numpy(), upstream.double().numpy(), pi)
-    gradient = launch.pull(x, upstream, nodes, launch.LOG_P).double().numpy()
+    gradient = launch.pull(x, nodes, upstream, False).double().numpy()
     assert_close(gradient * amplitude, expected * amplitude, 0.05, "gradient")
 
 
@@ -249,7 +249,7 @@ def test_large_gradients_of_far_scores_are_numbers(name: str) -> None:
     nodes = nodes_of(pi)
     x = torch.tensor([[40.0, -90.0, 1000.0], [-40.0, 90.0, -1000.0]])
     expected = reference.log_catnat_gradient(x.double().numpy(), np.full((2, 4), 1e25), pi)
-    gradient = launch.pull(x, torch.full((2, 4), 1e25), nodes, launch.LOG_P).numpy()
+    gradient = launch.pull(x, nodes, torch.full((2, 4), 1e25), False).numpy()
     assert_close(gradient / 1e25, expected / 1e25, 2e-6, "gradient")
 
 
@@ -272,7 +272,7 @@ def test_paths_and_heads(classes: int, name: str) -> None:
     entropy = -(np.exp(log_p) * log_p).sum(-1)
     index = torch.from_numpy(np.random.default_rng(1).integers(classes, size=(ROWS, 3)))
     picked = np.take_along_axis(log_p, index.numpy(), 1)
-    assert_close(launch.log_path(x, index, nodes).numpy(), picked, 2e-6, "path")
+    assert_close(launch.log_path(x, nodes, index).numpy(), picked, 2e-6, "path")
     for samples in (1, 3):
         weights = numbers(ROWS, samples, seed=2)
         upstream = np.zeros((ROWS, classes))
@@ -280,11 +280,11 @@ def test_paths_and_heads(classes: int, name: str) -> None:
         expected, _ = expected_gradient(exact, upstream, pi)
         sizes = np.zeros((ROWS, classes))
         np.add.at(sizes, (np.arange(ROWS)[:, None], index[:, :samples].numpy()), np.abs(weights))
-        found = launch.pull_path(x, index[:, :samples], torch.from_numpy(weights), nodes).numpy()
+        found = launch.pull_path(x, nodes, index[:, :samples], torch.from_numpy(weights)).numpy()
         assert_close(found, expected, 2e-6, "path's gradient", expected_gradient(exact, sizes, pi)[1])
 
     one = index[:, 0].contiguous()
-    log_prob, found_entropy, same = launch.head(x, one, None, nodes)
+    log_prob, found_entropy, same = launch.head(x, nodes, one, None)
     assert same is one
     assert_close(log_prob.numpy(), picked[:, 0], 2e-6, "head's log p")
     assert_close(found_entropy.numpy(), entropy, 2e-6, "entropy")
@@ -292,9 +292,9 @@ def test_paths_and_heads(classes: int, name: str) -> None:
     upstream = np.eye(classes)[one.numpy()] * weights[0][:, None] - np.exp(log_p) * (log_p + 1) * weights[1][:, None]
     expected, scale = expected_gradient(exact, upstream, pi)
     a, b = (torch.from_numpy(w) for w in weights)
-    assert_close(launch.pull(x, a, nodes, launch.HEAD, one, b).numpy(), expected, 2e-6, "head's gradient", scale + 1)
+    assert_close(launch.pull(x, nodes, a, False, one, b).numpy(), expected, 2e-6, "head's gradient", scale + 1)
 
-    drawn_log_p, _, drawn = launch.head(x, None, torch.tensor([7]), nodes)
+    drawn_log_p, _, drawn = launch.head(x, nodes, None, torch.tensor([7]))
     assert_close(drawn_log_p.numpy(), np.take_along_axis(log_p, drawn.numpy()[:, None], 1)[:, 0], 2e-6, "drawn")
 
 
@@ -330,15 +330,15 @@ def test_losses(
     loss = -np.take_along_axis(reference.log_catnat(exact, pi), target[:, None], 1)[:, 0] * share
     expected = {"none": loss, "sum": loss.sum(), "mean": loss.sum() / share.sum()}[reduction]
     x, weight = torch.from_numpy(scores), torch.from_numpy(weights) if weighted else None
-    found, kept = launch.loss(x, ids, nodes, -100, weight, reduction)
+    found, kept = launch.loss(x, nodes, ids, -100, weight, reduction)
     assert_close(found.numpy(), np.asarray(expected), 2e-6, "loss")
     upstream = np.float32(0.7) if reduction != "none" else numbers(rows, seed=4)
     shares = upstream * share / (share.sum() if reduction == "mean" else 1)
     expected, scale = expected_gradient(exact, -np.eye(classes)[target] * shares[:, None], pi)
-    what = launch.ASKED[reduction]
+    share = None if reduction == "none" else kept
     room = torch.full((4, rows, classes - 1), torch.nan)  # what the allocator hands out next
     del room
-    gradient = launch.pull_path(x, ids, torch.from_numpy(np.asarray(upstream)), nodes, what, -100, weight, kept)
+    gradient = launch.pull_path(x, nodes, ids, torch.from_numpy(np.asarray(upstream)), True, -100, weight, share)
     assert_close(gradient.numpy(), expected, 2e-6, "gradient", scale)
 
 
@@ -348,10 +348,10 @@ def test_a_loss_over_nothing() -> None:
         (torch.zeros(2, 3), torch.full((2,), -1)),
         (torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)),
     ):
-        found, share = launch.loss(x, target, nodes, -1, None, "mean")
+        found, share = launch.loss(x, nodes, target, -1, None, "mean")
         assert found.isnan()
-        assert (launch.pull_path(x, target, torch.ones(()), nodes, launch.ASKED["mean"], -1, None, share) == 0).all()
-        assert launch.loss(x, target, nodes, -1, None, "sum")[0] == 0
+        assert (launch.pull_path(x, nodes, target, torch.ones(()), True, -1, None, share) == 0).all()
+        assert launch.loss(x, nodes, target, -1, None, "sum")[0] == 0
 
 
 @pytest.mark.parametrize("name", thinned(["sigmoid", "tail 0.05", "floor"], 2))
@@ -360,13 +360,13 @@ def test_draws_follow_their_probabilities(name: str) -> None:
     nodes = nodes_of(pi)
     scores = numbers(2, 5)
     n = 1500
-    drawn = launch.sample(torch.from_numpy(scores), torch.tensor([11]), n, nodes).numpy()
+    drawn = launch.sample(torch.from_numpy(scores), nodes, torch.tensor([11]), n).numpy()
     for row in range(2):
         p = np.exp(reference.log_catnat(scores[row].astype(np.float64), pi))
         counts = np.bincount(drawn[:, row], minlength=6)
         assert (np.abs(counts - n * p) < 5 * np.sqrt(n * p * (1 - p)) + 1).all()
     few, again, other = (
-        launch.sample(torch.from_numpy(scores), torch.tensor([seed]), 50, nodes).numpy() for seed in (11, 11, 12)
+        launch.sample(torch.from_numpy(scores), nodes, torch.tensor([seed]), 50).numpy() for seed in (11, 11, 12)
     )
     assert (few == again).all() and not (few == other).all()
     assert not (drawn[:, 0] == drawn[:, 1]).all()
@@ -385,16 +385,16 @@ def test_rows_of_any_strides() -> None:
         (torch.from_numpy(numbers(17, 6)).t(), True),
         (wide[0, :17], False),
     ):
-        assert (launch.Rows.of(view).tensor.data_ptr() != view.data_ptr()) == is_copied
+        assert (launch.rows_of(view, nodes)[0].data_ptr() != view.data_ptr()) == is_copied
         expected = launch.walk(view.contiguous(), nodes, False)
         assert torch.equal(launch.walk(view, nodes, False), expected)
         upstream = torch.ones_like(expected)
-        ours, theirs = (launch.pull(x, upstream, nodes, launch.LOG_P) for x in (view, view.contiguous()))
+        ours, theirs = (launch.pull(x, nodes, upstream, False) for x in (view, view.contiguous()))
         assert torch.equal(ours, theirs)
         index = torch.zeros((*view.shape[:-1], 1), dtype=torch.int64)
-        assert torch.equal(launch.log_path(view, index, nodes), launch.log_path(view.contiguous(), index, nodes))
+        assert torch.equal(launch.log_path(view, nodes, index), launch.log_path(view.contiguous(), nodes, index))
         ones = torch.ones(index.shape)
-        ours, theirs = (launch.pull_path(x, index, ones, nodes) for x in (view, view.contiguous()))
+        ours, theirs = (launch.pull_path(x, nodes, index, ones) for x in (view, view.contiguous()))
         assert torch.equal(ours, theirs)
 
 
@@ -402,19 +402,18 @@ def test_rows_of_any_strides() -> None:
 def test_all_of_the_result_is_written_and_nothing_around_it(classes: int) -> None:
     nodes = nodes_of(Parameterization(classes, "sigmoid"))
     x, upstream = (torch.from_numpy(numbers(ROWS, n)) for n in (classes - 1, classes))
-    rows = launch.Rows.of(x)
-    call = launch.Call.of(x, rows, nodes)
-    walk, form = launch._walk_launcher(call, False)
-    pull, pull_form = launch._pull_launcher(call, launch.LOG_P, classes)
+    _, _, stride, call = launch.rows_of(x, nodes)
+    walk = launch._walk_launcher(call, False)
+    pull = launch._pull_launcher(call, False, classes)
     span, height = blocks.path_span(classes)
-    path = launch._path_launcher(call, "pull_path", height, 4, ONE=True, WHAT=launch.LOG_P, SPAN=span)
+    path = launch._path_launcher(call, "pull_path", height, ONE=True, LOSS=False, SPAN=span)
     index, ones = torch.zeros(ROWS, dtype=torch.int64), torch.ones(ROWS)
     for width, kernel, programs, before, after, integers in (
-        (classes, walk, launch._programs(ROWS, form), (x,), (), ()),
-        (classes - 1, pull, launch._programs(ROWS, pull_form), (x, upstream, None, None), (None,), ()),
+        (classes, walk, walk.programs(ROWS), (x,), (), ()),
+        (classes - 1, pull, pull.programs(ROWS), (x, upstream, None, None), (None,), ()),
         (classes - 1, path, 1, (x, index, None, ones, None), (), (1, 0)),
     ):
-        integers = (ROWS, *integers, rows.stride)
+        integers = (ROWS, *integers, stride)
         room = torch.full((ROWS * width + 200,), torch.nan)
         inside = room[100:-100].view(ROWS, width)
         kernel(programs, (*before, inside, *after, nodes.centers), integers)
@@ -432,7 +431,7 @@ def test_empty_batches() -> None:
     nodes = nodes_of(Parameterization(18, "sigmoid"))
     x = torch.zeros(0, 17)
     assert launch.walk(x, nodes, False).shape == (0, 18)
-    assert launch.pull(x, torch.zeros(0, 18), nodes, launch.LOG_P).shape == (0, 17)
-    assert launch.sample(x, torch.tensor([1]), 3, nodes).shape == (3, 0)
-    assert launch.log_path(x, torch.zeros(0, 1, dtype=torch.int64), nodes).shape == (0, 1)
-    assert launch.head(x, None, torch.tensor([1]), nodes)[1].shape == (0,)
+    assert launch.pull(x, nodes, torch.zeros(0, 18), False).shape == (0, 17)
+    assert launch.sample(x, nodes, torch.tensor([1]), 3).shape == (3, 0)
+    assert launch.log_path(x, nodes, torch.zeros(0, 1, dtype=torch.int64)).shape == (0, 1)
+    assert launch.head(x, nodes, None, torch.tensor([1]))[1].shape == (0,)

@@ -33,7 +33,7 @@ def compile_all(only: int) -> None:
 
     from catnat import Parameterization
     from catnat.torch._bernoulli import bernoulli_of
-    from catnat.torch._gpu import launch
+    from catnat.torch._gpu import blocks, launch
 
     def size(launcher: launch.Launcher, tensors: dict[str, torch.dtype | None]) -> int:
         kernel = launcher.kernel
@@ -53,13 +53,13 @@ def compile_all(only: int) -> None:
             continue
         nodes = bernoulli_of(Parameterization(classes, activation), torch.device("cpu"))
         assert nodes is not None
-        call = launch.Call(nodes._replace(centers=None), dtype == torch.float32, True)
+        call = blocks.Call(nodes._replace(centers=None), dtype == torch.float32, True)
         centers = {"centers_ptr": None if nodes.centers is None else torch.float32}
-        walk, _ = launch._walk_launcher(call, False)
+        walk = launch._walk_launcher(call, False)
         print(classes, dtype, activation, "walk", size(walk, {"x_ptr": dtype, "out_ptr": dtype} | centers))
-        pull, form = launch._pull_launcher(call, launch.LOG_P, classes)
+        pull = launch._pull_launcher(call, False, classes)
         tensors = {"x_ptr": dtype, "gradient_ptr": dtype, "index_ptr": None, "entropy_ptr": None, "dx_ptr": dtype}
-        tensors |= {"sums_ptr": torch.float32 if form.above else None} | centers
+        tensors |= {"sums_ptr": torch.float32 if pull.form.above else None} | centers
         print(classes, dtype, activation, "pull", size(pull, tensors))
 
 

@@ -68,11 +68,10 @@ def compile_all(rows: int, width: int, classes: int, dtype: torch.dtype) -> dict
     of = wide_launch.wide_of(Parameterization(classes, tree=tree), torch.device("cpu"))
     x, weight = torch.zeros(rows, width, dtype=dtype), torch.zeros(classes - 1, width, dtype=dtype)
     target = torch.zeros(rows, dtype=torch.int64)
-    losses, slopes, steps, order, dx = wide_launch.loss(x, weight, weight[:, 0], target, -100, True, True, of)
-    loss, share = wide_launch.add_losses(losses, target, -100, "mean", dtype)
-    wide_launch.weight_gradient(x, slopes, steps, order, loss, weight, of, share)
-    wide_launch.scale_rows(dx, losses, None, dtype)
-    wide_launch.sample(x, weight, weight[:, 0], torch.zeros(1, dtype=torch.int64), of)
+    bias, seed = weight[:, 0], torch.zeros(1, dtype=torch.int64)
+    loss, *kept = wide_launch.loss(x, of, weight, bias, target, -100, "mean", dtype, True, True)
+    wide_launch.pull(x, of, weight, loss, *kept, True)
+    wide_launch.sample(x, of, weight, bias, seed)
     return found
 
 

@@ -14,6 +14,7 @@ from tests.torch.test_wide import ACTIVATIONS, WIDTH, head_of, trees
 
 pytest.importorskip("triton")
 wide = pytest.importorskip("catnat.torch._gpu.wide_launch")
+autograd = pytest.importorskip("catnat.torch._gpu.autograd")
 
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels themselves are tested there"),
@@ -32,7 +33,7 @@ def walks_of(head):
     """By the kernels, and the judge's."""
     plan = find_plan(head.parameterization, torch.float32, CPU)
     own = head.linear.weight, head.linear.bias
-    return wide.KernelLinearWalk(plan, *own, wide.wide_of(head.parameterization, CPU)), LinearWalk(plan, *own)
+    return autograd.KernelLinearWalk(plan, *own, wide.wide_of(head.parameterization, CPU)), LinearWalk(plan, *own)
 
 
 def losses(head, x, target, reduction="none"):
@@ -199,9 +200,11 @@ def test_operators_keep_pytorchs_contract():
     of = wide.wide_of(head.parameterization, CPU)
     x = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(1)).requires_grad_()
     target = torch.tensor([0, -100, 4])
-    given = (x, head.linear.weight, head.linear.bias, target, -100, True, True)
-    library.opcheck(torch.ops.catnat.wide_loss.default, (*given, *of))
-    library.opcheck(torch.ops.catnat.wide_sample.default, (*given[:3], torch.tensor([3]), *of))
-    loss = torch.ops.catnat.wide_loss(*given, *of)[0].sum()
-    with pytest.raises(NotImplementedError, match="second derivatives"):
-        torch.autograd.grad(loss, x, create_graph=True)
+    own = (head.linear.weight, head.linear.bias)
+    for reduction in ("none", "mean"):
+        given = (x, *of, *own, target, -100, reduction, torch.float32, True, True)
+        library.opcheck(torch.ops.catnat.wide_loss.default, given)
+    library.opcheck(torch.ops.catnat.wide_sample.default, (x, *of, *own, torch.tensor([3])))
+    (dx,) = torch.autograd.grad(torch.ops.catnat.wide_loss(*given)[0], x, create_graph=True)
+    with pytest.raises(NotImplementedError, match="second derivative"):
+        torch.autograd.grad(dx.sum(), x)

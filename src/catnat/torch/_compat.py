@@ -64,14 +64,14 @@ def plain_backward(function: Callable[[Tensor], Any], x: Tensor, gradient: Any) 
 
     ``function`` returns a tensor or several, and so is ``gradient``.
     """
-    if in_function_transform() and not torch.is_grad_enabled():
-        found: Tensor = torch.func.vjp(function, x)[1](gradient)[0]
-        return found
-    return plain_backwards(function, (x,), gradient)[0]
+    found: Tensor = plain_backwards(function, (x,), gradient)[0]
+    return found
 
 
 def plain_backwards(function: Callable[..., Any], inputs: Sequence[Tensor], gradient: Any) -> list[Any]:
     """The same in several tensors; None for those that want no gradient."""
+    if in_function_transform() and not torch.is_grad_enabled():
+        return list(torch.func.vjp(function, *inputs)[1](gradient))
     again = torch.is_grad_enabled()
     with torch.enable_grad():
         # views of our own: the user's hooks must see these gradients once, not twice

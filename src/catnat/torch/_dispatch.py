@@ -140,9 +140,9 @@ def _make_tables(key: tuple[Parameterization, torch.device]) -> Any:
 
     if not has_kernels(key[1]):
         return None
-    from catnat.torch._gpu import wide_launch
+    from catnat.torch._gpu import autograd, wide_launch
 
-    _KERNEL_WALK["linear"] = wide_launch.KernelLinearWalk
+    _KERNEL_WALK["linear"] = autograd.KernelLinearWalk
     with ordinary_tensors():
         return wide_launch.wide_of(*key)
 

@@ -52,19 +52,24 @@ def short_of(activation: int, amplitude: float, least: float) -> Short | None:
     tail, gain = math.sin(least) ** 2, 2 * math.pi / amplitude
     logit = fits.natural_logit(tail, fits.SHORT_ERROR, fits.MAX_SHORT_COEFFICIENTS)
     slope = fits.natural_slope(tail)
-    if logit is None or slope is None:
+    if logit is None or slope is None or gain > 1e15:  # whose powers would leave float64
         return None
-    try:
-        of_scores = [
-            tuple(factor * c * gain ** (2 * i + 1) for i, c in enumerate(coefficients))
-            for coefficients, factor in (((1, *logit.coefficients), TO_BASE_2), (slope.coefficients, 1.0))
-        ]
-    except OverflowError:
-        return None
+    of_scores = [
+        tuple(factor * c * gain ** (2 * i + 1) for i, c in enumerate(coefficients))
+        for coefficients, factor in (((1, *logit.coefficients), TO_BASE_2), (slope.coefficients, 1.0))
+    ]
     if not all(1e-30 < abs(c) < 1e30 for c in (*of_scores[0], *of_scores[1])):
         return None
     past = TO_BASE_2 * gain / math.sin(2 * least)
     return Short(logit.range[1] / gain, Polynomial(of_scores[0]), past, Polynomial(of_scores[1]))
+
+
+class Call(NamedTuple):
+    """What all kernels of a call are compiled for; the nodes without their tensor, so that they can be looked up."""
+
+    bernoulli: Bernoulli
+    exact: bool
+    contiguous: bool
 
 
 @dataclass(frozen=True)
@@ -87,14 +92,18 @@ class Form:
     above: int
     height: int
     warps: int
+    registers: int | None
     turn: int
     part: int  # a power of two that covers the nodes of the last level
     even: bool  # whether all classes of the block are at its deepest level
     short: Short | None  # how a gradient's nodes are computed; else by the GPU's own functions
+    # whether a row's gradient is written in one piece; by level, a short row would touch every sector of memory often
+    gather: bool = False
 
     @staticmethod
-    def of(bernoulli: Bernoulli, classes: int, exact: bool, contiguous: bool, block: Block) -> Form:
-        """For the top of a tree that has so many classes."""
+    def of(call: Call, block: Block, classes: int | None = None) -> Form:
+        """For the whole tree, or for the top of it that has so many classes."""
+        (bernoulli, exact, contiguous), classes = call, classes or call.bernoulli.classes
         levels = (classes - 1).bit_length()
         depth = min(levels, block.depth)
         above = levels - depth
@@ -105,19 +114,14 @@ class Form:
         return Form(
             bernoulli.classes - 1, classes, bernoulli.kind, bernoulli.kind, bernoulli.activation,
             exact, exact and bernoulli.activation != SIGMOID and bernoulli.least < NEAR, contiguous,
-            depth, above, 1 << (height.bit_length() - 1), block.warps, block.turn, part, classes == 1 << levels,
-            None if exact else short_of(*bernoulli[3:]),
+            depth, above, 1 << (height.bit_length() - 1), block.warps, block.registers, block.turn,
+            part, classes == 1 << levels, None if exact else short_of(*bernoulli[3:]),
         )  # fmt: skip
 
     @property
     def levels(self) -> int:
         """Of the whole tree."""
         return self.nodes.bit_length()
-
-    @property
-    def steps(self) -> int:
-        """A power of two that covers the levels."""
-        return _steps(self.nodes + 1)
 
     @property
     def kinds(self) -> tuple[int, ...]:
@@ -138,8 +142,8 @@ class Form:
     def log2_tan(self) -> Polynomial:
         return Polynomial((fits.LOG2_TAN if self.exact else fits.LOG2_TAN_SHORT).coefficients)
 
-    # Where there are several blocks, all but one are even: left of that one a level deeper than right of it. Nodes with
-    # uneven sides lie on the way to it.
+    # Of several blocks all but one are even: left of that one a level deeper than right of it. Nodes with uneven sides
+    # lie on the way to it.
 
     @property
     def left(self) -> Form:
@@ -153,7 +157,7 @@ class Form:
 
 
 def walk_block(classes: int, exact: bool) -> Block:
-    even = _is_power_of_two(classes)
+    even = classes & (classes - 1) == 0
     if not exact:
         if classes <= 64:
             return Block(6, 2048, 2)
@@ -170,7 +174,7 @@ def walk_block(classes: int, exact: bool) -> Block:
 
 
 def pull_block(classes: int, exact: bool) -> Block:
-    even = _is_power_of_two(classes)
+    even = classes & (classes - 1) == 0
     if not exact:
         if classes <= 8:
             return Block(4, 1024, 2)
@@ -191,7 +195,7 @@ TOP_BLOCK = Block(10, 256, 1)  # of a larger tree, whose rows are few
 
 
 def writes_whole_rows(classes: int, exact: bool) -> bool:
-    """Whether `pull.pull` writes a row's gradient in one piece."""
+    """Whether `walk.pull` writes a row's gradient in one piece."""
     return 2 < classes <= (320 if exact else 64)
 
 
@@ -222,7 +226,3 @@ def path_span(classes: int) -> tuple[int, int]:
 def _steps(classes: int) -> int:
     """A power of two that covers the levels."""
     return 1 << ((classes - 1).bit_length() - 1).bit_length()
-
-
-def _is_power_of_two(classes: int) -> bool:
-    return classes & (classes - 1) == 0

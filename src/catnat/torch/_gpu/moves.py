@@ -5,7 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-NUMBERS = ("rows", "stride", "items", "batch", "samples", "ignored", "programs")  # see `launch.Launcher`
+NUMBERS = ("rows", "stride", "items", "batch", "samples", "ignored", "programs", "chunks", "nodes")
+kernel = triton.jit(do_not_specialize=NUMBERS)  # see `launch.Launcher`
 
 
 @triton.jit
@@ -57,12 +58,6 @@ def held(values):
 
 
 @triton.jit
-def gather(values, column, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
-    """[HEIGHT, WIDTH] from the given columns [1, WIDTH]."""
-    return tl.gather(values, tl.broadcast_to(column, (HEIGHT, WIDTH)), 1)
-
-
-@triton.jit
 def row_start(row, stride, F: tl.constexpr):
     """Where a row of scores starts."""
     return row * F.nodes if F.contiguous else row * stride
@@ -90,12 +85,10 @@ def load_pairs(pointer, start, first, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
     """float32 [HEIGHT, WIDTH, 2] from rows' starts [HEIGHT, 1] on; 0 where half the place is no node."""
     if F.exact:
         cells, places = _pair_cells(pointer, start, WIDTH), tl.permute(pairs(first, WIDTH), (1, 0, 2))
-        values = tl.load(cells) if F.even else tl.load(cells, places < 2 * F.classes, other=0.0)
-        return tl.permute(values, (1, 0, 2)).to(tl.float32)
     else:  # a pair of 16-bit numbers is too little for a thread; as [HEIGHT, 1, 2 WIDTH], a shape that no scores have
         cells, places = pointer + offsets(start, 2 * WIDTH)[:, None, :], first + columns(2 * WIDTH)[:, None, :]
-        values = tl.load(cells) if F.even else tl.load(cells, places < 2 * F.classes, other=0.0)
-        return tl.reshape(values, (HEIGHT, WIDTH, 2)).to(tl.float32)
+    values = tl.load(cells) if F.even else tl.load(cells, places < 2 * F.classes, other=0.0)
+    return (tl.permute(values, (1, 0, 2)) if F.exact else tl.reshape(values, (HEIGHT, WIDTH, 2))).to(tl.float32)
 
 
 @triton.jit

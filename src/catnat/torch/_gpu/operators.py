@@ -7,144 +7,145 @@ it, and PyTorch's `opcheck` can judge it. Its gradient is an operator too, which
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, library
 
 from catnat.torch._bernoulli import Bernoulli
-from catnat.torch._gpu import launch
+from catnat.torch._gpu import launch, wide_launch
 from catnat.torch._gpu.node import INTERPRETED
+from catnat.torch._gpu.wide_launch import Wide
 
-BERNOULLI = "Tensor? centers, int classes, int kind, int activation, float amplitude, float least"
-N = len(Bernoulli._fields)
+SCHEMAS = {
+    Bernoulli: "Tensor? centers, int classes, int kind, int activation, float amplitude, float least",
+    Wide: "Tensor? centers, Tensor places, Tensor lengths, Tensor ranks, Tensor? above, Tensor node_at, "
+    "Tensor class_at, int classes, int depth, int activation, float amplitude, float least",
+}
 Tensors = tuple[Tensor, ...]
 
 
 class Operator(NamedTuple):
-    """One operator, its results' shapes, and which operator is its gradient."""
+    """One operator, and which operator is its gradient."""
 
-    schema: str  # of what follows the scores and the nodes
-    start: Callable[..., Any]  # x, the nodes and the arguments to its results
-    fake: Callable[..., Any]
+    arguments: str  # what follows x and the nodes
+    start: Callable[..., Any]  # of x, the nodes and the arguments
     # (arguments, what it kept of its results, gradients) to the name and the arguments of the operator for its gradient
     backward: Callable[..., tuple[Any, ...]] | None = None
-    differentiable: int = 1  # results; those after them are kept for the backward pass
-
-
-def _per_row(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    return x.new_empty(x.shape[:-1], dtype=dtype)
-
-
-def _like(x: Tensor, *rest: Any) -> Tensor:
-    return x.new_empty(x.shape)
+    results: int = 1
+    differentiable: int = 1  # of the results; those after them are kept for the backward pass
+    visible: int = 1  # of the results to callers in eager mode; autograd would fill in zeros for more of them
+    nodes: type[Any] = Bernoulli
 
 
 def _pull_loss(arguments: Any, kept: Any, gradients: Any) -> tuple[Any, ...]:
     target, ignored, weight, reduction = arguments
-    return "pull_path", target, gradients[0], launch.ASKED[reduction], ignored, weight, kept[0]
+    return "pull_path", target, *gradients, True, ignored, weight, None if reduction == "none" else kept[0]
 
 
-def _pull_head(arguments: Any, kept: Any, gradients: Any) -> tuple[Any, ...]:
-    return "pull_head", kept[0] if kept else arguments[0], *gradients
+def _pull_wide(arguments: Any, kept: Any, gradients: Any) -> tuple[Any, ...]:
+    weight, reduction, learns_weight, (share, *rest) = arguments[0], arguments[4], arguments[-1], kept
+    return "wide_pull", weight, *gradients, None if reduction == "none" else share, *rest, learns_weight
 
 
 OPERATORS = {
     # log p of every class, or p
-    "walk": Operator(
-        "bool exp) -> Tensor",
-        launch.walk,
-        lambda x, bernoulli, exp: x.new_empty((*x.shape[:-1], bernoulli.classes)),
-        lambda arguments, kept, gradients: ("pull", gradients[0], *arguments),
-    ),
-    "pull": Operator(
-        "Tensor gradient, bool exp) -> Tensor",
-        lambda x, bernoulli, gradient, exp: launch.pull(x, gradient, bernoulli, launch.P if exp else launch.LOG_P),
-        _like,
-    ),
+    "walk": Operator("bool exp", launch.walk, lambda arguments, kept, gradients: ("pull", *gradients, *arguments)),
+    "pull": Operator("Tensor? gradient, bool exp, Tensor? index=None, Tensor? of_entropy=None", launch.pull),
     # given classes
     "log_path": Operator(
-        "Tensor index) -> Tensor",
-        lambda x, bernoulli, index: launch.log_path(x, index, bernoulli),
-        lambda x, bernoulli, index: x.new_empty(index.shape, dtype=torch.float32),
-        lambda arguments, kept, gradients: ("pull_path", *arguments, gradients[0], launch.LOG_P, 0, None, None),
+        "Tensor index",
+        launch.log_path,
+        lambda arguments, kept, gradients: ("pull_path", *arguments, *gradients, False, 0, None, None),
     ),
-    "loss": Operator(
-        "Tensor target, int ignored, Tensor? weight, str reduction) -> (Tensor, Tensor)",
-        lambda x, bernoulli, target, *rest: launch.loss(x, target, bernoulli, *rest),
-        lambda x, bernoulli, target, ignored, weight, reduction: (
-            x.new_empty(target.shape if reduction == "none" else ()),
-            x.new_empty((0,) if reduction == "none" else (), dtype=x.dtype if reduction == "none" else torch.float32),
-        ),
-        _pull_loss,
-    ),
+    "loss": Operator("Tensor target, int ignored, Tensor? weight, str reduction", launch.loss, _pull_loss, results=2),
     "pull_path": Operator(
-        "Tensor index, Tensor gradient, int what, int ignored, Tensor? weight, Tensor? share) -> Tensor",
-        lambda x, bernoulli, index, gradient, *rest: launch.pull_path(x, index, gradient, bernoulli, *rest),
-        _like,
+        "Tensor index, Tensor gradient, bool is_loss, int ignored, Tensor? weight, Tensor? share", launch.pull_path
     ),
-    "sample": Operator(
-        "Tensor seed, SymInt count) -> Tensor",
-        lambda x, bernoulli, seed, count: launch.sample(x, seed, count, bernoulli),
-        lambda x, bernoulli, seed, count: x.new_empty((count, *x.shape[:-1]), dtype=torch.int64),
-    ),
+    "sample": Operator("Tensor seed, SymInt count", launch.sample, differentiable=0),
     # a policy's head
     "entropy": Operator(
-        ") -> Tensor",
-        lambda x, bernoulli: launch.head(x, None, None, bernoulli)[1],
-        lambda x, bernoulli: _per_row(x),
-        lambda arguments, kept, gradients: ("pull_head", None, None, *gradients),
+        "",
+        lambda x, bernoulli: launch.head(x, bernoulli, None, None)[1],
+        lambda arguments, kept, gradients: ("pull", None, False, None, *gradients),
     ),
     "sample_and_score": Operator(
-        "Tensor seed) -> (Tensor, Tensor, Tensor)",
-        lambda x, bernoulli, seed: launch.head(x, None, seed, bernoulli),
-        lambda x, bernoulli, seed: (_per_row(x), _per_row(x), _per_row(x, torch.int64)),
-        _pull_head,
+        "Tensor seed",
+        lambda x, bernoulli, seed: launch.head(x, bernoulli, None, seed),
+        lambda arguments, kept, gradients: ("pull", gradients[0], False, kept[0], gradients[1]),
+        results=3,
         differentiable=2,
+        visible=3,
     ),
     "score": Operator(
-        "Tensor index) -> (Tensor, Tensor)",
-        lambda x, bernoulli, index: launch.head(x, index, None, bernoulli)[:2],
-        lambda x, bernoulli, index: (_per_row(x), _per_row(x)),
-        _pull_head,
+        "Tensor index",
+        lambda x, bernoulli, index: launch.head(x, bernoulli, index, None)[:2],
+        lambda arguments, kept, gradients: ("pull", gradients[0], False, arguments[0], gradients[1]),
+        results=2,
         differentiable=2,
+        visible=2,
     ),
-    "pull_head": Operator(
-        "Tensor? index, Tensor? of_log_prob, Tensor of_entropy) -> Tensor",
-        lambda x, bernoulli, index, of_log_prob, of_entropy: launch.pull(
-            x, of_log_prob, bernoulli, launch.HEAD, index, of_entropy
-        ),
-        _like,
+    # a linear head
+    "wide_loss": Operator(
+        "Tensor weight, Tensor? bias, Tensor target, int ignored, str reduction, ScalarType dtype, bool learns_x, "
+        "bool learns_weight",
+        wide_launch.loss,
+        _pull_wide,
+        results=6,
+        nodes=Wide,
+    ),
+    "wide_pull": Operator(
+        "Tensor weight, Tensor gradient, Tensor? share, Tensor slopes, Tensor steps, Tensor order, Tensor dx, "
+        "bool learns_weight",
+        wide_launch.pull,
+        results=3,
+        differentiable=3,
+        nodes=Wide,
+    ),
+    "wide_sample": Operator(
+        "Tensor weight, Tensor? bias, Tensor seed", wide_launch.sample, differentiable=0, nodes=Wide
     ),
 }
 
 
-def directly(name: str, x: Tensor, bernoulli: Bernoulli, *arguments: Any) -> Any:
+def as_tuple(found: Any) -> Tensors:
+    """An operator's results, however many they are."""
+    return found if isinstance(found, tuple) else (found,)
+
+
+def directly(name: str, x: Tensor, nodes: Any, *arguments: Any) -> Tensors:
     """Start its kernels without PyTorch in between."""
-    return OPERATORS[name].start(x, bernoulli, *arguments)
+    return as_tuple(OPERATORS[name].start(x, nodes, *arguments))
 
 
-# -- what autograd keeps -----------------------------------------------------------------------------------------
+# -- what autograd keeps and returns -----------------------------------------------------------------------------
 
 
-def keep(ctx: Any, inputs: tuple[Any, ...], output: Any, differentiable: int = 1) -> Tensors:
+def keep(ctx: Any, inputs: tuple[Any, ...], output: Any, differentiable: int) -> Tensors:
     """Keep an operator's inputs, and its results after so many, for its backward pass; its results as a tuple."""
-    results = output if isinstance(output, tuple) else (output,)
+    results = as_tuple(output)
     kept = results[differentiable:]
     ctx.mark_non_differentiable(*kept)
     # autograd watches tensors only: whoever overwrites the class ids is told so
-    ctx.numbers = tuple(None if isinstance(i, Tensor) else i for i in inputs)
-    ctx.is_tensor = tuple(isinstance(i, Tensor) for i in inputs)
-    ctx.save_for_backward(*(i for i in inputs if isinstance(i, Tensor)), *kept)
+    tensors = [i if isinstance(i, Tensor) else None for i in inputs]
+    ctx.others = [i if t is None else None for i, t in zip(inputs, tensors, strict=True)]
+    ctx.save_for_backward(*tensors, *kept)
     return results
 
 
-def kept(ctx: Any) -> tuple[list[Any], list[Tensor]]:
+def kept(ctx: Any) -> tuple[list[Any], Sequence[Tensor]]:
     """The inputs and the results that were kept."""
-    tensors = list(ctx.saved_tensors)
-    return [tensors.pop(0) if t else n for t, n in zip(ctx.is_tensor, ctx.numbers, strict=True)], tensors
+    tensors, count = ctx.saved_tensors, len(ctx.others)
+    inputs = [other if t is None else t for t, other in zip(tensors, ctx.others, strict=False)]
+    return inputs, tensors[count:]
+
+
+def of_inputs(found: Sequence[Tensor | None], wanted: Sequence[bool]) -> list[Tensor | None]:
+    """The gradients of the first inputs, where they are wanted, and None for the others."""
+    return [gradient if wants else None for gradient, wants in zip_longest(found, wanted)]
 
 
 # -- to PyTorch --------------------------------------------------------------------------------------------------
@@ -152,44 +153,31 @@ def kept(ctx: Any) -> tuple[list[Any], list[Tensor]]:
 _library = library.Library("catnat", "DEF")
 
 
-def define(name: str, schema: str, start: Callable[..., Any], fake: Callable[..., Any]) -> None:
-    """Make it an operator."""
-    _library.define(f"{name}({schema}")
-    for device in ("CUDA", "CPU") if INTERPRETED else ("CUDA",):
-        _library.impl(name, start, device)
-    library.register_fake(f"catnat::{name}", fake, lib=_library)
-
-
-def differentiate(name: str, backward: Callable[..., Any], setup: Callable[..., Any]) -> None:
-    """Give an operator a gradient."""
-    library.register_autograd(f"catnat::{name}", backward, setup_context=setup, lib=_library)
-
-
-def _refuse(ctx: Any, *gradients: Tensor) -> Any:
-    raise NotImplementedError(
-        "catnat's operators have no second derivative; the functions of catnat.torch have, outside of torch.compile"
-    )
-
-
-def _with_nodes(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda x, *rest: function(x, Bernoulli(*rest[:N]), *rest[N:])
-
-
 def _register(name: str, operator: Operator) -> None:
-    schema = f"Tensor x, {BERNOULLI}{', ' if operator.schema[0] != ')' else ''}{operator.schema}"
-    define(name, schema, _with_nodes(operator.start), _with_nodes(operator.fake))
-    if operator.backward is None:
-        if name != "sample":
-            differentiate(name, _refuse, lambda ctx, inputs, output: None)
-        return
-    pull = operator.backward
+    nodes, count = operator.nodes, len(operator.nodes._fields)
+
+    def start(x: Tensor, *rest: Any) -> Any:
+        return operator.start(x, nodes(*rest[:count]), *rest[count:])
 
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        if operator.backward is None:
+            raise NotImplementedError(
+                "catnat's operators have no second derivative; the functions of catnat.torch have, outside of "
+                "torch.compile"
+            )
         (x, *rest), results = kept(ctx)
-        name, *given = pull(rest[N:], results, gradients[: operator.differentiable])
-        return getattr(torch.ops.catnat, name)(x, *rest[:N], *given), *[None] * len(rest)
+        name, *given = operator.backward(rest[count:], results, gradients[: operator.differentiable])
+        found = as_tuple(getattr(torch.ops.catnat, name)(x, *rest[:count], *given))
+        return tuple(of_inputs((found[0], *[None] * count, *found[1:]), ctx.needs_input_grad))
 
-    differentiate(name, backward, partial(keep, differentiable=operator.differentiable))
+    arguments = ", ".join(filter(None, ("Tensor x", SCHEMAS[nodes], operator.arguments)))
+    _library.define(f"{name}({arguments}) -> ({', '.join(['Tensor'] * operator.results)})")
+    for device in ("CUDA", "CPU") if INTERPRETED else ("CUDA",):
+        _library.impl(name, start, device)
+    library.register_fake(f"catnat::{name}", start, lib=_library)  # see `launch.starts`
+    if operator.differentiable:
+        setup = partial(keep, differentiable=operator.differentiable)
+        library.register_autograd(f"catnat::{name}", backward, setup_context=setup, lib=_library)
 
 
 for _name, _operator in OPERATORS.items():

@@ -11,16 +11,6 @@ import triton.language as tl
 
 from catnat.torch._gpu import moves, node, walk
 
-# What is asked for: log p, the losses - w log p, or their sum or mean.
-LOG_P: tl.constexpr = tl.constexpr(0)
-LOSS: tl.constexpr = tl.constexpr(1)
-SUM: tl.constexpr = tl.constexpr(2)
-MEAN: tl.constexpr = tl.constexpr(3)
-# And of a head besides the entropy: nothing, log p of given classes, or of drawn ones.
-ENTROPY: tl.constexpr = tl.constexpr(0)
-GIVEN: tl.constexpr = tl.constexpr(1)
-DRAWN: tl.constexpr = tl.constexpr(2)
-
 
 @triton.jit
 def checked(index, F: tl.constexpr):
@@ -32,7 +22,7 @@ def checked(index, F: tl.constexpr):
 @triton.jit
 def _steps(index, F: tl.constexpr):
     """[height, steps] levels, nodes, turns, and which steps the path to [height] class ids has."""
-    level = moves.columns(F.steps)
+    level = moves.columns(triton.next_power_of_2(F.levels))
     place = (index + F.classes)[:, None]
     length = tl.where(place < (1 << F.levels), F.levels - 1, F.levels)  # in a heap two lengths are next to each other
     taken = level < length
@@ -69,30 +59,30 @@ def _losses(x_ptr, row, index_ptr, weight_ptr, centers_ptr, rows, ignored, strid
     return tl.where(counts & (row < rows), -found * weight, 0.0), weight
 
 
-@triton.jit(do_not_specialize=moves.NUMBERS)
+@moves.kernel
 def log_path(
     x_ptr, index_ptr, weight_ptr, out_ptr, centers_ptr, items, samples, ignored, stride,
-    half, half_rest, angle, least, steepness, ONE: tl.constexpr, WHAT: tl.constexpr, F: tl.constexpr,
+    half, half_rest, angle, least, steepness, ONE: tl.constexpr, LOSS: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
-    """log p of ``samples`` classes a row (ONE: of one), or LOSS of one."""
+    """log p of ``samples`` classes a row (ONE: of one), or the LOSS of one."""
     numbers = (half, half_rest, angle, least, steepness)
     item = tl.program_id(0).to(tl.int64) * F.height + tl.arange(0, F.height)
-    if WHAT == LOG_P:
+    if LOSS:
+        found, _ = _losses(x_ptr, item, index_ptr, weight_ptr, centers_ptr, items, ignored, stride, numbers, F)
+    else:
         inside = tl.minimum(item, items - 1)
         index = checked(tl.load(index_ptr + inside), F)
         row = inside if ONE else inside // samples
         found = log_of(x_ptr, moves.row_start(row, stride, F), index, centers_ptr, numbers, F)
-    else:
-        found, _ = _losses(x_ptr, item, index_ptr, weight_ptr, centers_ptr, items, ignored, stride, numbers, F)
     tl.store(out_ptr + item, found, item < items)
 
 
-@triton.jit(do_not_specialize=moves.NUMBERS)
+@moves.kernel
 def loss(
     x_ptr, index_ptr, weight_ptr, out_ptr, share_ptr, centers_ptr, rows, programs, ignored, stride,
-    half, half_rest, angle, least, steepness, ALL: tl.constexpr, WHAT: tl.constexpr, F: tl.constexpr,
+    half, half_rest, angle, least, steepness, ALL: tl.constexpr, MEAN: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
-    """The SUM or MEAN of all losses and a row's share in it (ALL: there is one program), or a program's part."""
+    """The sum or the MEAN of all losses and a row's share in it (ALL: there is one program), or a program's part."""
     numbers = (half, half_rest, angle, least, steepness)
     row = tl.program_id(0).to(tl.int64) * F.height + tl.arange(0, F.height)
     losses, weights = tl.zeros_like(row).to(tl.float32), tl.zeros_like(row).to(tl.float32)
@@ -104,21 +94,21 @@ def loss(
         start += programs
         row += programs * F.height
     if ALL:
-        finish(tl.sum(losses, 0), tl.sum(weights, 0), out_ptr, share_ptr, WHAT)
+        finish(tl.sum(losses, 0), tl.sum(weights, 0), out_ptr, share_ptr, MEAN)
     else:
         tl.store(out_ptr + 2 * tl.program_id(0), tl.sum(losses, 0))
         tl.store(out_ptr + 2 * tl.program_id(0) + 1, tl.sum(weights, 0))
 
 
 @triton.jit
-def finish(total, count, loss_ptr, share_ptr, WHAT: tl.constexpr):
+def finish(total, count, loss_ptr, share_ptr, MEAN: tl.constexpr):
     """The sum or the mean of all rows, and a row's share in it: a mean of nothing is nan, and nobody has a share."""
-    tl.store(loss_ptr, total / count if WHAT == MEAN else total)
-    tl.store(share_ptr, tl.where(count > 0, 1 / count, 0.0) if WHAT == MEAN else 1.0)
+    tl.store(loss_ptr, total / count if MEAN else total)
+    tl.store(share_ptr, tl.where(count > 0, 1 / count, 0.0) if MEAN else 1.0)
 
 
-@triton.jit(do_not_specialize=moves.NUMBERS)
-def reduce(sums_ptr, loss_ptr, share_ptr, programs, WHAT: tl.constexpr, WIDTH: tl.constexpr):
+@moves.kernel
+def reduce(sums_ptr, loss_ptr, share_ptr, programs, MEAN: tl.constexpr, WIDTH: tl.constexpr):
     """The programs' parts together, in a fixed order, whatever ran first."""
     losses, weights = tl.zeros((WIDTH,), tl.float32), tl.zeros((WIDTH,), tl.float32)
     start = 0
@@ -127,16 +117,19 @@ def reduce(sums_ptr, loss_ptr, share_ptr, programs, WHAT: tl.constexpr, WIDTH: t
         losses += tl.load(sums_ptr + 2 * program, program < programs, other=0.0)
         weights += tl.load(sums_ptr + 2 * program + 1, program < programs, other=0.0)
         start += WIDTH
-    finish(tl.sum(losses, 0), tl.sum(weights, 0), loss_ptr, share_ptr, WHAT)
+    finish(tl.sum(losses, 0), tl.sum(weights, 0), loss_ptr, share_ptr, MEAN)
 
 
-@triton.jit(do_not_specialize=moves.NUMBERS)
+@moves.kernel
 def pull_path(
     x_ptr, index_ptr, weight_ptr, gradient_ptr, share_ptr, dx_ptr, centers_ptr, rows, samples, ignored, stride,
     half, half_rest, angle, least, steepness,
-    ONE: tl.constexpr, WHAT: tl.constexpr, SPAN: tl.constexpr, F: tl.constexpr,
+    ONE: tl.constexpr, LOSS: tl.constexpr, SPAN: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of `log_path`: 0 but for the paths. A program writes SPAN cells, of ``height`` rows at most."""
+    """The gradient of `log_path` or, with a share, of `loss`: 0 but for the paths.
+
+    A program writes SPAN cells, of ``height`` rows at most.
+    """
     numbers = (half, half_rest, angle, least, steepness)
     low = tl.program_id(0).to(tl.int64) * SPAN
     high = tl.minimum(low + SPAN, rows.to(tl.int64) * F.nodes)
@@ -153,12 +146,12 @@ def pull_path(
     while sample < samples:
         item = row * samples + sample
         index = tl.load(index_ptr + item)
-        counts = index != ignored if WHAT != LOG_P else index >= 0
+        counts = index != ignored if LOSS else index >= 0
         index = tl.minimum(tl.maximum(index, 0), F.classes - 1).to(tl.int32)
-        gradient = tl.load(gradient_ptr if WHAT >= SUM else gradient_ptr + item).to(tl.float32)
-        if WHAT >= SUM:
+        gradient = tl.load(gradient_ptr + item if share_ptr is None else gradient_ptr).to(tl.float32)
+        if share_ptr is not None:
             gradient *= tl.load(share_ptr)
-        if WHAT != LOG_P:
+        if LOSS:
             gradient = -gradient * _weight(weight_ptr, index, counts)
         level, place, right, taken = _steps(index, F)
         cell = to + (place - 1)
@@ -199,7 +192,7 @@ def toss(x_ptr, at, item, seed, centers_ptr, numbers, F: tl.constexpr):
     return tl.where(total == total, place - F.classes, F.classes), total * node.LN_4
 
 
-@triton.jit(do_not_specialize=moves.NUMBERS)
+@moves.kernel
 def sample(
     x_ptr, seed_ptr, out_ptr, centers_ptr, items, batch, stride, half, half_rest, angle, least, steepness,
     ONE: tl.constexpr, F: tl.constexpr,
@@ -212,14 +205,14 @@ def sample(
     tl.store(out_ptr + item, found.to(tl.int64))
 
 
-@triton.jit(do_not_specialize=moves.NUMBERS)
+@moves.kernel
 def head(
     x_ptr, index_ptr, seed_ptr, log_prob_ptr, entropy_ptr, centers_ptr, rows, stride,
-    half, half_rest, angle, least, steepness, WHAT: tl.constexpr, F: tl.constexpr,
+    half, half_rest, angle, least, steepness, F: tl.constexpr,
 ):  # fmt: skip
-    """A draw a row (or given classes), its log p and the entropy of the row: the whole tree in one program.
+    """The entropy of a row, by a seed a draw, and log p of it or of given classes: the whole tree in one program.
 
-    Its gradient is `pull.pull` of HEAD: that of the entropy in log p_k is -p_k log p_k, but for a multiple of p_k that
+    `walk.pull` is its gradient, too: that of the entropy in log p_k is -p_k log p_k, but for a multiple of p_k that
     falls out since the probabilities sum to one.
     """
     numbers = (half, half_rest, angle, least, steepness)
@@ -229,11 +222,11 @@ def head(
     base = x_ptr + moves.row_start(first, stride, F) - 1
     loaded = moves.load_levels(base, moves.row_start(line, stride, F), root, F)
     start = moves.row_start(row, stride, F)
-    if WHAT == DRAWN:
+    if seed_ptr is not None:
         index, log_p = toss(x_ptr, start, row, tl.load(seed_ptr), centers_ptr, numbers, F)
         tl.store(index_ptr + row, index.to(tl.int64))
         tl.store(log_prob_ptr + row, log_p)
-    elif WHAT == GIVEN:
+    elif index_ptr is not None:
         index = checked(tl.load(index_ptr + row), F)
         tl.store(log_prob_ptr + row, log_of(x_ptr, start, index, centers_ptr, numbers, F))
     here = walk.descend(tl.zeros_like(line).to(tl.float32), loaded, root, centers_ptr, numbers, F.depth - 1, F)

@@ -18,16 +18,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from catnat.torch._gpu import node, path
+from catnat.torch._gpu import moves, node, path
 
-NUMBERS = ("rows", "chunks", "nodes", "ignored")  # see `launch.Launcher`
 FAR: tl.constexpr = tl.constexpr(1 << 30)
 
 
 # -- paths -------------------------------------------------------------------------------------------------------
 
 
-@triton.jit(do_not_specialize=NUMBERS)
+@moves.kernel
 def find_steps(
     target_ptr, places_ptr, lengths_ptr, ranks_ptr, above_ptr, steps_ptr, keys_ptr, rows, ignored,
     CLASSES: tl.constexpr, DEPTH: tl.constexpr, HEIGHT: tl.constexpr,
@@ -53,7 +52,7 @@ def find_steps(
         place = own if above_ptr is None else tl.load(above_ptr + own, level > 0, other=1)
 
 
-@triton.jit(do_not_specialize=NUMBERS)
+@moves.kernel
 def sort_rows(keys_ptr, order_ptr, rows, HEIGHT: tl.constexpr, BLOCK: tl.constexpr):
     """The rows in the order of their keys, equal ones as they came: each counts those that come before it.
 
@@ -88,7 +87,7 @@ def _least(a, b):
     return tl.minimum(a, b)
 
 
-@triton.jit(do_not_specialize=NUMBERS)
+@moves.kernel
 def find_runs(
     steps_ptr, slopes_ptr, gradient_ptr, share_ptr, order_ptr, sorted_steps_ptr, sorted_slopes_ptr, leaves_ptr,
     ends_ptr, least_ptr, passed_ptr, rows, DEPTH: tl.constexpr, LEVELS: tl.constexpr, CHUNK: tl.constexpr,
@@ -166,7 +165,7 @@ def _dots(weights, x, levels, DEPTH: tl.constexpr):
     return found
 
 
-@triton.jit(do_not_specialize=NUMBERS)
+@moves.kernel
 def loss(
     x_ptr, weight_ptr, bias_ptr, steps_ptr, order_ptr, loss_ptr, slopes_ptr, dx_ptr, centers_ptr,
     half, half_rest, angle, least, steepness,
@@ -214,9 +213,9 @@ def loss(
                 tl.store(dx_ptr + row * WIDTH + at, total, at < WIDTH)
 
 
-@triton.jit(do_not_specialize=NUMBERS)
+@moves.kernel
 def add_losses(
-    loss_ptr, target_ptr, total_ptr, share_ptr, rows, ignored, WHAT: tl.constexpr, BLOCK: tl.constexpr
+    loss_ptr, target_ptr, total_ptr, share_ptr, rows, ignored, MEAN: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """The sum of all rows' losses, or their mean, and a row's share in it; one program, so that the order is fixed."""
     total, count = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
@@ -226,10 +225,10 @@ def add_losses(
         count += (tl.load(target_ptr + row, row < rows, other=ignored) != ignored).to(tl.float32)
         row += BLOCK
         first += BLOCK
-    path.finish(tl.sum(total, 0), tl.sum(count, 0), total_ptr, share_ptr, WHAT)
+    path.finish(tl.sum(total, 0), tl.sum(count, 0), total_ptr, share_ptr, MEAN)
 
 
-@triton.jit
+@moves.kernel
 def scale_rows(x_ptr, gradient_ptr, share_ptr, out_ptr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """Every row times its loss's gradient; 0 stays 0, though a mean of nothing has an endless gradient."""
     BLOCKS: tl.constexpr = (WIDTH + BLOCK - 1) // BLOCK
@@ -243,7 +242,7 @@ def scale_rows(x_ptr, gradient_ptr, share_ptr, out_ptr, WIDTH: tl.constexpr, BLO
 # -- the gradient of the weights -----------------------------------------------------------------------------------
 
 
-@triton.jit(do_not_specialize=NUMBERS)
+@moves.kernel
 def sum_chunks(
     x_ptr, slopes_ptr, order_ptr, leaves_ptr, first_ptr, last_ptr, first_bias_ptr, last_bias_ptr, rows,
     WIDTH: tl.constexpr, DEPTH: tl.constexpr, LEVELS: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
@@ -274,11 +273,11 @@ def sum_chunks(
 
 @triton.jit
 def _sum_long_run(
-    number, block, steps_ptr, leaves_ptr, least_ptr, first_ptr, last_ptr, first_bias_ptr, last_bias_ptr, out_ptr,
-    bias_out_ptr, chunks,
+    number, block, steps_ptr, leaves_ptr, least_ptr, parts, out_ptr, bias_out_ptr, chunks,
     WIDTH: tl.constexpr, DEPTH: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, HEIGHT: tl.constexpr,
 ):  # fmt: skip
     """The run of one level that begins in one chunk and leaves it, if there is one."""
+    first_ptr, last_ptr, first_bias_ptr, last_bias_ptr = parts
     level, chunk = number % DEPTH, number // DEPTH
     goes_on = tl.load(leaves_ptr + (chunk + 1) * CHUNK, chunk + 1 < chunks, other=-1) > level
     if goes_on & (tl.load(least_ptr + chunk) <= level):
@@ -345,22 +344,7 @@ def _sum_short_runs(
             level += 1
 
 
-@triton.jit
-def _clear_rows(
-    number, block, passed_ptr, out_ptr, bias_out_ptr, nodes, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
-    HEIGHT: tl.constexpr,
-):  # fmt: skip
-    """Zeros for the nodes that no row passed."""
-    row = number * HEIGHT + tl.arange(0, HEIGHT)
-    at = block * BLOCK + tl.arange(0, BLOCK)
-    is_clear = tl.load(passed_ptr + row, row < nodes, other=1) == 0
-    to = row.to(tl.int64)[:, None] * WIDTH + at[None, :]
-    tl.store(out_ptr + to, tl.zeros((HEIGHT, BLOCK), tl.float32), is_clear[:, None] & (at < WIDTH)[None, :])
-    if block == 0:
-        tl.store(bias_out_ptr + row, tl.zeros((HEIGHT,), tl.float32), is_clear)
-
-
-@triton.jit(do_not_specialize=NUMBERS)
+@moves.kernel
 def write_sums(
     x_ptr, steps_ptr, slopes_ptr, order_ptr, leaves_ptr, ends_ptr, least_ptr, first_ptr, last_ptr, first_bias_ptr,
     last_bias_ptr, passed_ptr, out_ptr, bias_out_ptr, rows, chunks, nodes,
@@ -371,24 +355,26 @@ def write_sums(
     BLOCKS: tl.constexpr = (WIDTH + BLOCK - 1) // BLOCK
     number, block = tl.program_id(0) // BLOCKS, tl.program_id(0) % BLOCKS
     if number < rows:
-        _sum_short_runs(
-            number, block, x_ptr, steps_ptr, slopes_ptr, order_ptr, leaves_ptr, ends_ptr, out_ptr,
-            bias_out_ptr, rows, WIDTH, DEPTH, BLOCK, HEIGHT,
-        )  # fmt: skip
+        _sum_short_runs(number, block, x_ptr, steps_ptr, slopes_ptr, order_ptr, leaves_ptr, ends_ptr, out_ptr,
+                        bias_out_ptr, rows, WIDTH, DEPTH, BLOCK, HEIGHT)  # fmt: skip
     elif number < rows + chunks * DEPTH:
-        _sum_long_run(
-            number - rows, block, steps_ptr, leaves_ptr, least_ptr, first_ptr, last_ptr, first_bias_ptr, last_bias_ptr,
-            out_ptr, bias_out_ptr, chunks, WIDTH, DEPTH, CHUNK, BLOCK, HEIGHT,
-        )  # fmt: skip
+        parts = first_ptr, last_ptr, first_bias_ptr, last_bias_ptr
+        _sum_long_run(number - rows, block, steps_ptr, leaves_ptr, least_ptr, parts, out_ptr, bias_out_ptr, chunks,
+                      WIDTH, DEPTH, CHUNK, BLOCK, HEIGHT)  # fmt: skip
     else:
-        first = rows + chunks * DEPTH
-        _clear_rows(number - first, block, passed_ptr, out_ptr, bias_out_ptr, nodes, WIDTH, BLOCK, CLEAR_HEIGHT)
+        row = (number - (rows + chunks * DEPTH)) * CLEAR_HEIGHT + tl.arange(0, CLEAR_HEIGHT)
+        at = block * BLOCK + tl.arange(0, BLOCK)
+        is_clear = tl.load(passed_ptr + row, row < nodes, other=1) == 0
+        to = row.to(tl.int64)[:, None] * WIDTH + at[None, :]
+        tl.store(out_ptr + to, tl.zeros((CLEAR_HEIGHT, BLOCK), tl.float32), is_clear[:, None] & (at < WIDTH)[None, :])
+        if block == 0:
+            tl.store(bias_out_ptr + row, tl.zeros((CLEAR_HEIGHT,), tl.float32), is_clear)
 
 
 # -- a walk down ---------------------------------------------------------------------------------------------------
 
 
-@triton.jit(do_not_specialize=NUMBERS)
+@moves.kernel
 def sample(
     x_ptr, weight_ptr, bias_ptr, seed_ptr, node_at_ptr, class_at_ptr, out_ptr, centers_ptr,
     half, half_rest, angle, least, steepness,

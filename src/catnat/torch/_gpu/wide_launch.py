@@ -1,4 +1,4 @@
-"""From tensors to the programs of `wide`; as operators, for compilers; and as a function that autograd knows."""
+"""From tensors to the programs of `wide`: each function allocates its results and starts some kernels."""
 
 from __future__ import annotations
 
@@ -8,20 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
 
 from catnat.core.parameterization import Activation, Parameterization
 from catnat.torch import _bernoulli
 from catnat.torch._bernoulli import Bernoulli
-from catnat.torch._compat import must_be_plain, plain_backwards
-from catnat.torch._eager import reduced
-from catnat.torch._gpu import blocks, operators, path, wide
-from catnat.torch._gpu.autograd import seed_for
-from catnat.torch._gpu.blocks import Block
-from catnat.torch._gpu.launch import CHECKED, Launcher, numbers_of
-from catnat.torch._plan import Plan
-from catnat.torch._walk import Generator
-from catnat.torch._wide import LinearWalk
+from catnat.torch._gpu import wide
+from catnat.torch._gpu.blocks import Block, Call, Form
+from catnat.torch._gpu.launch import Launcher, launcher_of, starts
 
 MAX_COUNTED = 1 << 14  # rows that are sorted by counting
 CHUNK = 64  # rows whose sums are one matrix product
@@ -48,10 +41,10 @@ class Wide(NamedTuple):
     least: float
 
     @property
-    def bernoulli(self) -> Bernoulli:
-        """Without its tensor."""
+    def call(self) -> Call:
+        """What the kernels that take a node's numbers are compiled for."""
         kind = _bernoulli.NONE if self.centers is None else _bernoulli.BY_NODE
-        return Bernoulli(None, self.classes, kind, self.activation, self.amplitude, self.least)
+        return Call(Bernoulli(None, self.classes, kind, *self[-3:]), exact=True, contiguous=True)
 
     @property
     def levels(self) -> int:
@@ -77,16 +70,12 @@ def wide_of(pi: Parameterization, device: torch.device) -> Wide | None:
     )  # fmt: skip
 
 
-# -- launches ----------------------------------------------------------------------------------------------------
-
-
 @lru_cache(maxsize=256)
-def _launcher(kernel: str, warps: int = 4, bernoulli: Bernoulli | None = None, **constants: Any) -> Launcher:
-    numbers: tuple[float, ...] = ()
-    if bernoulli is not None:
-        constants["F"] = blocks.Form.of(bernoulli, bernoulli.classes, True, True, Block(32, 1, warps))
-        numbers = numbers_of(bernoulli)
-    return Launcher(getattr(wide, kernel), constants, warps, numbers, **CHECKED if kernel == "find_steps" else {})
+def _launcher(name: str, warps: int = 4, call: Call | None = None, **constants: Any) -> Launcher:
+    kernel = getattr(wide, name)
+    if call is None:
+        return Launcher(kernel, constants, warps)
+    return launcher_of(kernel, call, Form.of(call, Block(32, 1, warps)), **constants)
 
 
 def _block(width: int, most: int) -> int:
@@ -96,51 +85,42 @@ def _block(width: int, most: int) -> int:
 def _path_shape(width: int, bytes_per_column: int) -> tuple[int, int]:
     """Columns and warps of a program that reads a path: a column's weights stay in the registers of one thread."""
     registers = 2 * bytes_per_column  # of a thread that has eight columns
-    if registers <= 72:
-        most, columns = MAX_BLOCK, 8
-    elif registers <= 190:
-        most, columns = MAX_BLOCK // 2, 8
-    else:
-        most, columns = MAX_BLOCK // 4, 4
-    block = _block(width, most)
+    parts, columns = (1, 8) if registers <= 72 else (2, 8) if registers <= 190 else (4, 4)
+    block = _block(width, MAX_BLOCK // parts)
     return block, max(1, block // (32 * columns))
 
 
-def _results(x: Tensor, slopes: bool, features: bool, of: Wide) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Of `loss`, to be filled."""
-    rows, learning = x.shape[0], x.shape[0] if slopes else 0
-    # the gradient in x is not scaled yet: float16 would lose what a loss scale is there to save
-    dtype = torch.float32 if x.dtype == torch.float16 else x.dtype
-    return (
-        x.new_empty(rows, dtype=torch.float32),
-        x.new_empty((learning, of.depth), dtype=torch.float32),
-        x.new_empty((rows, of.depth), dtype=torch.int32),
-        x.new_empty(learning, dtype=torch.int32),
-        torch.empty_like(x, dtype=dtype) if features else x.new_empty(0),
-    )
-
-
 def loss(
-    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignored: int, slopes: bool, features: bool, of: Wide
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """- log p of a class per row, float32; its slopes, paths and gradient in x; and the order that sorts the rows.
+    x: Tensor, of: Wide, weight: Tensor, bias: Tensor | None, target: Tensor, ignored: int,
+    reduction: str, dtype: torch.dtype, learns_x: bool, learns_weight: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """- log p of a class per row, reduced, and the share of a row in that; slopes, paths, order and gradient in x.
 
-    Sorted by where their targets stand from left to right, neighbours share most of their paths.
+    The order is that of the targets from left to right: neighbours share most of their paths.
     """
-    rows, width = x.shape
-    found, slope, steps, order, dx = _results(x, slopes, features, of)
-    if rows > 0:
-        tables = (target, of.places, of.lengths, of.ranks, of.above, steps, order if slopes else None)
+    (rows, width), is_each, learns = x.shape, reduction == "none", learns_x or learns_weight
+    each = x.new_empty(rows, dtype=torch.float32)
+    found, share = each if is_each else x.new_empty((), dtype=dtype), each.new_empty((0,) if is_each else ())
+    steps, learning = x.new_empty((rows, of.depth), dtype=torch.int32), rows if learns else 0
+    slopes, order = each.new_empty((learning, of.depth)), steps.new_empty(learning)
+    # the gradient in x is not scaled yet: float16 would lose what a loss scale is there to save
+    scalable = torch.float32 if x.dtype == torch.float16 else x.dtype
+    dx = torch.empty_like(x, dtype=scalable) if learns_x else x.new_empty(0)
+    if starts(each):
+        tables = (target, of.places, of.lengths, of.ranks, of.above, steps, order if learns else None)
         finder = _launcher("find_steps", CLASSES=of.classes, DEPTH=of.depth, HEIGHT=128)
         finder(-(-rows // 128), tables, (rows, ignored))
-        if slopes:
+        if learns:
             order = _sorted(order)  # it held the keys
         block, warps = _path_shape(width, of.depth * weight.element_size())
         sizes = {"WIDTH": width, "DEPTH": of.depth, "LEVELS": of.levels, "BLOCK": block}
-        kept = (order, found, slope) if slopes else (None, found, None)
-        tensors = (x, weight, bias, steps, *kept, dx if features else None, of.centers)
-        _launcher("loss", warps, of.bernoulli, **sizes)(rows, tensors)
-    return found, slope, steps, order, dx
+        filled = (order, each, slopes) if learns else (None, each, None)
+        tensors = (x, weight, bias, steps, *filled, dx if learns_x else None, of.centers)
+        _launcher("loss", warps, of.call, **sizes)(rows, tensors)
+    if not is_each and starts(found):
+        adder = _launcher("add_losses", 8, MEAN=reduction == "mean", BLOCK=4096)
+        adder(1, (each, target, found, share), (rows, ignored))
+    return found, share, slopes, steps, order, dx
 
 
 def _sorted(keys: Tensor) -> Tensor:
@@ -153,28 +133,36 @@ def _sorted(keys: Tensor) -> Tensor:
     return order
 
 
-def add_losses(losses: Tensor, target: Tensor, ignored: int, reduction: str, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """The mean or the sum of the rows' losses, and the share of each: float32 on the device."""
-    total, share = losses.new_empty((), dtype=dtype), losses.new_empty(())
-    what = path.MEAN if reduction == "mean" else path.SUM
-    _launcher("add_losses", 8, WHAT=what, BLOCK=4096)(1, (losses, target, total, share), (len(losses), ignored))
-    return total, share
+def pull(
+    x: Tensor, of: Wide, weight: Tensor, gradient: Tensor, share: Tensor | None, slopes: Tensor, steps: Tensor,
+    order: Tensor, dx: Tensor, learns_weight: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of the features, the weights and a bias; with a share, ``gradient`` is of a sum or a mean."""
+    width, nodes, gradient = x.shape[1], len(weight) if learns_weight else 0, gradient.contiguous()
+    scaled = torch.empty_like(dx, dtype=x.dtype)
+    out, bias_out = weight.new_empty((nodes, width)), weight.new_empty(nodes)
+    if starts(dx):
+        block = _block(width, 2048)
+        launcher = _launcher("scale_rows", WIDTH=width, BLOCK=block)
+        launcher(len(x) * -(-width // block), (dx, gradient, share, scaled))
+    if learns_weight and starts(x):
+        _sum_rows(x, of, gradient, share, slopes, steps, order, out, bias_out)
+    elif learns_weight:
+        out.zero_(), bias_out.zero_()
+    return scaled, out, bias_out
 
 
-def weight_gradient(
-    x: Tensor, slopes: Tensor, steps: Tensor, order: Tensor, gradient: Tensor, like: Tensor, of: Wide,
-    share: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The gradient of weights like these, and that of a bias; ``gradient`` is of all losses, or of their sum."""
-    (rows, width), nodes, chunks = x.shape, len(like), -(-len(x) // CHUNK)
-    if rows == 0:
-        return torch.zeros_like(like), like.new_zeros(nodes)
-    out, bias_out = torch.empty_like(like), like.new_empty(nodes)
+def _sum_rows(
+    x: Tensor, of: Wide, gradient: Tensor, share: Tensor | None, slopes: Tensor, steps: Tensor, order: Tensor,
+    out: Tensor, bias_out: Tensor,
+) -> None:  # fmt: skip
+    """The gradient of the weights, and that of a bias."""
+    (rows, width), nodes, chunks = x.shape, len(out), -(-len(x) // CHUNK)
     passed = torch.zeros(nodes, dtype=torch.int8, device=x.device)
     cells, padded = (chunks, of.depth), (chunks * CHUNK, of.depth)
     runs = (steps.new_empty(padded), slopes.new_empty(padded), order)
     leaves, ends, least = steps.new_empty(padded[0]), steps.new_empty(padded), steps.new_empty(chunks)
-    tensors = (steps, slopes, gradient.contiguous(), share, order, *runs[:2], leaves, ends, least, passed)
+    tensors = (steps, slopes, gradient, share, order, *runs[:2], leaves, ends, least, passed)
     launcher = _launcher("find_runs", DEPTH=of.depth, LEVELS=of.levels, CHUNK=CHUNK)
     launcher(chunks, tensors, (rows,))
     parts = [slopes.new_empty(shape) for shape in ((*cells, width), (*cells, width), cells, cells)]
@@ -187,147 +175,13 @@ def weight_gradient(
     programs = rows + chunks * of.depth + -(-nodes // CLEAR_HEIGHT)
     tensors = (x, *runs, leaves, ends, least, *parts, passed, out, bias_out)
     launcher(programs * -(-width // sizes["BLOCK"]), tensors, (rows, chunks, nodes))
-    return out, bias_out
 
 
-def scale_rows(x: Tensor, gradient: Tensor, share: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Every row times its loss's gradient."""
-    out = torch.empty_like(x, dtype=dtype)
-    if len(x) > 0:
-        block = _block(x.shape[1], 2048)
-        launcher = _launcher("scale_rows", WIDTH=x.shape[1], BLOCK=block)
-        launcher(len(x) * -(-x.shape[1] // block), (x, gradient, share, out))
-    return out
-
-
-def sample(x: Tensor, weight: Tensor, bias: Tensor | None, seed: Tensor, of: Wide) -> Tensor:
+def sample(x: Tensor, of: Wide, weight: Tensor, bias: Tensor | None, seed: Tensor) -> Tensor:
     """A class per row; ``seed`` is one int64 on the device."""
     out = x.new_empty(len(x), dtype=torch.int64)
-    if len(x) > 0:
+    if starts(out):
         sizes = {"WIDTH": x.shape[1], "DEPTH": of.depth, "BLOCK": _block(x.shape[1], 2048)}
         tensors = (x, weight, bias, seed, of.node_at, of.class_at, out, of.centers)
-        _launcher("sample", 4, of.bernoulli, **sizes)(len(x), tensors)
+        _launcher("sample", 4, of.call, **sizes)(len(x), tensors)
     return out
-
-
-# -- as operators ------------------------------------------------------------------------------------------------
-
-WIDE = (
-    "Tensor? centers, Tensor places, Tensor lengths, Tensor ranks, Tensor? above, Tensor node_at, Tensor class_at, "
-    "int classes, int depth, int activation, float amplitude, float least"
-)
-N = len(Wide._fields)
-
-
-def _with_tables(function: Any) -> Any:
-    return lambda *given: function(*given[:-N], Wide(*given[-N:]))
-
-
-operators.define(
-    "wide_loss",
-    f"Tensor x, Tensor weight, Tensor? bias, Tensor target, int ignored, bool slopes, bool features, {WIDE}"
-    ") -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-    _with_tables(loss),
-    _with_tables(lambda x, weight, bias, target, ignored, slopes, features, of: _results(x, slopes, features, of)),
-)
-operators.define(
-    "wide_gradient",
-    f"Tensor x, Tensor slopes, Tensor steps, Tensor order, Tensor gradient, Tensor like, {WIDE}) -> (Tensor, Tensor)",
-    _with_tables(weight_gradient),
-    lambda *given: (torch.empty_like(given[-N - 1]), given[-N - 1].new_empty(given[-N - 1].shape[0])),
-)
-operators.define(
-    "wide_sample",
-    f"Tensor x, Tensor weight, Tensor? bias, Tensor seed, {WIDE}) -> Tensor",
-    _with_tables(sample),
-    lambda x, *rest: x.new_empty(x.shape[0], dtype=torch.int64),
-)
-
-
-def _backward(ctx: Any, gradient: Tensor, *rest: Tensor) -> tuple[Any, ...]:
-    if torch.is_grad_enabled():
-        raise NotImplementedError("second derivatives of CatnatLinear.loss are not compiled: take it in eager mode")
-    (x, weight, bias, _, _, _, features, *of), (slopes, steps, order, dx) = operators.kept(ctx)
-    d_weight = d_bias = None
-    if any(ctx.needs_input_grad[1:3]):
-        d_weight, d_bias = torch.ops.catnat.wide_gradient(x, slopes, steps, order, gradient, weight, *of)
-    # 0 stays 0, though a mean of nothing has an endless gradient
-    dx = torch.where(dx == 0, 0.0, dx * gradient[:, None]).to(x.dtype) if features else None
-    return dx, d_weight, None if bias is None else d_bias, *[None] * (4 + N)
-
-
-operators.differentiate("wide_loss", _backward, operators.keep)
-
-
-# -- for autograd ------------------------------------------------------------------------------------------------
-
-
-class KernelLinearWalk(LinearWalk):
-    """By the kernels, any tree; what the methods do, `LinearWalk` says."""
-
-    def __init__(self, plan: Plan, weight: Tensor, bias: Tensor | None, tables: Wide) -> None:
-        super().__init__(plan, weight, bias)
-        self.tables = tables
-
-    def losses(self, x: Tensor, target: Tensor, ignored: int) -> Tensor:
-        return self._loss(x, target, ignored, "none", torch.float32)
-
-    def loss(self, x: Tensor, target: Tensor, ignored: int, reduction: str, dtype: torch.dtype) -> Tensor:
-        if len(x) == 0 or is_compiling():
-            return super().loss(x, target, ignored, reduction, dtype)
-        return self._loss(x, target, ignored, reduction, dtype)
-
-    def _loss(self, x: Tensor, target: Tensor, ignored: int, reduction: str, dtype: torch.dtype) -> Tensor:
-        x, target, weight, bias = x.contiguous(), target.contiguous(), self.weight, self.bias
-        learns = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias))
-        given = x, weight, bias, target, ignored
-        found: Tensor
-        if is_compiling():  # which never asks for another reduction
-            found = torch.ops.catnat.wide_loss(*given, learns, learns and x.requires_grad, *self.tables)[0]
-            return found
-        if learns:
-
-            def plain(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-                each = LinearWalk(self.plan, weight, bias).losses(x, target, ignored)
-                return reduced(each, target != ignored, reduction).to(dtype)
-
-            found = _Loss.apply(*given, self.tables, reduction, dtype, plain)
-            return found
-        found = loss(*given, False, False, self.tables)[0]
-        return found if reduction == "none" else add_losses(found, target, ignored, reduction, dtype)[0]
-
-    @torch.no_grad()
-    def sample(self, x: Tensor, generator: Generator) -> Tensor:
-        given = x.contiguous(), self.weight, self.bias, seed_for(x, generator)
-        found: Tensor
-        found = torch.ops.catnat.wide_sample(*given, *self.tables) if is_compiling() else sample(*given, self.tables)
-        return found
-
-
-class _Loss(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignored: int, of: Wide,
-        reduction: str, dtype: torch.dtype, plain: Any,
-    ) -> Tensor:  # fmt: skip
-        found, *kept = loss(x, weight, bias, target, ignored, True, ctx.needs_input_grad[0], of)
-        share = None
-        if reduction != "none":
-            found, share = add_losses(found, target, ignored, reduction, dtype)
-        ctx.settings = of, plain
-        ctx.save_for_backward(x, weight, bias, share, *kept)
-        return found
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        (of, plain), (*inputs, share, slopes, steps, order, dx) = ctx.settings, ctx.saved_tensors
-        inputs = [t for t in inputs if t is not None]
-        if must_be_plain(gradient):
-            found = plain_backwards(plain, inputs, gradient)
-        else:
-            (x, weight), gradient = inputs[:2], gradient.contiguous()
-            sums: tuple[Tensor | None, ...] = (None, None)
-            if any(ctx.needs_input_grad[1:3]):
-                sums = weight_gradient(x, slopes, steps, order, gradient, weight, of, share)
-            found = [scale_rows(dx, gradient, share, x.dtype) if ctx.needs_input_grad[0] else None, *sums]
-        return *found[: len(inputs)], *[None] * (9 - len(inputs))

@@ -115,7 +115,7 @@ class Digits:
 
     variables: int = 20
     classes: int = 16
-    hidden: int = 256
+    hidden: int = 192
     batch: int = 100
     estimator: str = "reinmax"
     tau: float = 1.4

@@ -91,6 +91,7 @@ class Place:
     ends: float = math.inf  # on the monotonic clock: what is not done by then stops, with a checkpoint
     progress: Callable[[str, int, int], None] = silent  # what is done, steps done, steps in all
     tell: Callable[[str], None] = silent
+    news: Callable[[str, float, float], None] = silent  # of a run under way: its name, the step and a value
 
     @property
     def is_late(self) -> bool:

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,14 +20,22 @@ from catnat_lab.errors import UserError, plain
 from catnat_lab.executors import begin, conduct, executor_of, reason_of
 from catnat_lab.experiment import Experiment, Place, TimeIsUp, listed, silent
 from catnat_lab.files import write
-from catnat_lab.provenance import provenance
+from catnat_lab.provenance import continued, provenance
 from catnat_lab.report.page import terminal
 from catnat_lab.report.table import Table, judge, verdict
-from catnat_lab.studies import Study, without_secrets
+from catnat_lab.studies import DATABASE, Study, command_line
 
-DATABASE, PROVENANCE = "study.db", "provenance.json"
+PROVENANCE = "provenance.json"
 # By the first word of the note with a study's settings, the package whose module `report` reads it back.
-REPORTERS = {"gsl": "gsl", "vae": "vae", "rl": "rl", "minatar": "rl", "tails": "tails", "words": "words"}
+REPORTERS = {
+    "gsl": "gsl",
+    "vae": "vae",
+    "rl": "rl",
+    "minatar": "rl",
+    "tails": "tails",
+    "words": "words",
+    "compare": "comparison",
+}
 TOLD_EVERY = 60.0  # seconds between two lines of a log
 SMOKE = "the preset smoke shows that everything runs; by itself it trains far too little to compare heads"
 Settings = TypeVar("Settings")
@@ -104,11 +111,6 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def command_line() -> str:
-    """As it was typed, but for passwords; a shell takes it as it stands."""
-    return shlex.join(["catnat", *map(without_secrets, sys.argv[1:])])
-
-
 def run_study(
     experiment: Experiment,
     options: Any,
@@ -168,14 +170,6 @@ def _more(asked: Experiment, whole: Experiment) -> Iterator[str]:
         now, held = asked.settings[name], whole.settings[name]
         if held > now if isinstance(held, int) else any(each not in now for each in held):
             yield f"{name} {listed(held)} (asked: {listed(now)})"
-
-
-def continued(first: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """Where a study or a run comes from, when it was begun there and goes on here; all such places, in turn."""
-    other = ", ".join(f"{key} {value}" for key, value in now.items() if first.get(key) != value)
-    before = [place for place in first.get("continued with", "").split("; ") if place]
-    places = [*before, *([other] if other and other not in before[-1:] else [])]
-    return first | ({"continued with": "; ".join(places)} if places else {})
 
 
 def report_on(study: Study, output: Path) -> None:

@@ -5,13 +5,13 @@ from pathlib import Path
 
 from catnat_lab import figure as pictures
 from catnat_lab.commands.options import Figure, Report, Scoreboard, Status
-from catnat_lab.commands.parts import DATABASE, REPORTERS, report_on
+from catnat_lab.commands.parts import REPORTERS, report_on
 from catnat_lab.commands.rl import report_run
 from catnat_lab.errors import UserError, plain
 from catnat_lab.executors import NOW
 from catnat_lab.rl.train import CHECKPOINT
 from catnat_lab.scoreboard.page import write_scoreboard
-from catnat_lab.studies import CONDUCTOR, Study
+from catnat_lab.studies import CONDUCTOR, DATABASE, Study
 
 
 def report(options: Report) -> None:

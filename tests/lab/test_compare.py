@@ -1,0 +1,331 @@
+"""`compare` at toy size: what it runs, what it says, what it refuses, and that it goes on."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from catnat_lab import compare
+from catnat_lab.comparison import run
+from catnat_lab.comparison.report import MOST, RULE, Compared
+from catnat_lab.comparison.study import SEARCH, outcome_of
+from catnat_lab.errors import UserError
+from catnat_lab.experiment import Finished
+from catnat_lab.stats import needed
+from catnat_lab.studies import DATABASE, Study
+from tests.lab.comparable import train
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new study's database, which takes long to make."""
+    path = tmp_path_factory.mktemp("empty") / DATABASE
+    Study(path, conduct=True).close()
+    return path
+
+
+@pytest.fixture
+def asked(empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Compared]:
+    """`compare` without its page, which takes long to draw."""
+    monkeypatch.setattr(run, "write_page", lambda results, folder: folder)
+    monkeypatch.setattr(run, "provenance", lambda command: {"command": command})
+
+    def call(function: Any = train, heads: Any = ("softmax", "better"), **changed: Any) -> Compared:
+        settings = {"rates": RATES, "seeds": 2, "folder": tmp_path, "lower_is_better": True} | changed
+        if not (settings["folder"] / DATABASE).exists():
+            settings["folder"].mkdir(exist_ok=True)
+            shutil.copy(empty, settings["folder"])
+        return compare(function, heads, **settings)
+
+    return call
+
+
+RATES = (1e-4, 1e-3, 1e-2)
+
+
+class Counted:
+    """A function that keeps what it was called with."""
+
+    def __init__(self, function: Any = train) -> None:
+        self.function, self.calls = function, []  # type: ignore[var-annotated]
+
+    def __call__(self, head: str, rate: float, seed: int) -> Any:
+        self.calls.append((head, rate, seed))
+        return self.function(head, rate, seed)
+
+
+def test_every_head_is_searched_and_judged_on_fresh_seeds_at_what_was_found(asked: Callable[..., Compared]) -> None:
+    counted = Counted()
+    results = asked(counted)
+    searched = [call for call in counted.calls if call[2] > SEARCH]
+    final = [call for call in counted.calls if call[2] <= SEARCH]
+    assert {call[1:] for call in searched} == {(rate, SEARCH + seed) for rate in RATES for seed in (1, 2)}
+    assert len(searched) == 2 * 3 * 2 and len(final) == 2 * 2 and len(set(counted.calls)) == len(counted.calls)
+    for head, rate, seed in final:  # each at the best of its own search
+        own = {r: train(h, r, s)[0] for h, r, s in searched if (h, s) == (head, SEARCH + seed)}
+        assert rate == min(own, key=own.__getitem__)
+    tests = {head: tuple(train(*call)[1] for call in final if call[0] == head) for head in ("softmax", "better")}
+    assert {head: results.tests("train", head) for head in tests} == tests
+    assert "2 repetitions each" in results.sentence and results.sentence in str(results)
+
+
+def results_of(tests: dict[tuple[str, str], Sequence[float]], lower: bool = True, **changed: Any) -> Compared:
+    """A study that came to these tests."""
+    tasks, heads = (list(dict.fromkeys(place[i] for place in tests)) for i in (0, 1))
+    settings = {"tasks": tasks, "heads": heads, "seeds": 5, "lower_is_better": lower, "others": {}}
+    trials: dict[Any, list[Finished]] = {
+        place: [
+            Finished(0.0, {"test": x}, {}, {"stage": "final", "seed": i, "rate": 0.1}) for i, x in enumerate(values)
+        ]
+        for place, values in tests.items()
+    }
+    return Compared(settings, trials, {}, **{"is_finished": True} | changed)
+
+
+LOW, MIDDLE, LOST = (1.0, 1.1, 1.2, 1.3, 1.4), (1.01, 1.12, 1.22, 1.33, 1.41), (1.05, 1.15, 1.25, math.nan, math.inf)
+HIGH = (2.0, 2.2, 2.1, 2.4, 2.3)
+
+
+@pytest.mark.parametrize(("tests", "lower", "said"), [
+    ({"softmax": HIGH, "new": LOW}, True, "new is ahead of softmax: test 1.20 against 2.20, -1.00 [95% -1.23 to -0.7"),
+    ({"softmax": HIGH, "new": LOW}, False, "new is behind softmax: test 1.20 against 2.20, -1.00 [95% -1.23 to -0.77]"),
+    ({"softmax": LOW, "new": MIDDLE}, True, "No difference seen between new and softmax: test 1.22 against 1.20"),
+    ({"one": HIGH, "two": LOW, "three": LOW}, True, "two and three are ahead of one."),
+    ({"softmax": HIGH, "a": LOW, "b": HIGH}, False, "a is behind softmax. No difference seen between b and softmax."),
+    ({"softmax": HIGH, "new": LOST}, True, "No difference seen between new and softmax: by ranks, p = 0.63"),
+    ({"softmax": LOST, "new": LOW}, True, "No difference seen between new and softmax: by ranks, p = 0.51"),
+    ({"softmax": LOW, "new": [math.nan] * 5}, False, "new is behind softmax: by ranks, p = 0.0079"),
+    ({"softmax": LOW, "new": [math.nan] * 5}, True, "new is behind softmax: by ranks, p = 0.0079"),
+    ({"softmax": [1.0] * 5, "new": [2.0] * 5}, True, "No verdict: it takes two final runs of every head whose tests d"),
+    ({"softmax": LOW, "new": LOW[:1]}, True, "No verdict"),
+])  # fmt: skip
+def test_the_verdict_is_in_words(tests: dict[str, Sequence[float]], lower: bool, said: str) -> None:
+    results = results_of({("task", head): values for head, values in tests.items()}, lower)
+    assert results.sentence.startswith(said)
+    lost = sum(not math.isfinite(x) for values in tests.values() for x in values)
+    assert (f"Final runs that diverged: {lost} of " in results.sentence) == bool(lost)
+    assert results.sentence in str(results) and all(head in results.printed for head in tests)
+
+
+def test_a_study_that_is_not_finished_has_no_verdict() -> None:
+    results = results_of({("task", "a"): LOW, ("task", "b"): HIGH}, is_finished=False)
+    assert "There is no verdict before the last one" in results.sentence and "0.0" not in results.printed.split("d ")[0]
+
+
+def test_no_difference_says_what_it_would_take() -> None:
+    results = results_of({("task", "softmax"): LOW, ("task", "new"): MIDDLE})
+    effect = 0.018 / math.hypot(0.158114, 0.162696) * math.sqrt(2)
+    assert results.needed("task", "new") == f"over {MOST}" and needed(effect, most=10**4) == pytest.approx(
+        16 / effect**2, rel=0.02
+    )
+    assert results.sentence.split("; ")[1] == "one of this size would be seen with about over 1000."
+
+
+def test_all_comparisons_are_corrected_and_looks_too() -> None:
+    tests = {
+        (task, head): values for task in "ab" for head, values in {"softmax": LOW, "x": LOST[:3], "y": HIGH}.items()
+    }
+    once, alone = (
+        results_of(tests),
+        results_of({place: tests[place] for place in (("a", "softmax"), ("a", "x"), ("a", "y"))}),
+    )
+    assert once.sentence.startswith(
+        "y (a) and y (b) are behind softmax. No difference seen between x (a) or x (b) and softmax."
+    )
+    assert once.differences["a", "y"].p == pytest.approx(2 * alone.differences["a", "y"].p)
+    for place, found in results_of(tests, looks=3).differences.items():
+        assert found.p == pytest.approx(min(1, 3 * once.differences[place].p))
+
+
+def test_the_grid_grows_while_its_end_is_best_and_says_where_it_stopped(asked: Callable[..., Compared]) -> None:
+    counted = Counted()
+    assert "better one may lie beyond" not in asked(counted, rates=(3e-3, 1e-2)).sentence
+    assert {rate for _, rate, _ in counted.calls} == {3e-3, 1e-2, 9e-4, 2.7e-4}
+
+
+def test_a_grid_that_does_not_reach_the_best_is_told(asked: Callable[..., Compared]) -> None:
+    said = asked(rates=(1e2, 2e2)).sentence
+    assert (
+        "The best rate is at the end of the grid, and a better one may lie beyond: softmax at 12, better at 12" in said
+    )
+
+
+def test_what_is_done_is_not_done_again_and_may_grow(asked: Callable[..., Compared]) -> None:
+    counted = Counted()
+    first = asked(counted)
+    done = list(counted.calls)
+    assert str(asked(counted, lower_is_better=None)) == str(first) and counted.calls == done  # it is asked once
+    more = asked(counted, seeds=3, heads=("softmax", "better", "same"))
+    assert counted.calls[: len(done)] == done and len(set(counted.calls)) == len(counted.calls) == 3 * 4 * 3
+    assert more.looks == 2  # the p-values of what was looked at before are doubled
+
+
+def test_a_search_avoids_what_diverges(asked: Callable[..., Compared]) -> None:
+    counted = Counted(lambda head, rate, seed: (math.nan, 0.0) if rate > 2e-4 else train(head, rate, seed))
+    asked(counted)
+    assert all(rate < 2e-4 for _, rate, seed in counted.calls if seed <= SEARCH)
+
+
+def test_a_run_that_raises_tells_its_traceback_and_the_others_go_on(
+    asked: Callable[..., Compared], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(head: str, rate: float, seed: int) -> Any:
+        if head == "better" and seed == 2:
+            raise FileNotFoundError("no data")
+        return train(head, rate, seed)
+
+    results = asked(failing, rates=1e-3, seeds=4)
+    assert results.sentence.endswith("Runs that failed: 1 of better.") and len(results.tests("failing", "better")) == 3
+    told = capsys.readouterr().err
+    assert "in failing" in told and told.count('raise FileNotFoundError("no data")') == 1
+
+
+def test_what_fails_at_once_is_not_tried_sixty_times(asked: Callable[..., Compared]) -> None:
+    def broken(head: str, rate: float, seed: int) -> Any:
+        raise KeyError(head)
+
+    counted = Counted(broken)
+    with pytest.raises(UserError, match="the first run of every head failed, so the study ends here"):
+        asked(counted)
+    assert len(counted.calls) == 2 * 3  # three times each
+
+
+def test_a_run_may_tell_its_way(asked: Callable[..., Compared], monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr("catnat_lab.live.Watch.news", lambda watch, *news: told.append(news))
+
+    def telling(head: str, rate: float, seed: int) -> Any:
+        for step in (10, 20):
+            yield step, torch.tensor(1 / step)
+        return {"validation": 1.0, "test": seed, "nodes": 3}
+
+    results = asked(telling, rates=1e-3)
+    (run, *_) = results.stage(("telling", "softmax"), "final")
+    assert run.record == {"curve": {"step": [10, 20], "validation": pytest.approx([0.1, 0.05])}}
+    assert run.metrics == {"validation": 1.0, "test": 1.0, "nodes": 3.0}
+    assert told[:2] == [
+        ("softmax, rate 0.001, final seed 1", 10.0, pytest.approx(0.1)),
+        ("softmax, rate 0.001, final seed 1", 20.0, pytest.approx(0.05)),
+    ]
+
+
+def gives(came: Any) -> Callable[..., Any]:
+    return lambda head, rate, seed: came
+
+
+RETURNED = "train must return (validation, test), or a dict with these two; got "
+
+
+@pytest.mark.parametrize(("came", "told"), [
+    (0.93, RETURNED + "one number, 0.93"),
+    ("fine", RETURNED + "'fine'"),
+    (None, RETURNED + "None"),
+    (torch.zeros(2), RETURNED + "a Tensor of shape torch.Size([2]), device cpu"),
+    ({"validation": 1.0}, RETURNED + "a dict with validation"),
+    ((1.0, "good"), "test must be one number; got 'good'"),
+    ((1.0, torch.zeros(2)), "test must be one number; got a Tensor of shape torch.Size([2]), device cpu"),
+    ((1.0, None), "test must be one number; got None"),
+    (iter([1]), RETURNED + "a list_iterator"),
+])  # fmt: skip
+def test_what_train_must_not_return(came: Any, told: str) -> None:
+    with pytest.raises(UserError) as caught:
+        outcome_of(came, True)
+    assert str(caught.value) == told
+
+
+def test_what_train_must_not_yield(asked: Callable[..., Compared]) -> None:
+    def telling(head: str, rate: float, seed: int) -> Any:
+        yield 1.0
+
+    with pytest.raises(UserError, match=r"train must yield \(step, validation\) as it goes; got one number, 1.0"):
+        asked(telling)
+
+
+@pytest.mark.parametrize(("changed", "told"), [
+    ({"lower_is_better": None}, "lower_is_better must be said once, and is kept in the folder"),
+    ({"rates": "0..1e-2"}, "rates must go from a positive number to a larger one, such as 1e-4..1e-2; got 0..1e-2"),
+    ({"rates": "1e-2..1e-4"}, "rates must go from a positive number to a larger one, .*; got 1e-2..1e-4"),
+    ({"rates": "fast"}, "rates must be numbers, or a range such as 1e-4..1e-2; got 'fast'"),
+    ({"rates": (0.1, -1)}, "rates must be positive numbers; got -1.0"),
+    ({"rates": ()}, "rates must hold at least one value, each once; got none"),
+    ({"seeds": 1}, "seeds must be at least 2; got 1"),
+    ({"heads": ("softmax",)}, "heads must be two or more, to be compared; got softmax"),
+    ({"heads": ("a", "a")}, "heads must hold at least one value, each once; got a, a"),
+    ({"function": None}, "compare takes one of train, tasks and train_many"),
+    ({"function": 3}, "train must be a function; got a int"),
+    ({"function": lambda lr, seed: 0}, r"must take \(head, rate, seed\); it takes \(lr, seed\): too many"),
+    ({"search": {"tau": 1}}, "search must have a range such as '0.1..1', or choices, for tau; got 1"),
+    ({"search": {"tau": (1, 2)}}, r"must take \(head, rate, seed, tau=\); it takes \(head, rate, seed\)"),
+    ({"function": lambda head, rate, seed: 0, "jobs": 2}, "cannot be handed to other processes"),
+])  # fmt: skip
+def test_what_cannot_be_asked(asked: Callable[..., Compared], changed: Any, told: str) -> None:
+    with pytest.raises(UserError, match=told) as caught:
+        asked(**changed)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_of_another_study_is_refused(asked: Callable[..., Compared], tmp_path: Path) -> None:
+    asked(rates=1e-3)
+    with pytest.raises(UserError, match=r"rates was 0.001, now 0.01"):
+        asked(rates=1e-2)
+    with pytest.raises(UserError, match=r"tasks was train=comparable.py:train, now <lambda>="):
+        asked(gives((1.0, 1.0)), rates=1e-3)
+    with Study(tmp_path / "other" / "study.db", conduct=True) as study:
+        study.set_note("kind", "catnat gsl")
+    with pytest.raises(UserError, match="holds a study of catnat gsl, not of catnat compare"):
+        asked(folder=tmp_path / "other")
+
+
+def test_other_settings_are_searched_by_trials(asked: Callable[..., Compared]) -> None:
+    calls = []
+
+    def tuned(head: str, rate: float, seed: int, tau: float, kind: str) -> Any:
+        calls.append((head, seed, tau))
+        loss, test = train(head, rate, seed)
+        return loss + abs(tau - 1), test + abs(tau - 1) + (kind == "bad")
+
+    search = {"tau": "0.1..10", "kind": ["good", "bad"]}
+    results = asked(tuned, rates="1e-4..1e-2", search=search, trials=3, seeds=2)
+    assert len(calls) == 2 * 2 * 4 and all(0.1 <= tau <= 10 for _, _, tau in calls)
+    assert len({tau for head, _, tau in calls if head == "softmax"}) == 6  # every repetition goes its own way
+    assert set(results.chosen("tuned", "softmax")) == {"rate", "tau", "kind"}
+    assert str(asked(tuned, rates="1e-4..1e-2", search=search, trials=3, seeds=2)) == str(results)
+    assert len(calls) == 16
+
+
+def test_many_runs_are_trained_by_one_call(asked: Callable[..., Compared]) -> None:
+    sizes = []
+
+    def many(runs: list[tuple[str, float, int]]) -> Any:
+        sizes.append(len(runs))
+        return [train(*run) for run in runs]
+
+    results = asked(None, train_many=many, at_once=8)
+    assert sizes == [2, 8, 2, 4]
+    assert results.tests("many", "better") == asked(folder=results.page / "one").tests("train", "better")
+
+
+def test_the_page_shows_every_run_and_how_it_is_judged(tmp_path: Path) -> None:
+    tasks = {"<b>": train, "other": train}
+    results = compare(tasks=tasks, heads=("softmax", "natural"), rates=(1e-3, 1e-2), seeds=2, folder=tmp_path,
+                      lower_is_better=True)  # fmt: skip
+    assert results.page == tmp_path / "report.html"
+    page = results.page.read_text()
+    assert (
+        page.count("<svg") == 2
+        and "<b>" not in page.split("<body>")[1].replace("<b>", "", 0)
+        and RULE.split(".")[0] in page
+    )
+    rows = list(csv.DictReader((tmp_path / "values.csv").open()))
+    assert len(rows) == results.finished() == page.count("<tr><td>") - 1
+    assert {row["stage"] for row in rows} >= {"search", "final"} and all(float(row["test"]) for row in rows)
+    told = json.loads((tmp_path / "verdict.json").read_text())
+    assert told["verdict"] == results.sentence and len(told["table"]) == 4 and told["commit"]

@@ -4,9 +4,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 30  # of a curve on a terminal
@@ -61,12 +62,10 @@ class Watch:
             return ""
         return f", {(time.monotonic() - self.begun) / self.new * (self.total - self.done) / 60:.1f} minutes left"
 
-    def shown(self) -> Table:
+    def shown(self) -> Group:
         table = Table(box=None, pad_edge=False, show_header=False)
         values = [value for told in self.curves.values() for _, value in told if abs(value) < float("inf")] or [0.0]
         for name, told in self.curves.items():
             drawn = curve([value for _, value in told], min(values), max(values))
-            table.add_row(name, f"step {told[-1][0]:g}", drawn, f"{told[-1][1]:.4g}")
-        table.add_row(f"{self.done} of {self.total} runs{self.left}", "", "", "")
-        table.add_row(self.last, "", "", "")
-        return table
+            table.add_row(Text(name), f"step {told[-1][0]:g}", drawn, f"{told[-1][1]:.4g}")
+        return Group(table, Text(f"{self.done} of {self.total} runs{self.left}"), Text(self.last))

@@ -17,11 +17,9 @@ def train(head, rate, seed):  # type: ignore[no-untyped-def]
 
 
 def recorded(head, rate, seed):  # type: ignore[no-untyped-def]
-    """The same, slowly, with a line for every run that was begun and ended."""
+    """The same, a little slower, with a line for every run that was begun."""
     with Path(os.environ["RECORD"]).open("a") as file:
-        file.write(f"begun {head} {rate} {seed}\n")
-        file.flush()
-        for step in range(2):
-            time.sleep(0.01)
-            yield step, 1.0
+        file.write(f"{head} {rate} {seed}\n")
+    time.sleep(0.03)
+    yield 1, 1.0
     return train(head, rate, seed)

@@ -5,23 +5,31 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import torch
+from optuna.trial import TrialState
 
 from catnat_lab import compare
+from catnat_lab.cli import main
 from catnat_lab.comparison import run
-from catnat_lab.comparison.report import MOST, RULE, Compared
+from catnat_lab.comparison.report import MOST, RULE, Compared, load
 from catnat_lab.comparison.study import SEARCH, outcome_of
 from catnat_lab.errors import UserError
-from catnat_lab.experiment import Finished
+from catnat_lab.experiment import Finished, key_of
 from catnat_lab.stats import needed
 from catnat_lab.studies import DATABASE, Study
-from tests.lab.comparable import train
+from tests.lab.comparable import recorded, train
 
 
 @pytest.fixture(scope="module")
@@ -250,7 +258,7 @@ def test_what_train_must_not_yield(asked: Callable[..., Compared]) -> None:
 
 
 @pytest.mark.parametrize(("changed", "told"), [
-    ({"lower_is_better": None}, "lower_is_better must be said once, and is kept in the folder"),
+    ({"lower_is_better": None}, "lower_is_better must be said once for a folder: "),
     ({"rates": "0..1e-2"}, "rates must go from a positive number to a larger one, such as 1e-4..1e-2; got 0..1e-2"),
     ({"rates": "1e-2..1e-4"}, "rates must go from a positive number to a larger one, .*; got 1e-2..1e-4"),
     ({"rates": "fast"}, "rates must be numbers, or a range such as 1e-4..1e-2; got 'fast'"),
@@ -329,3 +337,109 @@ def test_the_page_shows_every_run_and_how_it_is_judged(tmp_path: Path) -> None:
     assert {row["stage"] for row in rows} >= {"search", "final"} and all(float(row["test"]) for row in rows)
     told = json.loads((tmp_path / "verdict.json").read_text())
     assert told["verdict"] == results.sentence and len(told["table"]) == 4 and told["commit"]
+
+
+FILE = Path(__file__).with_name("comparable.py")
+
+
+def test_the_command_says_what_the_function_says(
+    asked: Callable[..., Compared], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "by command"
+    given = [f"{FILE}:train", "--heads", "softmax,better", "--rates", "0.0001,1e-3,1e-2", "--seeds", "2"]
+    (folder).mkdir()
+    assert main(["compare", *given, "--output", str(folder)]) == 2
+    assert capsys.readouterr().err == f"error: {run.BETTER}\n"
+    assert main(["compare", *given, "--output", str(folder), "--better", "lower"]) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith(f"{asked()}\n\nreport: {folder}")
+    assert "better, rate 0.0001, search seed 1001: validation 1.465 (2 of 16, " in told.err
+    assert main(["status", str(folder)]) == 0
+    assert "finished: 16 jobs\nrunning: nothing; all that was asked for is done" in capsys.readouterr().out
+    assert main(["report", str(folder)]) == 0
+    assert str(asked()) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("given", "told"), [
+    (["mine.py"], "a training function is written FILE.py:FUNCTION, or NAME=FILE.py:FUNCTION; got 'mine.py'"),
+    (["/none/mine.py:train"], "there is no Python file /none/mine.py"),
+    ([f"{FILE}:nobody"], f"there is no function nobody in {FILE}"),
+    ([f"{FILE}:train", "--better", "best"], "better must be lower or higher; got 'best'"),
+    ([f"{FILE}:train", "--search", "tau"], "search takes NAME=LOW..HIGH or NAME=CHOICE,CHOICE; got 'tau'"),
+    ([f"{FILE}:train", "--search", "tau=1,2"], "train must take (head, rate, seed, tau=); it takes (head, rate, seed)"),
+])  # fmt: skip
+def test_what_the_command_refuses(given: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", *given]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {told}") and error.count("\n") == 1
+
+
+def begun(record: Path) -> list[str]:
+    return record.read_text().splitlines() if record.exists() else []
+
+
+def kept(folder: Path) -> tuple[str, list[tuple[str, str]]]:
+    """The verdict with its table, and every run that a study holds."""
+    with Study(folder / DATABASE) as study:
+        results = load(study)
+        trials = [(cell, key_of(f.config)) for cell in study.cells() for f in study.finished(cell)]
+        assert sum(len(study._trials(cell, TrialState.COMPLETE)) for cell in study.cells()) == len(trials)
+    return str(results), sorted(trials)
+
+
+def killed(begin: Callable[[], int], record: Path, kills: int, seed: int = 0) -> None:
+    """Let it begin, and kill -9 it at a random moment after some more runs, so many times; then let it end."""
+    random = Random(seed)
+    for last in [*[False] * kills, True]:
+        wanted, process = len(begun(record)) + random.randint(1, 4), begin()
+        while not last and len(begun(record)) < wanted and os.waitpid(process, os.WNOHANG) == (0, 0):
+            time.sleep(0.001)
+        if last:
+            assert os.waitpid(process, 0)[1] == 0
+        else:
+            time.sleep(random.random() * 0.03)
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+
+
+def test_a_study_that_is_killed_goes_on(
+    asked: Callable[..., Compared], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, kills = tmp_path / "record", 3
+    monkeypatch.setenv("RECORD", str(record))
+
+    def begin() -> int:
+        process = os.fork()  # what is imported is there, as it would not be in a new process
+        if not process:
+            asked(recorded, rates=RATES[:2])
+            os._exit(0)
+        return process
+
+    killed(begin, record, kills)
+    monkeypatch.setenv("RECORD", str(tmp_path / "serial"))
+    said = str(asked(recorded, rates=RATES[:2], folder=tmp_path / "once"))
+    assert kept(tmp_path) == kept(tmp_path / "once") == (said, kept(tmp_path)[1])
+    assert (
+        len(kept(tmp_path)[1])
+        == len(begun(tmp_path / "serial"))
+        <= len(begun(record))
+        <= len(kept(tmp_path)[1]) + kills
+    )
+
+
+@pytest.mark.slow
+def test_a_command_that_is_killed_twenty_times_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record, kills, jobs = tmp_path / "record", 20, 2
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    asked = [f"{FILE}:recorded", "--better", "lower", "--seeds", "8", "--heads", "softmax,better"]
+
+    def begin(folder: str = "killed", jobs: int = jobs) -> int:
+        more = ["--jobs", str(jobs), "--output", str(tmp_path / folder)]
+        return subprocess.Popen([sys.executable, "-m", "catnat_lab", "compare", *asked, *more]).pid
+
+    monkeypatch.setenv("RECORD", str(record))
+    killed(begin, record, kills)
+    monkeypatch.setenv("RECORD", str(tmp_path / "serial"))
+    assert os.waitpid(begin("once", 1), 0)[1] == 0
+    assert kept(tmp_path / "killed") == kept(tmp_path / "once") and len(kept(tmp_path / "once")[1]) == 96
+    assert 96 <= len(begun(record)) <= 96 + kills * jobs

@@ -19,6 +19,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table as Columns
+from rich.text import Text
 
 from catnat_lab.comparison.study import NOT_SETTINGS, NOTE, TEST, VALIDATION, cell_of
 from catnat_lab.executors import NOW
@@ -203,10 +204,10 @@ class Compared(Results):
         rows, table, text = list(self.rows()), Columns(box=None, pad_edge=False), StringIO()
         names = list(dict.fromkeys(name for row in rows for name in row))
         for name in names:
-            table.add_column(name, no_wrap=True)
+            table.add_column(Text(name), no_wrap=True)
         for row in rows:
-            table.add_row(*(row.get(name, "") for name in names))
-        Console(file=text, width=400).print(table, markup=False, highlight=False)
+            table.add_row(*(Text(row.get(name, "")) for name in names))
+        Console(file=text, width=400).print(table)
         return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
     # -- as a page -----------------------------------------------------------------------------------------------------
@@ -219,7 +220,9 @@ class Compared(Results):
             curves += [figures.CurvePanel(task, means)] if means else []
         if curves:
             told = "Validation of the final runs on their way: the mean, and one deviation around it."
-            yield PageFigure("Curves", told, figures.draw_curves(curves, VALIDATION))
+            yield PageFigure(
+                "Curves", told, figures.draw_curves(curves, VALIDATION, focus=self.settings["lower_is_better"])
+            )
         searched: dict[str, dict[str, Searched]] = {}
         for task in self.tasks:
             found = {head: self._search(task, head) for head in self.settings["heads"]}

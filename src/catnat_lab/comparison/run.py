@@ -19,7 +19,9 @@ from catnat_lab.provenance import continued, provenance
 from catnat_lab.studies import DATABASE, Study, command_line
 
 SOURCES = "compare sources"
-BETTER = "lower_is_better must be said once, and is kept in the folder: True for a loss, False for an accuracy"
+BETTER = (
+    "lower_is_better must be said once for a folder: True (a loss) or False (an accuracy); --better lower or higher"
+)
 
 
 def compare(
@@ -96,11 +98,14 @@ def compare(
         study.set_note(ORIGIN, facts | _changed(study, functions, watch.tell))
         place = Place(folder.resolve(), "cuda" if gpus else "cpu", news=watch.news, tell=watch.tell)
 
+        def counted() -> tuple[int, int]:
+            return sum(len(study.finished(cell)) for cell in experiment.cells), experiment.total(study)
+
         def finished(job: Job) -> None:
             (found,) = study.finished(job.cell, **job.config)
-            done = sum(len(study.finished(cell)) for cell in experiment.cells)
-            told = f"{VALIDATION} {found.metrics[VALIDATION]:.4g}"
-            watch.finished(experiment.name_of(job), told, done, experiment.total(study))
+            watch.finished(experiment.name_of(job), f"{VALIDATION} {found.metrics[VALIDATION]:.4g}", *counted())
+
+        watch.done, watch.total = counted()
 
         conduct(experiment, study, executor_of(where, place, gpus or 1.0), at_once if train_many else 1, finished)
         study.set_note(LOOKS, sorted({*(study.note(LOOKS) or []), experiment.plan.seeds}))

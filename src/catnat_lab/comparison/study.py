@@ -5,13 +5,17 @@ validates best, and trains with fresh seed i at it. So the luck of the search is
 differ, and the test sees it. A search that all final runs share would hide it: docs/compare.md has by how much.
 """
 
+import importlib.util
 import inspect
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import product
-from typing import Any, ClassVar
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
@@ -30,6 +34,46 @@ Train = Callable[..., Any]
 
 class Misuse(UserError):
     """What a function gives is of no use in any run."""
+
+
+@dataclass(frozen=True)
+class FromFile:
+    """A function of a file: what is sent to another process, or another machine, is their names."""
+
+    path: Path
+    name: str
+
+    def __post_init__(self) -> None:
+        _ = self.__wrapped__  # wherever it comes to, its file is read, and what that imports is there
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FromFile, (self.path, self.name)
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    @property
+    def __wrapped__(self) -> Train:
+        found = getattr(_module(self.path), self.name, None)
+        if not callable(found):
+            raise UserError(f"there is no function {self.name} in {self.path}")
+        return cast(Train, found)
+
+    def __call__(self, *given: Any, **more: Any) -> Any:
+        return self.__wrapped__(*given, **more)
+
+
+@cache
+def _module(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise UserError(f"there is no Python file {path}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)  # for what looks itself up there, as dataclasses do
+    sys.path[:0] = [folder] if (folder := str(path.parent)) not in sys.path else []  # its neighbours
+    spec.loader.exec_module(module)
+    return module
 
 
 # -- what is asked for -------------------------------------------------------------------------------------------------
@@ -150,7 +194,11 @@ class Comparing(Experiment):
                 yield [self.proposed(*place, found) for place, found in tried.items() if len(found) == count]
         elif len(self.plan.rates) > 1:
             yield [tries(*place, rate) for place in every for rate in self.plan.rates]
-            for _ in range(2 * self.plan.widen):
+            for _ in range(1 + 2 * self.plan.widen):
+                begun = {
+                    cell: {run.config["rate"] for run in done.finished(cell, stage="wider")} for cell in self.cells
+                }
+                yield [tries(*place, rate, "wider") for place in every for rate in sorted(begun[place[0]])]
                 wider = {cell: rate for cell in self.cells if (rate := self.wider(done, cell))}
                 yield [tries(cell, seed, wider[cell], "wider") for cell, seed in every if cell in wider]
 

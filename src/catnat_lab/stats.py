@@ -130,6 +130,13 @@ def compare_ranks(a: Sequence[float], b: Sequence[float], lower_is_better: bool)
     return Comparison(infinite, -math.inf, math.inf, infinite, float(found.pvalue))
 
 
+def compare_runs(a: Sequence[float], b: Sequence[float], lower_is_better: bool) -> Comparison:
+    """By Welch's test of the means; where a run of either side diverged, by ranks."""
+    if np.isfinite([*a, *b]).all():
+        return compare(a, b)
+    return compare_ranks(a, b, lower_is_better)
+
+
 def needed(effect: float, power: float = 0.8, most: int = 1000) -> int:
     """How many values a side, at most, Welch's test needs to see a difference of so many deviations that often."""
 

@@ -34,8 +34,7 @@ from catnat_lab.stats import (
     Comparison,
     Summary,
     bold,
-    compare,
-    compare_ranks,
+    compare_runs,
     corrected,
     summarize,
     welch_from_summaries,
@@ -256,11 +255,10 @@ def judge(table: Table) -> Judgement:
         cells = {line: table.cell(group, line, column) for line in table.lines}
         base = cells.pop(table.baseline)
         for line, cell in cells.items():
-            if cell.summary is not None and base.summary is not None:
-                against[group, line, column.key] = compare(cell.values, base.values)
-            elif table.ranks_diverged and min(len(cell.values), len(base.values)) > 1:
-                ranked = compare_ranks(cell.values, base.values, column.lower_is_better)
-                against[group, line, column.key] = ranked
+            enough = min(len(cell.values), len(base.values)) > 1
+            if enough and (table.ranks_diverged or not cell.diverged + base.diverged):
+                told = compare_runs(cell.values, base.values, column.lower_is_better)
+                against[group, line, column.key] = told
         found += _disagreements(table, group, column, contests[group, column.key])
     return Judgement(table, contests, corrected(against, table.looks), tuple(found), _notes(table))
 

@@ -443,3 +443,30 @@ def test_a_command_that_is_killed_twenty_times_says_the_same(tmp_path: Path, mon
     assert os.waitpid(begin("once", 1), 0)[1] == 0
     assert kept(tmp_path / "killed") == kept(tmp_path / "once") and len(kept(tmp_path / "once")[1]) == 96
     assert 96 <= len(begun(record)) <= 96 + kills * jobs
+
+
+@pytest.mark.slow
+def test_on_two_machines_of_which_one_dies_it_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    record, asked = tmp_path / "record", [f"{FILE}:recorded", "--better", "lower", "--heads", "softmax,better"]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    monkeypatch.setenv("RECORD", str(record))
+
+    def begin(folder: str, *more: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "catnat_lab", "compare", *asked, "--output", str(tmp_path / folder), *more]
+        return subprocess.Popen(command)
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    second = cluster.add_node(num_cpus=1)
+    try:
+        process = begin("ray", "--ray", cluster.address)
+        while len(begun(record)) < 20 and process.poll() is None:
+            time.sleep(0.01)
+        cluster.remove_node(second, allow_graceful=False)
+        assert process.wait() == 0
+    finally:
+        cluster.shutdown()
+    assert begin("once").wait() == 0
+    assert kept(tmp_path / "ray") == kept(tmp_path / "once") and len(kept(tmp_path / "once")[1]) == 60

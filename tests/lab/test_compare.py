@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ from catnat_lab.comparison import run
 from catnat_lab.comparison.report import MOST, RULE, Compared, load
 from catnat_lab.comparison.study import SEARCH, outcome_of
 from catnat_lab.errors import UserError
-from catnat_lab.experiment import Finished, key_of
+from catnat_lab.experiment import Finished, Results, key_of, register
 from catnat_lab.stats import needed
 from catnat_lab.studies import DATABASE, Study
 from tests.lab.comparable import recorded, train
@@ -108,6 +109,7 @@ HIGH = (2.0, 2.2, 2.1, 2.4, 2.3)
     ({"softmax": LOW, "new": MIDDLE}, True, "No difference seen between new and softmax: test 1.22 against 1.20"),
     ({"one": HIGH, "two": LOW, "three": LOW}, True, "two and three are ahead of one."),
     ({"softmax": HIGH, "a": LOW, "b": HIGH}, False, "a is behind softmax. No difference seen between b and softmax."),
+    ({"softmax": LOW, "a": MIDDLE, "b": LOW}, True, "No difference from softmax is seen."),
     ({"softmax": HIGH, "new": LOST}, True, "No difference seen between new and softmax: by ranks, p = 0.63"),
     ({"softmax": LOST, "new": LOW}, True, "No difference seen between new and softmax: by ranks, p = 0.51"),
     ({"softmax": LOW, "new": [math.nan] * 5}, False, "new is behind softmax: by ranks, p = 0.0079"),
@@ -134,7 +136,7 @@ def test_no_difference_says_what_it_would_take() -> None:
     assert results.needed("task", "new") == f"over {MOST}" and needed(effect, most=10**4) == pytest.approx(
         16 / effect**2, rel=0.02
     )
-    assert results.sentence.split("; ")[1] == "one of this size would be seen with about over 1000."
+    assert results.sentence.split("; ")[1] == "to see one of this size would take over 1000."
 
 
 def test_all_comparisons_are_corrected_and_looks_too() -> None:
@@ -358,6 +360,22 @@ def test_the_command_says_what_the_function_says(
     assert "finished: 16 jobs\nrunning: nothing; all that was asked for is done" in capsys.readouterr().out
     assert main(["report", str(folder)]) == 0
     assert str(asked()) in capsys.readouterr().out
+
+
+def test_a_study_of_anybody_s_is_reported_by_who_registered(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reporter = ModuleType("mine")
+    reporter.load = lambda study: Results(study.note("mine settings"), {}, {})  # type: ignore[attr-defined]
+    reporter.write_report = lambda results, folder: (print(results.settings), (folder, ()))[1]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "mine", reporter)
+    monkeypatch.setattr("catnat_lab.experiment._REPORTERS", {})
+    with Study(path, conduct=True) as study:
+        study.set_note("mine settings", {"known": 1})
+    assert main(["report", str(path)]) == 2
+    register("mine", "mine")
+    assert main(["report", str(path)]) == 0
+    assert capsys.readouterr().out.startswith("{'known': 1}")
 
 
 @pytest.mark.parametrize(("given", "told"), [

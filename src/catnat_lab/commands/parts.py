@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from catnat_lab.errors import UserError, plain
 from catnat_lab.executors import begin, conduct, executor_of, reason_of
-from catnat_lab.experiment import Experiment, Place, TimeIsUp, listed, silent
+from catnat_lab.experiment import Experiment, Place, TimeIsUp, listed, reporters, silent
 from catnat_lab.files import write
 from catnat_lab.provenance import continued, provenance
 from catnat_lab.report.page import terminal
@@ -26,16 +26,6 @@ from catnat_lab.report.table import Table, judge, verdict
 from catnat_lab.studies import DATABASE, Study, command_line
 
 PROVENANCE = "provenance.json"
-# By the first word of the note with a study's settings, the package whose module `report` reads it back.
-REPORTERS = {
-    "gsl": "gsl",
-    "vae": "vae",
-    "rl": "rl",
-    "minatar": "rl",
-    "tails": "tails",
-    "words": "words",
-    "compare": "comparison",
-}
 TOLD_EVERY = 60.0  # seconds between two lines of a log
 SMOKE = "the preset smoke shows that everything runs; by itself it trains far too little to compare heads"
 Settings = TypeVar("Settings")
@@ -174,10 +164,11 @@ def _more(asked: Experiment, whole: Experiment) -> Iterator[str]:
 
 def report_on(study: Study, output: Path) -> None:
     """Read a study back, write its report, and print its tables."""
-    found = [package for kind, package in REPORTERS.items() if study.note(f"{kind} settings") is not None]
+    known = reporters()
+    found = [module for kind, module in known.items() if study.note(f"{kind} settings") is not None]
     if not found:
-        raise UserError(f"{study.name} holds no study of {', '.join(REPORTERS)}")
-    reporter = import_module(f"catnat_lab.{found[0]}.report")
+        raise UserError(f"{study.name} holds no study of {', '.join(known)}")
+    reporter = import_module(found[0])
     results = reporter.load(study)
     results = replace(results, provenance=results.provenance | remarks(noted_in(output), results.provenance))
     show(lambda: reporter.write_report(results, output), results.provenance, output)

@@ -120,10 +120,12 @@ class Compared(Results):
         told = []
         for what in (AHEAD, BEHIND, UNSEEN):
             names = [self._named(*place) for place, verdict in verdicts.items() if verdict == what]
-            if names and what == UNSEEN:
-                told.append(f"No difference seen between {' or '.join(names)} and {self.base}")
+            if what == UNSEEN and len(names) == len(verdicts) > 1:
+                told.append(f"No difference from {self.base} is seen")
+            elif what == UNSEEN and names:
+                told.append(f"No difference seen between {_together(names, 'or')} and {self.base}")
             elif names:
-                told.append(f"{' and '.join(names)} {'are' if names[1:] else 'is'} {what} {self.base}")
+                told.append(f"{_together(names, 'and')} {'are' if names[1:] else 'is'} {what} {self.base}")
         text = ". ".join(told)
         if len(verdicts) == 1:
             text += f": {self._numbers(*next(iter(verdicts)))}"
@@ -138,7 +140,7 @@ class Compared(Results):
         ours, theirs = (column.printed(mean(self.tests(task, each))) for each in (head, self.base))
         gap, low, high = (f"{x:+.{column.digits}f}" for x in (found.difference, found.low, found.high))
         text = f"{TEST} {ours} against {theirs}, {gap} [95% {low} to {high}], p = {found.p:.2g}, {seeds}"
-        more = f"; one of this size would be seen with about {self.needed(task, head)}"
+        more = f"; to see one of this size would take {self.needed(task, head)}"
         return text + (more if found.p >= ALPHA and found.difference else "")
 
     def _caution(self) -> str:
@@ -160,8 +162,8 @@ class Compared(Results):
     def needed(self, task: str, head: str) -> str:
         """How many repetitions of each head show a difference of the size seen in four of five studies."""
         effect = self.differences[task, head].effect
-        count = needed(effect, most=MOST) if math.isfinite(effect) else 0
-        return f"{count}" if count < MOST else f"over {MOST}"
+        count = needed(effect, most=MOST) if math.isfinite(effect) else MOST
+        return f"{count}" if count < MOST else f"over {MOST}" if math.isfinite(effect) else ""
 
     def _diverged(self, task: str, head: str) -> int:
         return sum(not math.isfinite(value) for value in self.tests(task, head))
@@ -246,6 +248,10 @@ class Compared(Results):
                 config = {name: run.config[name] for name in ("stage", "seed")}
                 config |= {name: value for name, value in run.config.items() if name not in NOT_SETTINGS}
                 yield {"task": task, "head": head} | config | run.metrics
+
+
+def _together(names: Sequence[str], word: str) -> str:
+    return f" {word} ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
 
 
 def _listed(values: Sequence[Any]) -> str:

@@ -100,7 +100,8 @@ def rows(count: int) -> Iterator[dict[str, Any]]:
             "diverged": more.get("diverged", 0.0),
             "rule": more.get("rule", "compare"),
         }
-        return known | rest | {"studies": count, "seen": round(share, 4)}
+        means = {"mean test": round(float(np.nanmean(new)), 3), "other mean": round(float(np.nanmean(base)), 3)}
+        return known | rest | {"studies": count, "seen": round(share, 4)} | means
 
     for kind in KINDS:
         for curvature in CURVATURES:

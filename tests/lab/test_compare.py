@@ -203,7 +203,7 @@ def test_what_fails_at_once_is_not_tried_sixty_times(asked: Callable[..., Compar
         raise KeyError(head)
 
     counted = Counted(broken)
-    with pytest.raises(UserError, match="the first run of every head failed, so the study ends here"):
+    with pytest.raises(UserError, match="the first run of every head failed; the study ends here"):
         asked(counted)
     assert len(counted.calls) == 2 * 3  # three times each
 

@@ -71,7 +71,8 @@ def _module(path: Path) -> ModuleType:
         raise UserError(f"there is no Python file {path}")
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)  # for what looks itself up there, as dataclasses do
-    sys.path[:0] = [folder] if (folder := str(path.parent)) not in sys.path else []  # its neighbours
+    if (folder := str(path.parent)) not in sys.path:
+        sys.path.insert(0, folder)  # its neighbours
     spec.loader.exec_module(module)
     return module
 
@@ -170,12 +171,10 @@ class Comparing(Experiment):
     def stages(self, done: Done) -> Iterator[list[Job]]:
         for number, stage in enumerate(self.every_stage(done)):
             if number == 0:  # what is wrong with a function shows in the first run
-                first = [next(job for job in stage if job.cell == cell) for cell in {job.cell: None for job in stage}]
-                yield first
+                first = {job.cell: job for job in reversed(stage)}.values()
+                yield [job for job in stage if job in first]
                 if first and done.given_up.issuperset(first):
-                    raise UserError(
-                        "the first run of every head failed, so the study ends here; its traceback is above"
-                    )
+                    raise UserError("the first run of every head failed; the study ends here, its traceback is above")
             yield stage
 
     def every_stage(self, done: Done) -> Iterator[list[Job]]:
@@ -272,13 +271,10 @@ class Comparing(Experiment):
         return outcome_of(came, self.plan.lower_is_better, curve)
 
     def _together(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
-        by_task: dict[str, list[Job]] = {}
-        for job in jobs:
-            by_task.setdefault(self.cells[job.cell][0], []).append(job)
-        for task, own in by_task.items():
-            runs = [(self.cells[job.cell][1], job.config["rate"], job.config["seed"]) for job in own]
-            for job, came in zip(own, self.tasks[task](runs), strict=True):
-                yield job, outcome_of(came, self.plan.lower_is_better)
+        (train,) = self.tasks.values()
+        runs = [(self.cells[job.cell][1], job.config["rate"], job.config["seed"]) for job in jobs]
+        for job, came in zip(jobs, train(runs), strict=True):
+            yield job, outcome_of(came, self.plan.lower_is_better)
 
 
 def cell_of(task: str, head: str) -> str:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import ModuleType
@@ -25,7 +26,7 @@ from catnat_lab import compare
 from catnat_lab.cli import main
 from catnat_lab.comparison import run
 from catnat_lab.comparison.report import MOST, RULE, Compared, load
-from catnat_lab.comparison.study import SEARCH, outcome_of
+from catnat_lab.comparison.study import SEARCH, FromFile, outcome_of
 from catnat_lab.errors import UserError
 from catnat_lab.experiment import Finished, Results, key_of, register
 from catnat_lab.stats import needed
@@ -488,3 +489,16 @@ def test_on_two_machines_of_which_one_dies_it_says_the_same(tmp_path: Path, monk
         cluster.shutdown()
     assert begin("once").wait() == 0
     assert kept(tmp_path / "ray") == kept(tmp_path / "once") and len(kept(tmp_path / "once")[1]) == 60
+
+
+@pytest.mark.slow  # sklearn is imported
+@pytest.mark.parametrize(("name", "short"), [("compare_digits", {"epochs": 1}), ("compare_vae", {"steps": 100})])
+def test_an_example_is_a_file_of_some_forty_lines_that_can_be_asked(
+    asked: Callable[..., Compared], name: str, short: dict[str, int]
+) -> None:
+    pytest.importorskip("sklearn")
+    file = Path(__file__).parents[2] / "examples" / f"{name}.py"
+    assert len(file.read_text().splitlines()) <= 46
+    results = asked(partial(FromFile(file, "train"), **short), ("softmax", "natural"), rates=1e-2)
+    assert results.is_finished and len(results.differences) == 1 and results.finished() == 4
+    assert all(run.record["curve"]["step"] for run in results.stage(("train", "natural"), "final"))

@@ -4,6 +4,7 @@ import hashlib
 import inspect
 import multiprocessing
 import pickle
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -107,7 +108,10 @@ def compare(
 
         watch.done, watch.total = counted()
 
-        conduct(experiment, study, executor_of(where, place, gpus or 1.0), at_once if train_many else 1, finished)
+        executor, started = executor_of(where, place, gpus or 1.0), time.monotonic()
+        if conduct(experiment, study, executor, at_once if train_many else 1, finished):
+            spent = float(study.note(ORIGIN).get("seconds", 0)) + time.monotonic() - started
+            study.set_note(ORIGIN, study.note(ORIGIN) | {"seconds": f"{spent:.0f}"})
         study.set_note(LOOKS, sorted({*(study.note(LOOKS) or []), experiment.plan.seeds}))
         results = load(study)
     return replace(results, page=write_page(results, folder))

@@ -29,6 +29,7 @@ PAPER = DOCS.parent / "src" / "catnat_lab" / "paper"
 HEADS = ("sparsemax", "softmax", "catnat-sigmoid", "catnat-paper", "catnat")
 Row = dict[str, str]
 Cell = tuple[str, str, str]  # kind of digits, N and K
+NOISES = {"normal": "normal", "skewed": "skewed", "heavy": "heavy-tailed"}  # of simulated studies
 
 
 def rows_of(path: Path) -> list[Row]:
@@ -1025,8 +1026,45 @@ def biases() -> str:
     return grid(["softmax / catnat", "cosine", "bias", "standard deviation", "root mean square error"], body)
 
 
+def simulated(**wanted: str) -> list[Row]:
+    """Conditions of the calibration of `compare`, all ordinary but for what is given."""
+    plain = {"seeds": "5", "difference": "0", "offset": "0", "diverged": "0", "rule": "compare"} | wanted
+    every = rows_of(RESULTS / "compare" / "calibration.csv")
+    alike = [row for row in every if row["noise"] == row["other noise"]]
+    return [row for row in alike if all(row[name] == value for name, value in plain.items())]
+
+
+def calibration() -> str:
+    """False alarms by design and noise, the worst over all curves; and by how much a test is too good."""
+    names = {
+        "own search": "a search per repetition: `compare`",
+        "one search, seeds: 5": "one search, 5 seeds",
+        "one search, seeds: 1": "one search, 1 seed",
+        "best test": "rate chosen by the test, for both",
+        "best test of one": "rate chosen by the test, for one; the other at its best",
+    }
+    body = []
+    for design, name in names.items():
+        worst = [max(float(row["seen"]) for row in simulated(design=design, noise=kind)) for kind in NOISES]
+        (flat,) = simulated(design=design, noise="normal", curvature="0")
+        body.append([name, *(f"{share:.1%}" for share in worst), f"{0 - round(float(flat['mean test']), 2):.2f}"])
+    return grid(["design", *NOISES.values(), "test too good by"], body)
+
+
+def power() -> str:
+    """In what share of studies a difference is seen."""
+    sizes = ["0.5", "1", "1.5", "2", "3"]
+    body = []
+    for seeds, (kind, name) in product(("5", "10"), NOISES.items()):
+        found = {d: simulated(design="own search", noise=kind, seeds=seeds, curvature="1", difference=d) for d in sizes}
+        body.append([f"{seeds} repetitions, {name}", *(f"{float(found[d][0]['seen']):.0%}" for d in sizes)])
+    return grid(["", *sizes], body)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "bias": biases,
+    "calibration": calibration,
+    "power": power,
     "claims": claims,
     "graphs": graphs,
     "autoencoders-grey": lambda: autoencoders("adam", "grey"),

@@ -39,7 +39,7 @@ def conduct(
     experiment: Experiment, study: Study, executor: Executor, batch: int, on_finished: Callable[[Job], None] = silent
 ) -> int:
     """Train until nothing is left but what failed in this run, at most so many jobs a batch; how many were finished."""
-    finished = 0
+    finished, last = 0, ""
     while jobs := experiment.left(study):
         workers = executor.workers
         size = min(batch, -(-len(jobs) // workers))
@@ -52,6 +52,9 @@ def conduct(
         executor.place.tell(f"jobs to train{which}: {len(jobs):,}, batches: {len(batches):,}{at_once}")
         for job, outcome in executor.run(experiment, batches):
             if isinstance(outcome, str):
+                if outcome != last:  # a whole batch fails for one reason
+                    executor.place.tell(f"given up, {job.cell} {job.config}:\n{outcome.rstrip()}")
+                last = outcome
                 study.fail(job, outcome)
             else:
                 study.add(job, outcome)
@@ -156,6 +159,13 @@ class Here:
 
 
 @dataclass
+class _News:
+    """Of a run that is under way in another process."""
+
+    told: tuple[str, float, float]
+
+
+@dataclass
 class Processes:
     """So many at a time. One that dies is replaced, and its batch goes on from its checkpoint."""
 
@@ -185,11 +195,14 @@ class Processes:
                 for pipe in ready:
                     batch = busy[pipe]
                     try:
-                        told: Told | None = pipe.recv()
+                        told: Told | _News | None = pipe.recv()
                     except (EOFError, OSError):  # it died
                         process = started.pop(pipe)
                         process.join()
                         told = f"the process ended with code {process.exitcode}"
+                    if isinstance(told, _News):
+                        self.place.news(*told.told)
+                        continue
                     if isinstance(told, tuple):
                         yield from batch.heard(told)
                         continue
@@ -234,6 +247,7 @@ def _serve(pipe: Connection, experiment: Experiment, place: Place, threads: int)
     """Train what comes through the pipe, and tell of it; None when it is done. Until nobody is at the other end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes: who conducts ends the others
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    place = replace(place, news=lambda *told: pipe.send(_News(told)))
     if "torch" in sys.modules:  # else the experiment does without it
         sys.modules["torch"].set_num_threads(threads)
     with suppress(EOFError, OSError, KeyboardInterrupt):
@@ -294,7 +308,7 @@ class OnRay:
         """All batches. Ray itself tries those anew whose worker or machine was lost."""
         ray = self.ray
         remote = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=TRIES - 1)(_train_all)
-        what, place = ray.put(experiment), replace(self.place, progress=silent, tell=silent)
+        what, place = ray.put(experiment), replace(self.place, progress=silent, news=silent, tell=silent)
         running = {remote.remote(what, list(batch.left), place): batch for batch in map(_Batch, batches)}
         while running:
             (ready,), _ = ray.wait(list(running), num_returns=1)

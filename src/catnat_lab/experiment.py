@@ -12,12 +12,37 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
 from catnat_lab.errors import UserError
 
 Config = dict[str, Any]  # plain values by name
+# By the first word of the note with a study's settings, the module that reads it back.
+_REPORTERS = {
+    "gsl": "catnat_lab.gsl.report",
+    "vae": "catnat_lab.vae.report",
+    "rl": "catnat_lab.rl.report",
+    "minatar": "catnat_lab.rl.report",
+    "tails": "catnat_lab.tails.report",
+    "words": "catnat_lab.words.report",
+    "compare": "catnat_lab.comparison.report",
+}
+
+
+def register(kind: str, reporter: str) -> None:
+    """Have `catnat report` and `catnat status` know studies whose settings stand in the note "KIND settings".
+
+    ``reporter`` is a module with ``load(study)`` and ``write_report(results, folder)``. A package registers its own
+    by an entry point of the group ``catnat_lab.reporters``, named KIND.
+    """
+    _REPORTERS[kind] = reporter
+
+
+def reporters() -> dict[str, str]:
+    """By kind, the modules of all that is registered."""
+    return {entry.name: entry.value for entry in entry_points(group="catnat_lab.reporters")} | _REPORTERS
 
 
 def key_of(config: Mapping[str, Any]) -> str:
@@ -91,6 +116,7 @@ class Place:
     ends: float = math.inf  # on the monotonic clock: what is not done by then stops, with a checkpoint
     progress: Callable[[str, int, int], None] = silent  # what is done, steps done, steps in all
     tell: Callable[[str], None] = silent
+    news: Callable[[str, float, float], None] = silent  # of a run under way: its name, the step and a value
 
     @property
     def is_late(self) -> bool:

@@ -4,36 +4,48 @@ import datetime
 import os
 import platform
 import subprocess
+import sys
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 import catnat
+
+if TYPE_CHECKING:
+    import torch
 
 PACKAGES = ("numpy", "scipy", "optuna", "entmax", "ale-py", "gymnasium", "gymnax", "optax")
 
 
-def provenance(command: str, device: torch.device | None = None) -> dict[str, str]:
+def provenance(command: str, device: "torch.device | None" = None) -> dict[str, str]:
+    torch = sys.modules.get("torch")  # what runs without it need not wait for it
     facts = {
         "command": command,
         "commit": _commit(),
         "date": datetime.date.today().isoformat(),
         "processor": _processor(),
         "cores": f"{os.cpu_count()}",
-        "threads": f"{torch.get_num_threads()}",
+        "threads": f"{torch.get_num_threads() if torch else os.cpu_count()}",
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": torch.__version__ if torch else version("torch"),
         "catnat": catnat.__version__,
     }
-    if device is not None and device.type == "cuda":
+    if torch and device is not None and device.type == "cuda":
         facts["GPU"] = torch.cuda.get_device_name(device)
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
             facts[name] = version(name)
     return facts
+
+
+def continued(first: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Where a study or a run comes from, when it was begun there and goes on here; all such places, in turn."""
+    other = ", ".join(f"{key} {value}" for key, value in now.items() if first.get(key) != value)
+    before = [place for place in first.get("continued with", "").split("; ") if place]
+    places = [*before, *([other] if other and other not in before[-1:] else [])]
+    return first | ({"continued with": "; ".join(places)} if places else {})
 
 
 def _commit() -> str:

@@ -10,7 +10,7 @@ from optuna.distributions import BaseDistribution
 from optuna.trial import create_trial
 
 from catnat_lab.errors import UserError
-from catnat_lab.experiment import Done, Experiment, Finished, Job
+from catnat_lab.experiment import Done, Experiment, Finished, Job, missing
 from catnat_lab.studies import quiet
 
 FURTHER_SEEDS = 1001  # the first one is 0; the final seeds are 1, 2, ...
@@ -66,7 +66,9 @@ class RateSearch(Experiment):
         jobs = []
         for cell in cells:
             tried, best = list(by_rate(done.finished(cell, stage="coarse"))), self.best(done, cell, "coarse")
-            if best is None:
+            begun = self.tries(cell, "coarse", (rate for rate in tried if not low <= rate <= high))
+            if best is None or missing(done, begun):  # of a study that was killed some seeds of a rate are there
+                jobs += begun
                 continue
             if best == tried[0] and sum(rate < low for rate in tried) < self.plan.widen:
                 jobs += self.tries(cell, "coarse", [best / 2])

@@ -5,6 +5,7 @@ averaged: count such runs and leave them out before, or rank the method as faile
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, stdev
@@ -18,6 +19,7 @@ from catnat_lab.errors import UserError
 
 ALPHA = 0.05  # the level of all tests
 ENDS = (0.025, 0.975)  # the quantiles of all intervals
+RESAMPLES = 20_000  # of a permutation test, where there are more: up to 8 values a side all are taken
 Name = TypeVar("Name")
 
 
@@ -110,11 +112,50 @@ def compare(a: Sequence[float], b: Sequence[float]) -> Comparison:
     return Comparison(difference, difference - reach, difference + reach, effect, p)
 
 
+def compare_ranks(a: Sequence[float], b: Sequence[float], lower_is_better: bool) -> Comparison:
+    """By ranks, where runs diverged: one that did is last. The exact permutation test of the sum of ranks.
+
+    There is no difference of means, so it is infinite, with the sign of the difference of the mean ranks.
+    """
+    worst = math.inf if lower_is_better else -math.inf
+    values = [value if math.isfinite(value) else worst for value in (*a, *b)]
+    ranks = stats.rankdata(values)
+
+    def gap(first: NDArray[Any], second: NDArray[Any], axis: int) -> Any:
+        return first.mean(axis) - second.mean(axis)
+
+    sides = (ranks[: len(a)], ranks[len(a) :])
+    found = stats.permutation_test(sides, gap, vectorized=True, n_resamples=RESAMPLES, rng=0)
+    infinite = math.copysign(math.inf, found.statistic)
+    return Comparison(infinite, -math.inf, math.inf, infinite, float(found.pvalue))
+
+
+def compare_runs(a: Sequence[float], b: Sequence[float], lower_is_better: bool) -> Comparison:
+    """By Welch's test of the means; where a run of either side diverged, by ranks."""
+    if np.isfinite([*a, *b]).all():
+        return compare(a, b)
+    return compare_ranks(a, b, lower_is_better)
+
+
+def needed(effect: float, power: float = 0.8, most: int = 1000) -> int:
+    """How many values a side, at most, Welch's test needs to see a difference of so many deviations that often."""
+
+    def seen(count: int) -> float:
+        freedom = 2 * (count - 1)
+        return float(stats.nct.sf(stats.t.ppf(ENDS[1], freedom), freedom, abs(effect) * math.sqrt(count / 2)))
+
+    return 2 + bisect_left(range(2, most), power, key=seen)
+
+
 def compare_all(pairs: Mapping[Name, tuple[Sequence[float], Sequence[float]]]) -> dict[Name, Comparison]:
     """Every pair, with p-values corrected by Holm over all of them."""
-    found = {name: compare(*pair) for name, pair in pairs.items()}
-    corrected = holm([each.p for each in found.values()])
-    return {name: replace(each, p=p) for (name, each), p in zip(found.items(), corrected, strict=True)}
+    return corrected({name: compare(*pair) for name, pair in pairs.items()})
+
+
+def corrected(found: Mapping[Name, Comparison], looks: int = 1) -> dict[Name, Comparison]:
+    """P-values by Holm over all of these, times how often they were looked at while runs were added (Bonferroni)."""
+    pvalues = holm([each.p for each in found.values()])
+    return {name: replace(each, p=min(1.0, looks * p)) for (name, each), p in zip(found.items(), pvalues, strict=True)}
 
 
 def holm(pvalues: Sequence[float]) -> list[float]:

@@ -12,8 +12,10 @@ import json
 import math
 import os
 import re
+import shlex
 import socket
 import sqlite3
+import sys
 import time
 import warnings
 import zlib
@@ -35,6 +37,7 @@ from catnat_lab.errors import UserError, plain
 from catnat_lab.experiment import Finished, Job, Outcome, key_of, silent
 from catnat_lab.files import renamed
 
+DATABASE = "study.db"  # its name in a folder
 LOCK = zlib.crc32(b"catnat")  # PostgreSQL's advisory locks are numbers, of one database each
 NOTES = "catnat-lab notes"  # the reserved study that keeps the notes
 PATIENCE = 600.0  # seconds to wait for a server that is gone
@@ -315,6 +318,13 @@ def without_secrets(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: without_secrets(each) for key, each in value.items()}
     return [without_secrets(each) for each in value] if isinstance(value, list) else value
+
+
+def command_line() -> str:
+    """As it was typed, but for passwords; a shell takes it as it stands."""
+    program = Path(sys.argv[0])
+    begun = ["python", sys.argv[0]] if program.suffix == ".py" and program.stem != "__main__" else ["catnat"]
+    return shlex.join([*begun, *map(without_secrets, sys.argv[1:])])
 
 
 def _is_config(held: Any) -> bool:

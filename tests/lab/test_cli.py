@@ -17,10 +17,10 @@ import tyro
 
 from catnat_lab.cli import main
 from catnat_lab.commands.options import COMMANDS, Rl, Vae
-from catnat_lab.commands.parts import bars, command_line
+from catnat_lab.commands.parts import bars
 from catnat_lab.executors import NOW
 from catnat_lab.experiment import Job
-from catnat_lab.studies import Study
+from catnat_lab.studies import Study, command_line
 
 SMOKE = ["gsl", "--preset", "smoke", "--device", "cpu"]
 

@@ -141,6 +141,23 @@ def test_a_study_that_was_stopped_goes_on_and_runs_nothing_twice(tmp_path, monke
         assert [t.config for t in found] == [t.config for t in expected[cell]]
 
 
+def test_a_rate_that_was_added_has_all_its_seeds_though_the_study_was_stopped_between_them(tmp_path, monkeypatch):
+    settings = replace(SMOKE, heads=("softmax",), rates=(0.01, 0.1), refined=0, search_seeds=2, widen=2)
+    landscape = Landscape({"softmax": 0.012})
+
+    def breaking(*arguments, **named):
+        if len(landscape.seen) == 5:
+            raise KeyboardInterrupt
+        return landscape(*arguments, **named)
+
+    monkeypatch.setattr(training, "train", breaking)
+    with pytest.raises(KeyboardInterrupt):
+        conducted(tmp_path / "study.db", settings, 1)
+    monkeypatch.setattr(training, "train", landscape)
+    trials = conducted(tmp_path / "study.db", settings, 1)[0.5, "softmax"]
+    assert sorted(rates(trials, "coarse")) == [0.005, 0.005, 0.01, 0.01, 0.1, 0.1]
+
+
 def test_other_settings_do_not_go_on_with_a_study(tmp_path, monkeypatch):
     run_search(tmp_path, monkeypatch, dict.fromkeys(SMOKE.heads, 0.05), SMOKE)
     with pytest.raises(UserError, match=r"other settings; give another --output, or change back: seeds was 2, now 3"):

@@ -11,8 +11,7 @@ import torch
 
 import catnat
 from catnat_lab import provenance as module
-from catnat_lab.commands.parts import continued
-from catnat_lab.provenance import provenance
+from catnat_lab.provenance import continued, provenance
 
 
 def test_local_changes_of_the_sources_are_told(tmp_path, monkeypatch):

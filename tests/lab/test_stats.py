@@ -18,9 +18,11 @@ from catnat_lab.stats import (
     bootstrap,
     compare,
     compare_all,
+    compare_ranks,
     holm,
     improvement,
     interquartile_mean,
+    needed,
     paired,
     summarize,
     welch_from_summaries,
@@ -263,3 +265,27 @@ def test_bootstrap_intervals_cover_as_often_as_they_say() -> None:
         assert low < high
         held += low < 1.0 < high
     assert 0.90 < held / 300 < 0.98
+
+
+@given(st.lists(st.floats(-9, 9), min_size=9, max_size=9, unique=True), st.booleans())
+def test_ranks_are_compared_as_scipy_does_where_all_differ(values: list[float], lower: bool) -> None:
+    a, b = values[:4], values[4:]
+    found = compare_ranks(a, b, lower)
+    exact = scipy_stats.mannwhitneyu(a, b, method="exact")
+    assert found.p == pytest.approx(min(1, exact.pvalue))
+    assert (found.difference > 0) == (exact.statistic >= 10) and found.high == math.inf
+
+
+def test_a_run_that_diverged_is_the_last_whatever_it_says() -> None:
+    for bad in (math.nan, math.inf, -math.inf):
+        assert compare_ranks([*GOOD, bad], BAD, True) == compare_ranks([*GOOD, 9.0], BAD, True)
+        assert compare_ranks([*GOOD, bad], BAD, False) == compare_ranks([*GOOD, -9.0], BAD, False)
+
+
+@pytest.mark.parametrize("effect", [0.5, -1.0, 2.0])
+def test_as_many_runs_as_are_needed_see_a_difference_four_times_of_five(effect: float) -> None:
+    random, count = np.random.default_rng(0), needed(effect)
+    a, b = random.normal(effect, 1, (20_000, count)), random.normal(0, 1, (20_000, count))
+    seen = (scipy_stats.ttest_ind(a, b, axis=-1, equal_var=False).pvalue < 0.05).mean()
+    assert 0.78 < seen < 0.85 if count > 10 else 0.75 < seen < 0.9
+    assert needed(0.0, most=50) == needed(0.01, most=50) == 50

@@ -242,6 +242,29 @@ class Words(_Study):
 
 
 @dataclass(frozen=True)
+class Compare:
+    """Does a head help in your model? Searches and judges heads in your own training function.
+
+    FILE.py:FUNCTION is called with a head's name, a rate and a seed, and returns validation and test; docs/compare.md
+    has more. Stop it whenever you like: the same command continues.
+    """
+
+    what: tyro.conf.Positional[tuple[str, ...]]  # FILE.py:FUNCTION; of several tasks NAME=FILE.py:FUNCTION each.
+    heads: str = "softmax,natural"  # Names that the function knows, with commas. The others are compared with softmax.
+    rates: str = "1e-4..1e-2"  # A range, with two rates a decade, or rates with commas.
+    seeds: int = 5  # Repetitions, each of a search and a run on a fresh seed.
+    better: Text = None  # lower (a loss) or higher (an accuracy): validation and test. Needed once for a folder.
+    output: Path = Path("runs/compare")  # Folder of the study, its page, CSV and JSON.
+    # Settings that are searched beside the rate, and handed over by name: tau=0.1..1 or kind=a,b.
+    search: tuple[str, ...] = ()
+    trials: int = 20  # Of every search of more than the rate.
+    jobs: int = 1  # How many runs train side by side, each in a process of its own.
+    ray: Text = None  # Address of a Ray cluster that trains instead, or auto.
+    gpus: float = 0.0  # Of a GPU, what a run takes on Ray; 0.25 lets four share it.
+    storage: Text = None  # File or URL of the study's database; by default an SQLite file in the output folder.
+
+
+@dataclass(frozen=True)
 class Report:
     """Write the report of a study again, finished or not, or that of a single run of `catnat rl`."""
 
@@ -288,6 +311,7 @@ COMMANDS: dict[str, tuple[type, str]] = {
     "rl-sweep": (RlSweep, "rl"),
     "rl-minatar": (RlMinatar, "rl"),
     "rl-watch": (RlWatch, "rl"),
+    "compare": (Compare, "compare"),
     "tails": (Tails, "studies"),
     "words": (Words, "studies"),
     "status": (Status, "show"),

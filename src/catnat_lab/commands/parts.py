@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,16 +18,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from catnat_lab.errors import UserError, plain
 from catnat_lab.executors import begin, conduct, executor_of, reason_of
-from catnat_lab.experiment import Experiment, Place, TimeIsUp, listed, silent
+from catnat_lab.experiment import Experiment, Place, TimeIsUp, listed, reporters, silent
 from catnat_lab.files import write
-from catnat_lab.provenance import provenance
+from catnat_lab.provenance import continued, provenance
 from catnat_lab.report.page import terminal
 from catnat_lab.report.table import Table, judge, verdict
-from catnat_lab.studies import Study, without_secrets
+from catnat_lab.studies import DATABASE, Study, command_line
 
-DATABASE, PROVENANCE = "study.db", "provenance.json"
-# By the first word of the note with a study's settings, the package whose module `report` reads it back.
-REPORTERS = {"gsl": "gsl", "vae": "vae", "rl": "rl", "minatar": "rl", "tails": "tails", "words": "words"}
+PROVENANCE = "provenance.json"
 TOLD_EVERY = 60.0  # seconds between two lines of a log
 SMOKE = "the preset smoke shows that everything runs; by itself it trains far too little to compare heads"
 Settings = TypeVar("Settings")
@@ -104,11 +101,6 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def command_line() -> str:
-    """As it was typed, but for passwords; a shell takes it as it stands."""
-    return shlex.join(["catnat", *map(without_secrets, sys.argv[1:])])
-
-
 def run_study(
     experiment: Experiment,
     options: Any,
@@ -170,20 +162,13 @@ def _more(asked: Experiment, whole: Experiment) -> Iterator[str]:
             yield f"{name} {listed(held)} (asked: {listed(now)})"
 
 
-def continued(first: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """Where a study or a run comes from, when it was begun there and goes on here; all such places, in turn."""
-    other = ", ".join(f"{key} {value}" for key, value in now.items() if first.get(key) != value)
-    before = [place for place in first.get("continued with", "").split("; ") if place]
-    places = [*before, *([other] if other and other not in before[-1:] else [])]
-    return first | ({"continued with": "; ".join(places)} if places else {})
-
-
 def report_on(study: Study, output: Path) -> None:
     """Read a study back, write its report, and print its tables."""
-    found = [package for kind, package in REPORTERS.items() if study.note(f"{kind} settings") is not None]
+    known = reporters()
+    found = [module for kind, module in known.items() if study.note(f"{kind} settings") is not None]
     if not found:
-        raise UserError(f"{study.name} holds no study of {', '.join(REPORTERS)}")
-    reporter = import_module(f"catnat_lab.{found[0]}.report")
+        raise UserError(f"{study.name} holds no study of {', '.join(known)}")
+    reporter = import_module(found[0])
     results = reporter.load(study)
     results = replace(results, provenance=results.provenance | remarks(noted_in(output), results.provenance))
     show(lambda: reporter.write_report(results, output), results.provenance, output)

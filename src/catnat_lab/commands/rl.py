@@ -12,8 +12,6 @@ from catnat_lab.commands.parts import (
     PROVENANCE,
     bars,
     chosen,
-    command_line,
-    continued,
     device_of,
     end_of,
     noted_in,
@@ -24,7 +22,7 @@ from catnat_lab.commands.parts import (
 from catnat_lab.errors import UserError
 from catnat_lab.experiment import Finished, Place, Results
 from catnat_lab.files import write
-from catnat_lab.provenance import provenance
+from catnat_lab.provenance import continued, provenance
 from catnat_lab.report.page import Report, write_pages
 from catnat_lab.rl import minatar_study
 from catnat_lab.rl import report as rl_report
@@ -32,6 +30,7 @@ from catnat_lab.rl import sweep as studied
 from catnat_lab.rl import train as training
 from catnat_lab.rl.settings import preset
 from catnat_lab.rl.watch import play, write_gif
+from catnat_lab.studies import command_line
 
 
 def rl(options: Rl) -> None:

@@ -5,13 +5,14 @@ from pathlib import Path
 
 from catnat_lab import figure as pictures
 from catnat_lab.commands.options import Figure, Report, Scoreboard, Status
-from catnat_lab.commands.parts import DATABASE, REPORTERS, report_on
+from catnat_lab.commands.parts import report_on
 from catnat_lab.commands.rl import report_run
 from catnat_lab.errors import UserError, plain
 from catnat_lab.executors import NOW
+from catnat_lab.experiment import reporters
 from catnat_lab.rl.train import CHECKPOINT
 from catnat_lab.scoreboard.page import write_scoreboard
-from catnat_lab.studies import CONDUCTOR, Study
+from catnat_lab.studies import CONDUCTOR, DATABASE, Study
 
 
 def report(options: Report) -> None:
@@ -44,7 +45,7 @@ def status(options: Status) -> None:
             else:
                 known = f"; at least {left:,} jobs are left" if now else ""
                 print(f"running: nothing{known}")
-                for command in filter(None, (_command(study, kind) for kind in REPORTERS)):
+                for command in filter(None, (_command(study, kind) for kind in reporters())):
                     print(f"to continue: {plain(command)}")
             return
         process, host, since = (plain(who.get(name)) for name in ("process", "host", "since"))

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from catnat_lab.commands.options import Demo, Gsl, Tails, Vae, Words
-from catnat_lab.commands.parts import chosen, command_line, device_of, run_study, say
+from catnat_lab.commands.parts import chosen, device_of, run_study, say
 from catnat_lab.errors import UserError
 from catnat_lab.provenance import provenance
-from catnat_lab.studies import Study
+from catnat_lab.studies import Study, command_line
 
 if TYPE_CHECKING:
     from catnat_lab.vae.presets import Settings

@@ -4,7 +4,7 @@ import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,12 +15,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from catnat_lab import live
 from catnat_lab.demo.tasks import HEADS, TASKS, Digits, Game
 from catnat_lab.files import write
 from catnat_lab.stats import Comparison, compare
-
-BARS = "▁▂▃▄▅▆▇█"
-WIDTH = 30  # of a curve on a terminal
 
 Curve = list[list[Any]]  # step, and a value per network
 
@@ -100,7 +98,7 @@ class Demo:
         under_way: dict[Future[dict[str, Any]], Run] = {}
         with (
             ProcessPoolExecutor(workers, context, _begin, (news,)) as pool,
-            Live(self.shown(), console=console, transient=True, refresh_per_second=4) as live,
+            Live(self.shown(), console=console, transient=True, refresh_per_second=4) as display,
         ):
             try:
                 while (wanted := self.wanted()) or under_way:
@@ -117,7 +115,7 @@ class Demo:
                         write(self.folder / "runs" / f"{run.name}.json", json.dumps(result))
                         if not console.is_terminal:
                             console.print(f"{run.name}: {mean(result['curve'][-1][1]):.1f}", highlight=False)
-                    live.update(self.shown())
+                    display.update(self.shown())
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 for child in multiprocessing.active_children():
@@ -128,7 +126,7 @@ class Demo:
         """A line per head: what runs, its curve, and what came out."""
         table = Table(box=None, pad_edge=False)
         for title in ("", "head", "now", "curve", "so far"):
-            table.add_column(title, min_width=WIDTH if title == "curve" else None)
+            table.add_column(title, min_width=live.WIDTH if title == "curve" else None)
         for task in self.tasks:
             means = {
                 run: [mean(values) for _, values in curve] for run, curve in self.curves.items() if run.task == task
@@ -141,8 +139,8 @@ class Demo:
                 stage = f"{len(done)} of {len(self.tasks[task].rates) + 1} runs"
                 values = self.values(task, head)
                 found = f"{mean(values):.1f} at {runs[-1].rate:g}" if values else ""
-                curve = _bars(last, min(every), max(every))
-                table.add_row(self.tasks[task].name if head == "softmax" else "", head, stage, curve, found)
+                drawn = live.curve(last, min(every), max(every))
+                table.add_row(self.tasks[task].name if head == "softmax" else "", head, stage, drawn, found)
         return table
 
     def sentences(self) -> list[str]:
@@ -170,13 +168,6 @@ def settings(task: Digits | Game | None) -> dict[str, Any]:
 def workers() -> int:
     """A process per core that this one may use."""
     return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-
-
-def _bars(values: Sequence[float], low: float, high: float) -> str:
-    if not values:
-        return ""
-    picked = [values[i * len(values) // WIDTH] for i in range(WIDTH)] if len(values) > WIDTH else values
-    return "".join(BARS[round((value - low) / max(high - low, 1e-9) * (len(BARS) - 1))] for value in picked)
 
 
 _news: Any = None  # where a worker tells how its run goes

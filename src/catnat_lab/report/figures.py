@@ -43,6 +43,7 @@ STYLES: dict[str, dict[str, Any]] = {
     "catnat-paper": {"color": "#D55E00", "marker": "o"},
     "catnat-revive1e-4": {"color": "#56B4E9", "marker": "P"},
 }
+STYLES |= {"natural": STYLES["catnat"], "sigmoid": STYLES["catnat-sigmoid"], "paper": STYLES["catnat-paper"]}
 SPARE = {"color": FAINT, "marker": "X"}  # for a line that has no style of its own
 STROKES = ("-", "--", ":", "-.")
 
@@ -60,6 +61,13 @@ def strokes(names: Iterable[str]) -> dict[str, Any]:
     for name in names:
         found.setdefault(name.partition("[")[0], []).append(name)
     return {name: STROKES[i % len(STROKES)] for some in found.values() for i, name in enumerate(some)}
+
+
+class Searched(NamedTuple):
+    """A search of rates: rate and value of every run, and the rates that were chosen."""
+
+    runs: Sequence[tuple[float, float]]
+    chosen: Sequence[float]
 
 
 # -- panels ----------------------------------------------------------------------------------------------------------
@@ -159,6 +167,33 @@ def _focus_on(axes: Axes, panel: CurvePanel) -> None:
         axes.set_ylim(values.min() - 0.1 * np.ptp(values), values.max() + 0.5 * np.ptp(values))  # with some descent
 
 
+@rc_context(fname=LOOK)
+def draw_searches(panels: Mapping[str, Mapping[str, Searched]], label: str) -> Figure:
+    """A measure against the rate: every run of a search, their means, and below the rates that were chosen."""
+    figure, every = in_panels(len(panels), label=label)
+    for axes, (title, heads) in zip(every, panels.items(), strict=True):
+        means = []
+        for place, (name, found) in enumerate(heads.items()):
+            look = style(name)
+            axes.plot(*zip(*found.runs, strict=True), linestyle="none", alpha=0.35, markersize=3, **look)
+            by_rate = [
+                (rate, float(np.mean([y for x, y in found.runs if x == rate])))
+                for rate in sorted({x for x, _ in found.runs})
+            ]
+            axes.plot(*zip(*by_rate, strict=True), linewidth=1, label=name, **look | {"marker": ""})
+            heights = np.full(len(found.chosen), 0.03 * (1 + place))
+            axes.plot(
+                found.chosen, heights, linestyle="none", markersize=5, transform=axes.get_xaxis_transform(), **look
+            )
+            means += [y for _, y in by_rate if math.isfinite(y)]
+        axes.set(title=title, xlabel="rate", xscale="log")
+        reach = np.ptp(means) if means else 0.0
+        if reach:
+            axes.set_ylim(min(means) - 0.25 * reach, max(means) + 0.1 * reach)
+    legend(figure, [name for heads in panels.values() for name in heads])
+    return figure
+
+
 # -- pictures and differences ----------------------------------------------------------------------------------------
 
 
@@ -194,8 +229,9 @@ def strips_of(judgement: Judgement) -> list[Strip]:
         keys = {line: (group, line, column.key) for line in table.lines}
         found = {line: judgement.against[key] for line, key in keys.items() if key in judgement.against}
         if found:
-            heading = f"\n{column.heading}" if len(table.headline or table.columns) > 1 else ""
-            strips.append(Strip(f"{table.group_name} {group}{heading}", found, column.lower_is_better))
+            names = [f"{table.group_name} {group}"] if len(table.groups) > 1 else []
+            names += [column.heading] if len(table.headline or table.columns) > 1 or not names else []
+            strips.append(Strip("\n".join(names), found, column.lower_is_better))
     return strips
 
 
@@ -215,12 +251,17 @@ def draw_differences(strips: Sequence[Strip], base: str = "softmax") -> Figure:
 def _draw_strip(axes: Axes, names: Sequence[str], strip: Strip) -> None:
     sign = -1 if strip.lower_is_better else 1
     # one that is far off would make one point of all the others
-    most = sorted(max(abs(each.low), abs(each.high)) for each in strip.differences.values())
+    every = strip.differences.values()
+    most = sorted(max(abs(each.low), abs(each.high)) for each in every if math.isfinite(each.high)) or [1.0]
     reach = 1.15 * min(most[-1], 4 * most[(len(most) - 1) // 2]) or 1.0
     for place, name in enumerate(names):
         look = style(name)
         if (found := strip.differences.get(name)) is None:
             axes.text(0.02 * reach, -place, "not run", color=look["color"], fontsize=7, va="center")
+            continue
+        if found.high == math.inf:
+            told = "better by ranks" if sign * found.difference > 0 else "worse by ranks"
+            axes.text(0.02 * reach, -place, told, color=look["color"], fontsize=7, va="center")
             continue
         better, ends = sign * found.difference, (sign * found.low, sign * found.high)
         if abs(better) < reach:

@@ -47,10 +47,16 @@ class Report:
     tables: tuple[Table, ...]
     remarks: tuple[str, ...] = ()  # what else the runs show; the computed disagreements come by themselves
     figures: tuple[PageFigure, ...] = ()
+    said: str = ""  # the verdict, in place of the computed one
+    rows: tuple[Mapping[str, object], ...] = ()  # every run, to be unfolded
 
     @cached_property
     def judged(self) -> list[Judgement]:
         return [judge(table) for table in self.tables]
+
+    @property
+    def verdict(self) -> str:
+        return self.said or tables.verdict(self.judged[0])
 
     @property
     def shown(self) -> list[Judgement]:
@@ -79,7 +85,8 @@ def page(report: Report) -> str:
         (each, Markup(inlined(each.figure, each.title, f"figure-{number}-")))
         for number, each in enumerate(report.every_figure, 1)
     ]
-    return TEMPLATES.get_template("page.html.j2").render(report=report, figures=figures, words=tables)
+    lines = as_lines(report.rows)
+    return TEMPLATES.get_template("page.html.j2").render(report=report, figures=figures, lines=lines, words=tables)
 
 
 def text_of(report: Report) -> str:
@@ -105,15 +112,17 @@ def write_pages(
     return write(folder / "report.html", page(report)), report.tables
 
 
-def as_csv(rows: Iterable[Mapping[str, object]]) -> str:
-    """Records as CSV, under all the names that they have; numbers with six digits."""
+def as_lines(rows: Iterable[Mapping[str, object]]) -> list[list[object]]:
+    """Records under all the names that they have, which come first; numbers with six digits."""
     every = list(rows)
     names = dict.fromkeys(name for row in every for name in row)
+    found = [[row.get(name, "") for name in names] for row in every]
+    return [[*names], *([f"{x:.6g}" if isinstance(x, float) else x for x in line] for line in found)]
+
+
+def as_csv(rows: Iterable[Mapping[str, object]]) -> str:
     file = io.StringIO()
-    writer = csv.DictWriter(file, list(names), restval="", lineterminator="\n")
-    writer.writeheader()
-    for row in every:
-        writer.writerow({name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()})
+    csv.writer(file, lineterminator="\n").writerows(as_lines(rows))
     return file.getvalue()
 
 

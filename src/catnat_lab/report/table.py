@@ -29,7 +29,16 @@ from statistics import fmean
 from typing import Literal, NamedTuple
 
 from catnat_lab.errors import check, check_distinct
-from catnat_lab.stats import ALPHA, Comparison, Summary, bold, compare_all, summarize, welch_from_summaries
+from catnat_lab.stats import (
+    ALPHA,
+    Comparison,
+    Summary,
+    bold,
+    compare_runs,
+    corrected,
+    summarize,
+    welch_from_summaries,
+)
 
 BASELINE = "softmax"
 LINE = "parameterization"  # what the lines of every table are
@@ -105,6 +114,8 @@ class Table:
     paper_count: int = 10  # seeds that the paper's means and deviations are over
     compares_values: bool = True  # whether our means should be the paper's: not where ours are trained otherwise
     unit: str = ""  # of differences, where a per cent says nothing: the measure's zero is arbitrary
+    ranks_diverged: bool = False  # compare a line with a diverged run by ranks, that run last; else it is left out
+    looks: int = 1  # how often it was judged while runs were added
 
     def __post_init__(self) -> None:
         check_distinct(self, "groups", "lines", "rows", "keys")
@@ -230,21 +241,26 @@ class Judgement:
         if found is None:
             return DASH, False
         difference, low, high = (f"{x:+.{column.digits}f}" for x in (found.difference, found.low, found.high))
+        if found.high == math.inf:
+            return f"by ranks, p {found.p:.2g}", found.p < ALPHA
         effect = f"{found.effect:+.1f}" if math.isfinite(found.effect) else DASH
         return f"{difference} [{low}, {high}], d {effect}, p {found.p:.2g}", found.p < ALPHA
 
 
 def judge(table: Table) -> Judgement:
     contests = {(group, column.key): _contest(table, group, column) for group, column in table.contests}
-    pairs: dict[Key, tuple[Sequence[float], Sequence[float]]] = {}
+    against: dict[Key, Comparison] = {}
     found: list[Disagreement] = []
     for group, column in table.contests:
         cells = {line: table.cell(group, line, column) for line in table.lines}
-        known = {line: cell.values for line, cell in cells.items() if cell.summary is not None}
-        if (base := known.pop(table.baseline, None)) is not None:
-            pairs |= {(group, line, column.key): (values, base) for line, values in known.items()}
+        base = cells.pop(table.baseline)
+        for line, cell in cells.items():
+            enough = min(len(cell.values), len(base.values)) > 1
+            if enough and (table.ranks_diverged or not cell.diverged + base.diverged):
+                told = compare_runs(cell.values, base.values, column.lower_is_better)
+                against[group, line, column.key] = told
         found += _disagreements(table, group, column, contests[group, column.key])
-    return Judgement(table, contests, compare_all(pairs), tuple(found), _notes(table))
+    return Judgement(table, contests, corrected(against, table.looks), tuple(found), _notes(table))
 
 
 def _contest(table: Table, group: str, column: Column) -> Contest:

@@ -1,0 +1,345 @@
+"""A training function of anybody's as an experiment: each head is searched, then judged on fresh seeds.
+
+What is repeated is the whole. Repetition i of a head tries all rates with a search seed of its own, takes the one that
+validates best, and trains with fresh seed i at it. So the luck of the search is among what makes a head's results
+differ, and the test sees it. A search that all final runs share would hide it: docs/compare.md has by how much.
+"""
+
+import importlib.util
+import inspect
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from itertools import product
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar, cast
+
+import numpy as np
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+
+from catnat_lab.errors import UserError, check, check_distinct, check_least
+from catnat_lab.executors import ENDS
+from catnat_lab.experiment import Done, Experiment, Finished, Job, Outcome, Place, Plan
+from catnat_lab.rates import by_rate, proposed, rounded
+
+NOTE = "compare settings"
+SEARCH = 1000  # repetition i searches with seed 1000 + i and is judged with seed i
+VALIDATION, TEST = "validation", "test"
+NOT_SETTINGS = ("stage", "seed", "trial")  # in the configuration of a run
+Train = Callable[..., Any]
+
+
+class Misuse(UserError):
+    """What a function gives is of no use in any run."""
+
+
+@dataclass(frozen=True)
+class FromFile:
+    """A function of a file: what is sent to another process, or another machine, is their names."""
+
+    path: Path
+    name: str
+
+    def __post_init__(self) -> None:
+        _ = self.__wrapped__  # wherever it comes to, its file is read, and what that imports is there
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FromFile, (self.path, self.name)
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    @property
+    def __wrapped__(self) -> Train:
+        found = getattr(_module(self.path), self.name, None)
+        if not callable(found):
+            raise UserError(f"there is no function {self.name} in {self.path}")
+        return cast(Train, found)
+
+    def __call__(self, *given: Any, **more: Any) -> Any:
+        return self.__wrapped__(*given, **more)
+
+
+@cache
+def _module(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise UserError(f"there is no Python file {path}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)  # for what looks itself up there, as dataclasses do
+    if (folder := str(path.parent)) not in sys.path:
+        sys.path.insert(0, folder)  # its neighbours
+    spec.loader.exec_module(module)
+    return module
+
+
+# -- what is asked for -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Setup(Plan):
+    tasks: tuple[str, ...]  # NAME=FILE:FUNCTION, so that a study goes on with the same functions
+    heads: tuple[str, ...]
+    rates: tuple[float, ...]
+    seeds: int  # repetitions
+    lower_is_better: bool
+    others: dict[str, Any] = field(default_factory=dict)  # searched beside the rate: [low, high], or a dict of choices
+    trials: int = 20  # of every search of more than the rate
+    widen: int = 3  # rates that may be added at either end of the grid, while the best is there
+
+    def __post_init__(self) -> None:
+        check_distinct(self, "heads", "rates", "tasks")
+        check("heads", self.heads, lambda head: isinstance(head, str) and bool(head.strip()), "be names")
+        check("rates", self.rates, lambda rate: 0 < rate < math.inf, "be positive numbers")
+        check_least(self, seeds=2, widen=0, trials=2)
+        check("seeds", [self.seeds], lambda seeds: seeds <= SEARCH, f"be at most {SEARCH}")
+        if len(self.heads) < 2:
+            raise UserError(f"heads must be two or more, to be compared; got {self.heads[0]}")
+
+    @property
+    def space(self) -> dict[str, BaseDistribution]:
+        """What Optuna samples from, where more than the rate is searched."""
+        ranges = {"rate": [min(self.rates), max(self.rates)]} if len(self.rates) > 1 else {}
+        ranges |= {name: given for name, given in self.others.items() if isinstance(given, list)}
+        choices = {name: given["choices"] for name, given in self.others.items() if isinstance(given, dict)}
+        return {
+            **{name: FloatDistribution(low, high, log=True) for name, (low, high) in ranges.items()},
+            **{name: CategoricalDistribution(given) for name, given in choices.items()},
+        }
+
+
+def grid(rates: str | float | Iterable[float]) -> tuple[float, ...]:
+    """Rates as they are given; "low..high" has two a decade."""
+    if isinstance(rates, str) and ".." in rates:
+        low, high = ends("rates", rates)
+        count = 1 + max(2, round(2 * math.log10(high / low)))
+        return tuple(rounded(float(rate)) for rate in np.geomspace(low, high, count))
+    given = rates.split(",") if isinstance(rates, str) else [rates] if isinstance(rates, (int, float)) else rates
+    return tuple(_number("rates", each) for each in given)
+
+
+def ends(name: str, text: str) -> list[float]:
+    low, high = (_number(name, end) for end in text.split("..", 1))
+    if not 0 < low < high < math.inf:
+        raise UserError(f"{name} must go from a positive number to a larger one, such as 1e-4..1e-2; got {text}")
+    return [low, high]
+
+
+def _number(name: str, given: Any) -> float:
+    try:
+        return float(given)
+    except (TypeError, ValueError):
+        raise UserError(f"{name} must be numbers, or a range such as 1e-4..1e-2; got {given!r}") from None
+
+
+def others_of(search: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings beside the rate: "low..high" is a range on a logarithmic scale, a sequence holds choices."""
+    found: dict[str, Any] = {}
+    for name, given in search.items():
+        if isinstance(given, str) and ".." in given:
+            found[name] = ends(name, given)
+        elif isinstance(given, Sequence) and not isinstance(given, str) and len(given) > 1:
+            found[name] = {"choices": list(given)}
+        else:
+            raise UserError(f"search must have a range such as '0.1..1', or choices, for {name}; got {given!r}")
+    return found
+
+
+# -- the experiment ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Comparing(Experiment):
+    """Every run is a call of a user's function; of ``many`` runs where it trains so many at a time."""
+
+    plan: Setup
+    tasks: Mapping[str, Train]
+    many: bool = False
+
+    kind: ClassVar[str] = "catnat compare"
+    note: ClassVar[str] = NOTE
+    growing: ClassVar[tuple[str, ...]] = ("tasks", "heads", "seeds")
+
+    @property
+    def cells(self) -> dict[str, tuple[str, str]]:
+        return {cell_of(*place): place for place in product(self.tasks, self.plan.heads)}
+
+    def stages(self, done: Done) -> Iterator[list[Job]]:
+        for number, stage in enumerate(self.every_stage(done)):
+            if number == 0:  # what is wrong with a function shows in the first run
+                first = {job.cell: job for job in reversed(stage)}.values()
+                yield [job for job in stage if job in first]
+                if first and done.given_up.issuperset(first):
+                    raise UserError("the first run of every head failed; the study ends here, its traceback is above")
+            yield stage
+
+    def every_stage(self, done: Done) -> Iterator[list[Job]]:
+        yield from self.searches(done)
+        yield [job for cell in self.cells for seed in self._seeds if (job := self.final(done, cell, seed))]
+
+    @property
+    def _seeds(self) -> range:
+        return range(1, 1 + self.plan.seeds)
+
+    def searches(self, done: Done) -> Iterator[list[Job]]:
+        every = [(cell, SEARCH + seed) for cell in self.cells for seed in self._seeds]
+        if self.plan.others:
+            for count in range(self.plan.trials):
+                tried = {place: self.tried(done, *place) for place in every}
+                yield [self.proposed(*place, found) for place, found in tried.items() if len(found) == count]
+        elif len(self.plan.rates) > 1:
+            yield [tries(*place, rate) for place in every for rate in self.plan.rates]
+            for _ in range(1 + 2 * self.plan.widen):
+                begun = {
+                    cell: {run.config["rate"] for run in done.finished(cell, stage="wider")} for cell in self.cells
+                }
+                yield [tries(*place, rate, "wider") for place in every for rate in sorted(begun[place[0]])]
+                wider = {cell: rate for cell in self.cells if (rate := self.wider(done, cell))}
+                yield [tries(cell, seed, wider[cell], "wider") for cell, seed in every if cell in wider]
+
+    def tried(self, done: Done, cell: str, seed: int) -> list[Finished]:
+        """In an order that does not depend on what was finished first."""
+        found = done.finished(cell, stage="search", seed=seed) + done.finished(cell, stage="wider", seed=seed)
+        return sorted(found, key=lambda run: (run.config.get("trial", 0), run.config["rate"]))
+
+    def proposed(self, cell: str, seed: int, tried: Sequence[Finished]) -> Job:
+        fixed = {"stage": "search", "seed": seed, "trial": len(tried), "rate": self.plan.rates[0]}
+        return Job(cell, proposed(f"{cell} {seed}", self.plan.space, fixed, tried).config)
+
+    def wider(self, done: Done, cell: str) -> float | None:
+        """The next rate beyond that end of the grid where the best mean is, unless enough were added."""
+        means = by_rate(run for run in done.finished(cell) if run.config["stage"] != "final")
+        rates = list(means)
+        best = min(rates, key=means.__getitem__, default=None)
+        if len(rates) < 2 or best not in (rates[0], rates[-1]):
+            return None
+        low, high = min(self.plan.rates), max(self.plan.rates)
+        if best == rates[0]:
+            added, neighbour = sum(rate < low for rate in rates), rates[1]
+        else:
+            added, neighbour = sum(rate > high for rate in rates), rates[-2]
+        return float(f"{best**2 / neighbour:.2g}") if added < self.plan.widen else None
+
+    def final(self, done: Done, cell: str, seed: int) -> Job | None:
+        """At the best of this repetition's search; None where none of its runs could be finished."""
+        if before := done.finished(cell, stage="final", seed=seed):  # a search that went on later changes no result
+            return Job(cell, before[0].config)
+        tried = self.tried(done, cell, SEARCH + seed)
+        if tried:
+            chosen = min(tried, key=lambda run: run.value).config
+        elif self.plan.others or len(self.plan.rates) > 1:
+            return None
+        else:
+            chosen = {"rate": self.plan.rates[0]}
+        return Job(
+            cell, {name: chosen[name] for name in ("rate", *self.plan.others)} | {"stage": "final", "seed": seed}
+        )
+
+    def total(self, done: Done) -> int:
+        """How many runs there are, as far as it is known."""
+        grids = [len({*self.plan.rates, *(run.config["rate"] for run in done.finished(cell))}) for cell in self.cells]
+        searches = [self.plan.trials if self.plan.others else count if count > 1 else 0 for count in grids]
+        return self.plan.seeds * sum(1 + count for count in searches)
+
+    def name_of(self, job: Job) -> str:
+        """A run, for whoever watches."""
+        task, head = self.cells[job.cell]
+        known = [(name, value) for name, value in job.config.items() if name not in NOT_SETTINGS]
+        settings = [f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in known]
+        words = [task, head] if len(self.tasks) > 1 else [head]
+        return ", ".join([*words, *settings, f"{job.config['stage']} seed {job.config['seed']}"])
+
+    def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
+        try:
+            yield from self._together(jobs) if self.many else ((job, self._run(job, place)) for job in jobs)
+        except Misuse:
+            raise
+        except ENDS as problem:  # a file that is missing, say: it ends this run, and not the study
+            raise RuntimeError(f"{type(problem).__name__}: {problem}") from problem
+
+    def _run(self, job: Job, place: Place) -> Outcome:
+        task, head = self.cells[job.cell]
+        others = {name: job.config[name] for name in self.plan.others}
+        came = self.tasks[task](head, job.config["rate"], job.config["seed"], **others)
+        curve: dict[str, list[float]] = {}
+        if inspect.isgenerator(came):
+            came, curve = _followed(came, partial(place.news, self.name_of(job)))
+        return outcome_of(came, self.plan.lower_is_better, curve)
+
+    def _together(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
+        (train,) = self.tasks.values()
+        runs = [(self.cells[job.cell][1], job.config["rate"], job.config["seed"]) for job in jobs]
+        for job, came in zip(jobs, train(runs), strict=True):
+            yield job, outcome_of(came, self.plan.lower_is_better)
+
+
+def cell_of(task: str, head: str) -> str:
+    return f"compare {task} {head}"
+
+
+def tries(cell: str, seed: int, rate: float, stage: str = "search") -> Job:
+    return Job(cell, {"stage": stage, "rate": rate, "seed": seed})
+
+
+# -- what a function gives ---------------------------------------------------------------------------------------------
+
+WANTED = "train must return (validation, test), or a dict with these two"
+
+
+def outcome_of(came: Any, lower_is_better: bool, curve: Mapping[str, list[float]] | None = None) -> Outcome:
+    """What a run came to. A validation that is no number is the worst there is: the run diverged."""
+    curves = dict(curve or {})
+    if isinstance(came, Mapping):
+        if not {VALIDATION, TEST} <= set(came):
+            raise Misuse(f"{WANTED}; got a dict with {', '.join(map(str, came)) or 'nothing in it'}")
+        for name, values in dict(came.get("curves", {})).items():
+            curves[str(name)] = [_one(f"curves {name}", value) for value in values]
+        pairs = {str(name): value for name, value in came.items() if name != "curves"}
+    elif isinstance(came, (tuple, list)) and len(came) == 2:
+        pairs = dict(zip((VALIDATION, TEST), came, strict=True))
+    else:
+        raise Misuse(f"{WANTED}; got {_described(came)}")
+    metrics = {name: _one(name, value) for name, value in pairs.items()}
+    if curves:
+        curves.setdefault("step", [float(step) for step in range(1, 1 + max(map(len, curves.values())))])
+    value = metrics[VALIDATION] if lower_is_better else -metrics[VALIDATION]
+    return Outcome(value if math.isfinite(value) else math.inf, metrics, {"curve": curves} if curves else {})
+
+
+def _followed(run: Iterator[Any], tell: Callable[[float, float], None]) -> tuple[Any, dict[str, list[float]]]:
+    """What a generator returns at its end, and what it yielded on its way."""
+    curve: dict[str, list[float]] = {"step": [], VALIDATION: []}
+    while True:
+        try:
+            came = next(run)
+        except StopIteration as end:
+            return end.value, curve if curve["step"] else {}
+        if not isinstance(came, (tuple, list)) or len(came) != 2:
+            raise Misuse(f"train must yield (step, validation) as it goes; got {_described(came)}")
+        step, value = _one("the step", came[0]), _one("the validation on the way", came[1])
+        curve["step"].append(step)
+        curve[VALIDATION].append(value)
+        tell(step, value)
+
+
+def _one(name: str, given: Any) -> float:
+    """A number, also one that lies in a tensor, on whatever device."""
+    if not isinstance(given, (str, bytes, bool)):
+        try:
+            return float(given)
+        except (TypeError, ValueError, RuntimeError):
+            pass
+    raise Misuse(f"{name} must be one number; got {_described(given)}")
+
+
+def _described(given: Any) -> str:
+    if isinstance(given, (int, float)):
+        return f"one number, {given}"
+    if given is None or isinstance(given, str):
+        return repr(given)[:60]
+    known = [f"{name} {value}" for name in ("shape", "device") if (value := getattr(given, name, None)) is not None]
+    return " of ".join([f"a {type(given).__name__}", *[", ".join(known)] * bool(known)])

@@ -1,0 +1,512 @@
+"""`compare` at toy size: what it runs, what it says, what it refuses, and that it goes on."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from random import Random
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from optuna.trial import TrialState
+
+from catnat_lab import compare
+from catnat_lab.cli import main
+from catnat_lab.comparison import run
+from catnat_lab.comparison.report import MOST, RULE, Compared, load
+from catnat_lab.comparison.study import SEARCH, FromFile, outcome_of
+from catnat_lab.errors import UserError
+from catnat_lab.experiment import Finished, Results, key_of, register
+from catnat_lab.stats import needed
+from catnat_lab.studies import DATABASE, Study
+from tests.lab.comparable import recorded, train
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new study's database, which takes long to make."""
+    path = tmp_path_factory.mktemp("empty") / DATABASE
+    Study(path, conduct=True).close()
+    return path
+
+
+@pytest.fixture
+def asked(empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Compared]:
+    """`compare` without its page, which takes long to draw."""
+    monkeypatch.setattr(run, "write_page", lambda results, folder: folder)
+    monkeypatch.setattr(run, "provenance", lambda command: {"command": command})
+
+    def call(function: Any = train, heads: Any = ("softmax", "better"), **changed: Any) -> Compared:
+        settings = {"rates": RATES, "seeds": 2, "folder": tmp_path, "lower_is_better": True} | changed
+        if not (settings["folder"] / DATABASE).exists():
+            settings["folder"].mkdir(exist_ok=True)
+            shutil.copy(empty, settings["folder"])
+        return compare(function, heads, **settings)
+
+    return call
+
+
+RATES = (1e-4, 1e-3, 1e-2)
+
+
+class Counted:
+    """A function that keeps what it was called with."""
+
+    def __init__(self, function: Any = train) -> None:
+        self.function, self.calls = function, []  # type: ignore[var-annotated]
+
+    def __call__(self, head: str, rate: float, seed: int) -> Any:
+        self.calls.append((head, rate, seed))
+        return self.function(head, rate, seed)
+
+
+def test_every_repetition_is_judged_on_a_fresh_seed_at_what_its_own_search_found(
+    asked: Callable[..., Compared],
+) -> None:
+    counted = Counted(lambda head, rate, seed: (Random(f"{head} {rate} {seed}").random(), float(seed)))
+    results = asked(counted, seeds=3)
+    searched = {call: counted.function(*call)[0] for call in counted.calls if call[2] > SEARCH}
+    final = [call for call in counted.calls if call[2] <= SEARCH]
+    wanted = {(rate, SEARCH + seed) for rate in RATES for seed in (1, 2, 3)}
+    assert {call[1:] for call in searched} >= wanted and len(set(counted.calls)) == len(counted.calls)
+    for head, rate, seed in final:
+        own = {call: value for call, value in searched.items() if (call[0], call[2]) == (head, SEARCH + seed)}
+        assert min(own, key=own.__getitem__)[1] == rate
+    assert len({rate for head, rate, _ in final if head == "softmax"}) > 1  # they are not of one mind
+    assert results.tests("train", "softmax") == results.tests("train", "better") == (1.0, 2.0, 3.0)
+    assert "3 repetitions each" in results.sentence and results.sentence in str(results)
+
+
+def results_of(tests: dict[tuple[str, str], Sequence[float]], lower: bool = True, **changed: Any) -> Compared:
+    """A study that came to these tests."""
+    tasks, heads = (list(dict.fromkeys(place[i] for place in tests)) for i in (0, 1))
+    settings = {"tasks": tasks, "heads": heads, "seeds": 5, "lower_is_better": lower, "others": {}}
+    trials: dict[Any, list[Finished]] = {
+        place: [
+            Finished(0.0, {"test": x}, {}, {"stage": "final", "seed": i, "rate": 0.1}) for i, x in enumerate(values)
+        ]
+        for place, values in tests.items()
+    }
+    return Compared(settings, trials, {}, **{"is_finished": True} | changed)
+
+
+LOW, MIDDLE, LOST = (1.0, 1.1, 1.2, 1.3, 1.4), (1.01, 1.12, 1.22, 1.33, 1.41), (1.05, 1.15, 1.25, math.nan, math.inf)
+HIGH = (2.0, 2.2, 2.1, 2.4, 2.3)
+
+
+@pytest.mark.parametrize(("tests", "lower", "said"), [
+    ({"softmax": HIGH, "new": LOW}, True, "new is ahead of softmax: test 1.20 against 2.20, -1.00 [95% -1.23 to -0.7"),
+    ({"softmax": HIGH, "new": LOW}, False, "new is behind softmax: test 1.20 against 2.20, -1.00 [95% -1.23 to -0.77]"),
+    ({"softmax": LOW, "new": MIDDLE}, True, "No difference seen between new and softmax: test 1.22 against 1.20"),
+    ({"one": HIGH, "two": LOW, "three": LOW}, True, "two and three are ahead of one."),
+    ({"softmax": HIGH, "a": LOW, "b": HIGH}, False, "a is behind softmax. No difference seen between b and softmax."),
+    ({"softmax": LOW, "a": MIDDLE, "b": LOW}, True, "No difference from softmax is seen."),
+    ({"softmax": HIGH, "new": LOST}, True, "No difference seen between new and softmax: by ranks, p = 0.63"),
+    ({"softmax": LOST, "new": LOW}, True, "No difference seen between new and softmax: by ranks, p = 0.51"),
+    ({"softmax": LOW, "new": [math.nan] * 5}, False, "new is behind softmax: by ranks, p = 0.0079"),
+    ({"softmax": LOW, "new": [math.nan] * 5}, True, "new is behind softmax: by ranks, p = 0.0079"),
+    ({"softmax": [1.0] * 5, "new": [2.0] * 5}, True, "No verdict: it takes two final runs of every head whose tests d"),
+    ({"softmax": LOW, "new": LOW[:1]}, True, "No verdict"),
+])  # fmt: skip
+def test_the_verdict_is_in_words(tests: dict[str, Sequence[float]], lower: bool, said: str) -> None:
+    results = results_of({("task", head): values for head, values in tests.items()}, lower)
+    assert results.sentence.startswith(said)
+    lost = sum(not math.isfinite(x) for values in tests.values() for x in values)
+    assert (f"Final runs that diverged: {lost} of " in results.sentence) == bool(lost)
+    assert results.sentence in str(results) and all(head in results.printed for head in tests)
+
+
+def test_a_study_that_is_not_finished_has_no_verdict() -> None:
+    results = results_of({("task", "a"): LOW, ("task", "b"): HIGH}, is_finished=False)
+    assert "There is no verdict before the last one" in results.sentence and not results.differences
+
+
+def test_no_difference_says_what_it_would_take() -> None:
+    results = results_of({("task", "softmax"): LOW, ("task", "new"): MIDDLE})
+    effect = 0.018 / math.hypot(0.158114, 0.162696) * math.sqrt(2)
+    assert results.needed("task", "new") == f"over {MOST}" and needed(effect, most=10**4) == pytest.approx(
+        16 / effect**2, rel=0.02
+    )
+    assert results.sentence.split("; ")[1] == "to see one of this size would take over 1000."
+
+
+def test_all_comparisons_are_corrected_and_looks_too() -> None:
+    tests = {
+        (task, head): values for task in "ab" for head, values in {"softmax": LOW, "x": LOST[:3], "y": HIGH}.items()
+    }
+    once, alone = (
+        results_of(tests),
+        results_of({place: tests[place] for place in (("a", "softmax"), ("a", "x"), ("a", "y"))}),
+    )
+    assert once.sentence.startswith(
+        "y (a) and y (b) are behind softmax. No difference seen between x (a) or x (b) and softmax."
+    )
+    assert once.differences["a", "y"].p == pytest.approx(2 * alone.differences["a", "y"].p)
+    for place, found in results_of(tests, looks=3).differences.items():
+        assert found.p == pytest.approx(min(1, 3 * once.differences[place].p))
+
+
+def test_the_grid_grows_while_its_end_is_best_and_says_where_it_stopped(asked: Callable[..., Compared]) -> None:
+    counted = Counted()
+    assert "better one may lie beyond" not in asked(counted, rates=(3e-3, 1e-2)).sentence
+    assert {rate for _, rate, _ in counted.calls} == {3e-3, 1e-2, 9e-4, 2.7e-4}
+
+
+def test_a_grid_that_does_not_reach_the_best_is_told(asked: Callable[..., Compared]) -> None:
+    said = asked(rates=(1e2, 2e2)).sentence
+    assert (
+        "The best rate is at the end of the grid, and a better one may lie beyond: softmax at 12, better at 12" in said
+    )
+
+
+def test_what_is_done_is_not_done_again_and_may_grow(asked: Callable[..., Compared]) -> None:
+    counted = Counted()
+    first = asked(counted)
+    done = list(counted.calls)
+    assert str(asked(counted, lower_is_better=None)) == str(first) and counted.calls == done  # it is asked once
+    more = asked(counted, seeds=3, heads=("softmax", "better", "same"))
+    assert counted.calls[: len(done)] == done and len(set(counted.calls)) == len(counted.calls) == 3 * 4 * 3
+    assert more.looks == 2  # the p-values of what was looked at before are doubled
+
+
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("validation", [math.nan, math.inf, -math.inf])
+def test_a_validation_that_is_no_number_is_the_worst(validation: float, lower: bool) -> None:
+    assert outcome_of((validation, 1.0), lower).value == math.inf
+
+
+def test_a_search_avoids_what_diverges(asked: Callable[..., Compared]) -> None:
+    counted = Counted(lambda head, rate, seed: (math.nan, 0.0) if rate > 2e-4 else train(head, rate, seed))
+    asked(counted)
+    assert all(rate < 2e-4 for _, rate, seed in counted.calls if seed <= SEARCH)
+
+
+def test_a_run_that_raises_tells_its_traceback_and_the_others_go_on(
+    asked: Callable[..., Compared], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(head: str, rate: float, seed: int) -> Any:
+        if head == "better" and seed in (2, 3):
+            raise FileNotFoundError("no data")
+        return train(head, rate, seed)
+
+    results = asked(failing, rates=1e-3, seeds=4)
+    assert results.sentence.endswith("Runs that failed: 2 of better.") and len(results.tests("failing", "better")) == 2
+    told = capsys.readouterr().err
+    assert "in failing" in told and told.count('raise FileNotFoundError("no data")') == 1
+
+
+def test_what_fails_at_once_is_not_tried_sixty_times(asked: Callable[..., Compared]) -> None:
+    def broken(head: str, rate: float, seed: int) -> Any:
+        raise KeyError(head)
+
+    counted = Counted(broken)
+    with pytest.raises(UserError, match="the first run of every head failed; the study ends here"):
+        asked(counted)
+    assert len(counted.calls) == 2 * 3  # three times each
+
+
+def test_a_run_may_tell_its_way(asked: Callable[..., Compared], monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr("catnat_lab.live.Watch.news", lambda watch, *news: told.append(news))
+
+    def telling(head: str, rate: float, seed: int) -> Any:
+        for step in (10, 20):
+            yield step, torch.tensor(1 / step)
+        return {"validation": 1.0, "test": seed, "nodes": 3}
+
+    results = asked(telling, rates=1e-3)
+    (run, *_) = results.stage(("telling", "softmax"), "final")
+    assert run.record == {"curve": {"step": [10, 20], "validation": pytest.approx([0.1, 0.05])}}
+    assert run.metrics == {"validation": 1.0, "test": 1.0, "nodes": 3.0}
+    assert told[:2] == [
+        ("softmax, rate 0.001, final seed 1", 10.0, pytest.approx(0.1)),
+        ("softmax, rate 0.001, final seed 1", 20.0, pytest.approx(0.05)),
+    ]
+
+
+def gives(came: Any) -> Callable[..., Any]:
+    return lambda head, rate, seed: came
+
+
+RETURNED = "train must return (validation, test), or a dict with these two; got "
+
+
+@pytest.mark.parametrize(("came", "told"), [
+    (0.93, RETURNED + "one number, 0.93"),
+    ("fine", RETURNED + "'fine'"),
+    (None, RETURNED + "None"),
+    (torch.zeros(2), RETURNED + "a Tensor of shape torch.Size([2]), device cpu"),
+    ({"validation": 1.0}, RETURNED + "a dict with validation"),
+    ((1.0, "good"), "test must be one number; got 'good'"),
+    ((1.0, torch.zeros(2)), "test must be one number; got a Tensor of shape torch.Size([2]), device cpu"),
+    ((1.0, None), "test must be one number; got None"),
+    (iter([1]), RETURNED + "a list_iterator"),
+])  # fmt: skip
+def test_what_train_must_not_return(came: Any, told: str) -> None:
+    with pytest.raises(UserError) as caught:
+        outcome_of(came, True)
+    assert str(caught.value) == told
+
+
+def test_what_train_must_not_yield(asked: Callable[..., Compared]) -> None:
+    def telling(head: str, rate: float, seed: int) -> Any:
+        yield 1.0
+
+    with pytest.raises(UserError, match=r"train must yield \(step, validation\) as it goes; got one number, 1.0"):
+        asked(telling)
+
+
+@pytest.mark.parametrize(("changed", "told"), [
+    ({"lower_is_better": None}, "lower_is_better must be said once for a folder: "),
+    ({"rates": "0..1e-2"}, "rates must go from a positive number to a larger one, such as 1e-4..1e-2; got 0..1e-2"),
+    ({"rates": "1e-2..1e-4"}, "rates must go from a positive number to a larger one, .*; got 1e-2..1e-4"),
+    ({"rates": "fast"}, "rates must be numbers, or a range such as 1e-4..1e-2; got 'fast'"),
+    ({"rates": (0.1, -1)}, "rates must be positive numbers; got -1.0"),
+    ({"rates": ()}, "rates must hold at least one value, each once; got none"),
+    ({"seeds": 1}, "seeds must be at least 2; got 1"),
+    ({"heads": ("softmax",)}, "heads must be two or more, to be compared; got softmax"),
+    ({"heads": ("a", "a")}, "heads must hold at least one value, each once; got a, a"),
+    ({"function": None}, "compare takes one of train, tasks and train_many"),
+    ({"function": 3}, "train must be a function; got a int"),
+    ({"function": lambda lr, seed: 0}, r"must take \(head, rate, seed\); it takes \(lr, seed\): too many"),
+    ({"search": {"tau": 1}}, "search must have a range such as '0.1..1', or choices, for tau; got 1"),
+    ({"search": {"tau": (1, 2)}}, r"must take \(head, rate, seed, tau=\); it takes \(head, rate, seed\)"),
+    ({"function": lambda head, rate, seed: 0, "jobs": 2}, "cannot be handed to other processes"),
+])  # fmt: skip
+def test_what_cannot_be_asked(asked: Callable[..., Compared], changed: Any, told: str) -> None:
+    with pytest.raises(UserError, match=told) as caught:
+        asked(**changed)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_of_another_study_is_refused(asked: Callable[..., Compared], tmp_path: Path) -> None:
+    asked(rates=1e-3)
+    with pytest.raises(UserError, match=r"rates was 0.001, now 0.01"):
+        asked(rates=1e-2)
+    with pytest.raises(UserError, match=r"tasks was train=comparable.py:train, now <lambda>="):
+        asked(gives((1.0, 1.0)), rates=1e-3)
+    with Study(tmp_path / "other" / "study.db", conduct=True) as study:
+        study.set_note("kind", "catnat gsl")
+    with pytest.raises(UserError, match="holds a study of catnat gsl, not of catnat compare"):
+        asked(folder=tmp_path / "other")
+
+
+def test_other_settings_are_searched_by_trials(asked: Callable[..., Compared]) -> None:
+    calls = []
+
+    def tuned(head: str, rate: float, seed: int, tau: float, kind: str) -> Any:
+        calls.append((head, seed, tau))
+        loss, test = train(head, rate, seed)
+        return loss + abs(tau - 1), test + abs(tau - 1) + (kind == "bad")
+
+    search = {"tau": "0.1..10", "kind": ["good", "bad"]}
+    results = asked(tuned, rates="1e-4..1e-2", search=search, trials=3, seeds=2)
+    assert len(calls) == 2 * 2 * 4 and all(0.1 <= tau <= 10 for _, _, tau in calls)
+    assert len({tau for head, _, tau in calls if head == "softmax"}) == 6  # every repetition goes its own way
+    assert set(results.chosen("tuned", "softmax")) == {"rate", "tau", "kind"}
+    assert str(asked(tuned, rates="1e-4..1e-2", search=search, trials=3, seeds=2)) == str(results)
+    assert len(calls) == 16
+
+
+def test_many_runs_are_trained_by_one_call(asked: Callable[..., Compared]) -> None:
+    sizes = []
+
+    def many(runs: list[tuple[str, float, int]]) -> Any:
+        sizes.append(len(runs))
+        return [train(*run) for run in runs]
+
+    results = asked(None, train_many=many, at_once=8)
+    assert sizes == [2, 8, 2, 4]
+    assert results.tests("many", "better") == asked(folder=results.page / "one").tests("train", "better")
+
+
+def test_the_page_shows_every_run_and_how_it_is_judged(tmp_path: Path) -> None:
+    tasks = {"<b>": train, "other": train}
+    results = compare(tasks=tasks, heads=("softmax", "natural"), rates=(1e-3, 1e-2), seeds=2, folder=tmp_path,
+                      lower_is_better=True)  # fmt: skip
+    assert results.page == tmp_path / "report.html"
+    page = results.page.read_text()
+    assert (
+        page.count("<svg") == 2
+        and "<b>" not in page.split("<body>")[1].replace("<b>", "", 0)
+        and RULE.split(".")[0] in page
+    )
+    rows = list(csv.DictReader((tmp_path / "values.csv").open()))
+    assert len(rows) == results.finished() == page.count("<tr><td>") - 1
+    assert {row["stage"] for row in rows} >= {"search", "final"} and all(float(row["test"]) for row in rows)
+    told = json.loads((tmp_path / "verdict.json").read_text())
+    assert told["verdict"] == results.sentence and len(told["table"]) == 4 and told["commit"]
+
+
+FILE = Path(__file__).with_name("comparable.py")
+
+
+def test_the_command_says_what_the_function_says(
+    asked: Callable[..., Compared], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "by command"
+    given = [f"{FILE}:train", "--heads", "softmax,better", "--rates", "0.0001,1e-3,1e-2", "--seeds", "2"]
+    (folder).mkdir()
+    assert main(["compare", *given, "--output", str(folder)]) == 2
+    assert capsys.readouterr().err == f"error: {run.BETTER}\n"
+    assert main(["compare", *given, "--output", str(folder), "--better", "lower"]) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith(f"{asked()}\n\nreport: {folder}")
+    assert "better, rate 0.0001, search seed 1001: validation 1.465 (2 of 16, " in told.err
+    assert main(["status", str(folder)]) == 0
+    assert "finished: 16 jobs\nrunning: nothing; all that was asked for is done" in capsys.readouterr().out
+    assert main(["report", str(folder)]) == 0
+    assert str(asked()) in capsys.readouterr().out
+
+
+def test_a_study_of_anybody_s_is_reported_by_who_registered(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reporter = ModuleType("mine")
+    reporter.load = lambda study: Results(study.note("mine settings"), {}, {})  # type: ignore[attr-defined]
+    reporter.write_report = lambda results, folder: (print(results.settings), (folder, ()))[1]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "mine", reporter)
+    monkeypatch.setattr("catnat_lab.experiment._REPORTERS", {})
+    with Study(path, conduct=True) as study:
+        study.set_note("mine settings", {"known": 1})
+    assert main(["report", str(path)]) == 2
+    register("mine", "mine")
+    assert main(["report", str(path)]) == 0
+    assert capsys.readouterr().out.startswith("{'known': 1}")
+
+
+@pytest.mark.parametrize(("given", "told"), [
+    (["mine.py"], "a training function is written FILE.py:FUNCTION, or NAME=FILE.py:FUNCTION; got 'mine.py'"),
+    (["/none/mine.py:train"], "there is no Python file /none/mine.py"),
+    ([f"{FILE}:nobody"], f"there is no function nobody in {FILE}"),
+    ([f"{FILE}:train", "--better", "best"], "better must be lower or higher; got 'best'"),
+    ([f"{FILE}:train", "--search", "tau"], "search takes NAME=LOW..HIGH or NAME=CHOICE,CHOICE; got 'tau'"),
+    ([f"{FILE}:train", "--search", "tau=1,2"], "train must take (head, rate, seed, tau=); it takes (head, rate, seed)"),
+])  # fmt: skip
+def test_what_the_command_refuses(given: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", *given]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {told}") and error.count("\n") == 1
+
+
+def begun(record: Path) -> list[str]:
+    return record.read_text().splitlines() if record.exists() else []
+
+
+def kept(folder: Path) -> tuple[str, list[tuple[str, str]]]:
+    """The verdict with its table, and every run that a study holds."""
+    with Study(folder / DATABASE) as study:
+        results = load(study)
+        trials = [(cell, key_of(f.config)) for cell in study.cells() for f in study.finished(cell)]
+        assert sum(len(study._trials(cell, TrialState.COMPLETE)) for cell in study.cells()) == len(trials)
+    return str(results), sorted(trials)
+
+
+def killed(begin: Callable[[], int], record: Path, kills: int, seed: int = 0) -> None:
+    """Let it begin, and kill -9 it at a random moment after some more runs, so many times; then let it end."""
+    random = Random(seed)
+    for last in [*[False] * kills, True]:
+        wanted, process = len(begun(record)) + random.randint(1, 4), begin()
+        while not last and len(begun(record)) < wanted and os.waitpid(process, os.WNOHANG) == (0, 0):
+            time.sleep(0.001)
+        if last:
+            assert os.waitpid(process, 0)[1] == 0
+        else:
+            time.sleep(random.random() * 0.03)
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+
+
+def test_a_study_that_is_killed_goes_on(
+    asked: Callable[..., Compared], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, kills = tmp_path / "record", 3
+    monkeypatch.setenv("RECORD", str(record))
+
+    def begin() -> int:
+        process = os.fork()  # what is imported is there, as it would not be in a new process
+        if not process:
+            asked(recorded, rates=RATES[:2])
+            os._exit(0)
+        return process
+
+    killed(begin, record, kills)
+    monkeypatch.setenv("RECORD", str(tmp_path / "serial"))
+    said = str(asked(recorded, rates=RATES[:2], folder=tmp_path / "once"))
+    assert kept(tmp_path) == kept(tmp_path / "once") == (said, kept(tmp_path)[1])
+    assert (
+        len(kept(tmp_path)[1])
+        == len(begun(tmp_path / "serial"))
+        <= len(begun(record))
+        <= len(kept(tmp_path)[1]) + kills
+    )
+
+
+@pytest.mark.slow
+def test_a_command_that_is_killed_twenty_times_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record, kills, jobs = tmp_path / "record", 20, 2
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    asked = [f"{FILE}:recorded", "--better", "lower", "--seeds", "8", "--heads", "softmax,better"]
+
+    def begin(folder: str = "killed", jobs: int = jobs) -> int:
+        more = ["--jobs", str(jobs), "--output", str(tmp_path / folder)]
+        return subprocess.Popen([sys.executable, "-m", "catnat_lab", "compare", *asked, *more]).pid
+
+    monkeypatch.setenv("RECORD", str(record))
+    killed(begin, record, kills)
+    monkeypatch.setenv("RECORD", str(tmp_path / "serial"))
+    assert os.waitpid(begin("once", 1), 0)[1] == 0
+    assert kept(tmp_path / "killed") == kept(tmp_path / "once") and len(kept(tmp_path / "once")[1]) == 96
+    assert 96 <= len(begun(record)) <= 96 + kills * jobs
+
+
+@pytest.mark.slow
+def test_on_two_machines_of_which_one_dies_it_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    record, asked = tmp_path / "record", [f"{FILE}:recorded", "--better", "lower", "--heads", "softmax,better"]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    monkeypatch.setenv("RECORD", str(record))
+
+    def begin(folder: str, *more: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "catnat_lab", "compare", *asked, "--output", str(tmp_path / folder), *more]
+        return subprocess.Popen(command)
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    second = cluster.add_node(num_cpus=1)
+    try:
+        process = begin("ray", "--ray", cluster.address)
+        while len(begun(record)) < 20 and process.poll() is None:
+            time.sleep(0.01)
+        cluster.remove_node(second, allow_graceful=False)
+        assert process.wait() == 0
+    finally:
+        cluster.shutdown()
+    assert begin("once").wait() == 0
+    assert kept(tmp_path / "ray") == kept(tmp_path / "once") and len(kept(tmp_path / "once")[1]) == 60
+
+
+@pytest.mark.slow  # sklearn is imported
+@pytest.mark.parametrize(("name", "short"), [("compare_digits", {"epochs": 1}), ("compare_vae", {"steps": 100})])
+def test_an_example_is_a_file_of_some_forty_lines_that_can_be_asked(
+    asked: Callable[..., Compared], name: str, short: dict[str, int]
+) -> None:
+    pytest.importorskip("sklearn")
+    file = Path(__file__).parents[2] / "examples" / f"{name}.py"
+    assert len(file.read_text().splitlines()) <= 46
+    results = asked(partial(FromFile(file, "train"), **short), ("softmax", "natural"), rates=1e-2)
+    assert results.is_finished and len(results.differences) == 1 and results.finished() == 4
+    assert all(run.record["curve"]["step"] for run in results.stage(("train", "natural"), "final"))

@@ -86,7 +86,7 @@ def test_a_parameterization_is_named_in_the_model_config() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="action space must be Discrete, or a flat MultiDiscrete"):
+    with pytest.raises(ValueError, match="action space must be Discrete, or MultiDiscrete"):
         module(gym.spaces.Box(-1, 1, (2,)))
     with pytest.raises(ValueError, match=r"\(3,\) classes; it has \(5,\)"):
         module(gym.spaces.Discrete(3), {"parameterization": HUFFMAN})

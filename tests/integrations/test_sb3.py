@@ -149,10 +149,13 @@ def test_values_and_gradients_in_float64(pi) -> None:
         np.testing.assert_allclose(gradient, want, rtol=1e-10, atol=1e-12)
 
 
-def test_masks_without_scores_are_refused() -> None:
-    for action_dim in (3, [3, 2]):
-        with pytest.raises(AttributeError, match="scores"):
-            maskable.MaskableCatnatDistribution(action_dim).apply_masking(None)
+def test_masks_without_scores_are_refused_as_sb3_contrib_refuses_them() -> None:
+    for kind, classes_, error in (
+        (maskable.MaskableCatnatDistribution, 3, AttributeError),
+        (maskable.MaskableMultiCatnatDistribution, [3, 2], AssertionError),
+    ):
+        with pytest.raises(error):
+            kind(classes_).apply_masking(None)
 
 
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)

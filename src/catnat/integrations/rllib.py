@@ -43,13 +43,14 @@ class CatnatDistribution(TorchDistribution):
     def _get_torch_distribution(
         self, logits: Tensor, space: Any, parameterization: Parameterizations = None
     ) -> Distribution:
-        self.policy = Actions(classes_of(space), parameterization).policy(logits)
+        policy = Actions(classes_of(space), parameterization).policy(logits)
+        self.policy = policy if space.shape else policy.parts[0]
         return self.policy
 
     @staticmethod
-    def required_input_dim(space: Any, parameterization: Parameterizations = None, **kwargs: Any) -> int:
+    def required_input_dim(space: Any, **kwargs: Any) -> int:
         """Number of scores: for every part of an action one fewer than classes."""
-        return Actions(classes_of(space), parameterization).num_scores
+        return Actions(classes_of(space)).num_scores
 
     def to_deterministic(self) -> TorchDeterministic:
         """The likeliest action."""
@@ -66,8 +67,10 @@ class CatnatPPOCatalog(PPOCatalog):
 
     def get_action_dist_cls(self, framework: str) -> type[TorchDistribution]:
         """The class that turns scores into a distribution."""
-        settings = {"space": self.action_space, "parameterization": self.parameterization}
-        return CatnatDistribution.get_partial_dist_cls(**settings)
+        actions = Actions(classes_of(self.action_space), self.parameterization)
+        return CatnatDistribution.get_partial_dist_cls(
+            space=self.action_space, parameterization=actions.parameterizations
+        )
 
 
 class CatnatPPOModule(DefaultPPOTorchRLModule):

@@ -33,33 +33,40 @@ __all__ = [
 ]
 
 
-class CatnatDistribution(distributions.CategoricalDistribution):
-    """SB3's distribution of a Discrete action on catnat, or of a MultiDiscrete or MultiBinary one.
+class OnScores(distributions.Distribution):
+    """What SB3's distributions of discrete actions, masked or not, share on catnat.
 
     Args:
-        action_dim: number of actions; where an action has several parts, of every part.
+        action_dim: number of actions; for a MultiDiscrete action of every part.
         parameterization: a `catnat.Parameterization`, or for several parts a list of them; None is the default.
     """
 
     def __init__(self, action_dim: int | Sequence[int], parameterization: Parameterizations = None) -> None:
-        super().__init__(action_dim)
-        self.actions = Actions(action_dim, parameterization)
+        parts = list(action_dim) if isinstance(action_dim, Sequence) else [action_dim]
+        super().__init__(parts if isinstance(action_dim, Sequence) else action_dim)
+        self.actions = Actions(parts, parameterization)
 
     def proba_distribution_net(self, latent_dim: int) -> nn.Module:
         """The last layer: for every part one output fewer than classes."""
         return nn.Linear(latent_dim, self.actions.num_scores)
 
+
+class CatnatDistribution(OnScores, distributions.CategoricalDistribution):
+    """SB3's distribution of a Discrete action, on catnat."""
+
     def proba_distribution(self, action_logits: Tensor) -> CatnatDistribution:
         """Take the scores, under SB3's name for them."""
-        self.distribution = self.actions.policy(action_logits)
+        [self.distribution] = self.actions.policy(action_logits).parts
         return self
 
-    def mode(self) -> Tensor:
-        """The likeliest action."""
-        return self.distribution.mode
 
+class MultiCatnatDistribution(OnScores, distributions.MultiCategoricalDistribution):
+    """SB3's distribution of a MultiDiscrete action, on catnat."""
 
-MultiCatnatDistribution = CatnatDistribution  # SB3 has a class of its own for several parts
+    def proba_distribution(self, action_logits: Tensor) -> MultiCatnatDistribution:
+        """Take the scores, under SB3's name for them."""
+        self.distribution = list(self.actions.policy(action_logits).parts)
+        return self
 
 
 class CatnatPolicyMixin(policies.BasePolicy):
@@ -70,7 +77,8 @@ class CatnatPolicyMixin(policies.BasePolicy):
             list of one a part; None is the default. All else goes to the policy.
     """
 
-    distribution_class: type[CatnatDistribution] = CatnatDistribution
+    discrete: type[distributions.Distribution] = CatnatDistribution
+    multi_discrete: type[distributions.Distribution] = MultiCatnatDistribution
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -84,7 +92,11 @@ class CatnatPolicyMixin(policies.BasePolicy):
 
     def _build(self, lr_schedule: Schedule) -> None:
         # SB3's own moment to make the last layer; a distribution that came later would find a layer of K outputs
-        self.action_dist = self.distribution_class(classes_of(self.action_space), self.parameterization)
+        classes = classes_of(self.action_space)
+        if self.action_space.shape == ():
+            self.action_dist = self.discrete(*classes, self.parameterization)
+        else:
+            self.action_dist = self.multi_discrete(classes, self.parameterization)
         super()._build(lr_schedule)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:

@@ -19,7 +19,8 @@ with needs(__name__, "sb3-contrib 2.9", extra="sb3"):
 import torch
 from torch import Tensor
 
-from catnat.integrations.sb3 import CatnatDistribution, CatnatPolicyMixin
+from catnat.integrations.sb3 import CatnatPolicyMixin, OnScores
+from catnat.torch import CatnatCategorical
 
 __all__ = [
     "MaskableCatnatCnnPolicy",
@@ -31,32 +32,47 @@ __all__ = [
 ]
 
 
-class MaskableCatnatDistribution(CatnatDistribution, distributions.MaskableDistribution):
-    """`catnat.integrations.sb3.CatnatDistribution` whose actions can be masked."""
+class OnMaskedScores(OnScores):
+    """What both of sb3-contrib's distributions share on catnat; arguments as in `catnat.integrations.sb3`."""
 
     scores: Tensor
 
-    def proba_distribution(self, action_logits: Tensor) -> MaskableCatnatDistribution:
+    def proba_distribution(self, action_logits: Tensor) -> OnMaskedScores:
         """Take the scores, under SB3's name for them."""
         self.scores = action_logits
         self.apply_masking(None)
         return self
 
-    def apply_masking(self, masks: distributions.MaybeMasks) -> None:
-        """Allow the classes where ``masks`` is true, the parts' one after the other; None allows all."""
-        if masks is not None:  # they come flat, and as any kind of number
+    def parts_where(self, masks: distributions.MaybeMasks) -> list[CatnatCategorical]:
+        """The parts among the allowed actions; masks come flat, and as any kind of number. None allows all."""
+        if masks is not None:
             masks = torch.as_tensor(masks, dtype=torch.bool, device=self.scores.device)
             masks = masks.reshape(*self.scores.shape[:-1], sum(self.actions.nvec))
-        self.distribution = self.actions.policy(self.scores, masks)
+        return self.actions.policy(self.scores, masks).parts
 
 
-MaskableMultiCatnatDistribution = MaskableCatnatDistribution  # sb3-contrib has a class of its own for several parts
+class MaskableCatnatDistribution(OnMaskedScores, distributions.MaskableCategoricalDistribution):
+    """sb3-contrib's distribution of a masked Discrete action, on catnat."""
+
+    def apply_masking(self, masks: distributions.MaybeMasks) -> None:
+        """Allow the actions where ``masks`` is true; None allows all."""
+        [self.distribution] = self.parts_where(masks)
+
+
+class MaskableMultiCatnatDistribution(OnMaskedScores, distributions.MaskableMultiCategoricalDistribution):
+    """sb3-contrib's distribution of a masked MultiDiscrete action, on catnat."""
+
+    def apply_masking(self, masks: distributions.MaybeMasks) -> None:
+        """Allow the classes where ``masks`` is true, the parts' one after the other; None allows all."""
+        assert hasattr(self, "scores"), "Must set distribution parameters"  # the error and the words are sb3-contrib's
+        self.distributions = self.parts_where(masks)
 
 
 class MaskableCatnatPolicyMixin(CatnatPolicyMixin):
     """`CatnatPolicyMixin` for maskable policies: ``class Mine(MaskableCatnatPolicyMixin, TheirMaskablePolicy)``."""
 
-    distribution_class = MaskableCatnatDistribution
+    discrete = MaskableCatnatDistribution
+    multi_discrete = MaskableMultiCatnatDistribution
 
 
 class MaskableCatnatPolicy(MaskableCatnatPolicyMixin, policies.MaskableActorCriticPolicy):

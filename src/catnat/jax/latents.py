@@ -264,7 +264,7 @@ class CategoricalLatent:
         return _known(_perturbed(key, self.log_probs(h)))
 
     def sample_prior(self, key: Array, sample_shape: Sequence[int] = ()) -> Array:
-        """[*sample_shape, variables] classes drawn from its own prior."""
+        """[..., variables] classes drawn from its own prior, the axes of ``sample_shape`` in front."""
         return _known(_perturbed(key, jnp.broadcast_to(self.log_prior, (*sample_shape, *self.log_prior.shape))))
 
     def decode(self, indices: Array) -> Array:

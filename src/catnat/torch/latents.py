@@ -301,7 +301,7 @@ class CategoricalLatent(Defined):
 
     @torch.no_grad()
     def sample_prior(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
-        """[*sample_shape, variables] classes drawn from the module's own prior."""
+        """[..., variables] classes drawn from the module's own prior, the axes of ``sample_shape`` in front."""
         return _known(with_gumbel_noise(self.log_prior.expand(*sample_shape, -1, -1).contiguous(), generator))
 
     def decode(self, indices: Tensor) -> Tensor:

@@ -278,6 +278,7 @@ def test_what_train_must_not_yield(asked: Callable[..., Compared]) -> None:
     ({"seeds": 1}, "seeds must be at least 2; got 1"),
     ({"heads": ("softmax",)}, "heads must be two or more, to be compared; got softmax"),
     ({"heads": ("a", "a")}, "heads must hold at least one value, each once; got a, a"),
+    ({"jobs": 0}, "jobs must be at least 1; got 0"),
     ({"function": None}, "compare takes one of train, tasks and train_many"),
     ({"function": 3}, "train must be a function; got a int"),
     ({"function": lambda lr, seed: 0}, r"must take \(head, rate, seed\); it takes \(lr, seed\): too many"),
@@ -388,6 +389,7 @@ def test_a_study_of_anybody_s_is_reported_by_who_registered(
 
 
 @pytest.mark.parametrize(("given", "told"), [
+    ([], "a training function must be given, as FILE.py:FUNCTION"),
     (["mine.py"], "a training function is written FILE.py:FUNCTION, or NAME=FILE.py:FUNCTION; got 'mine.py'"),
     (["/none/mine.py:train"], "there is no Python file /none/mine.py"),
     ([f"{FILE}:nobody"], f"there is no function nobody in {FILE}"),

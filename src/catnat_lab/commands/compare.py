@@ -11,6 +11,8 @@ BETTER = {"lower": True, "higher": False}
 
 
 def compare(options: Compare) -> None:
+    if not options.what:
+        raise UserError("a training function must be given, as FILE.py:FUNCTION")
     if options.better not in (None, *BETTER):
         raise UserError(f"better must be lower or higher; got {options.better!r}")
     results = ask(

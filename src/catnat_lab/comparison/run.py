@@ -69,6 +69,8 @@ def compare(
     """
     if multiprocessing.parent_process() is not None:
         raise UserError("compare was called by a process that it began: put the call under if __name__ == '__main__':")
+    if jobs < 1:
+        raise UserError(f"jobs must be at least 1; got {jobs}")
     functions = dict(tasks) if tasks else {}
     if (train is not None) + bool(functions) + (train_many is not None) != 1:
         raise UserError("compare takes one of train, tasks and train_many")

@@ -171,6 +171,23 @@ def test_no_class_is_drawn_from_nan(head: str) -> None:
             call()
 
 
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_nan_features_make_a_loss_that_is_nan_and_no_class(estimator: str) -> None:
+    q = made(estimator=estimator)(torch.full((2, 6), math.nan))
+    assert q.log_prob.isnan().all() and q.loss().isnan().all()  # which a loss scale can skip
+    with pytest.raises(ValueError, match="scores must not be NaN"):
+        _ = q.indices
+
+
+@pytest.mark.parametrize("head", ["natural", "sigmoid", "paper"])
+def test_scores_that_overflow_in_16_bits_leave_the_kl_finite(head: str) -> None:
+    module = made(head).half()
+    torch.nn.init.constant_(module.linear.weight, 6e4)
+    torch.nn.init.constant_(module.linear.bias, 0)
+    q = module(torch.tensor([[1.0, 1.0, 0.0, 0.0, 0.0, 0.0]], dtype=torch.float16))
+    assert module.linear(torch.ones(1, 6).half()).isinf().all() and q.kl.isfinite().all()
+
+
 def test_feature_maps_and_codes() -> None:
     torch.manual_seed(0)
     module = ct.CategoricalLatent(6, 2, 16, embed=5, channel_first=True)

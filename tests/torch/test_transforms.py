@@ -373,3 +373,18 @@ def test_many_threads_may_be_first(fresh):
         thread.join()
     for result in results:
         assert_close(result, with_gradient(function, scores))
+
+
+def test_the_entropy_s_gradient_is_finite_where_nobody_sees_that_it_is_asked_for() -> None:
+    # a probability underflows; under vmap, and in a program that was exported, a tensor does not tell of its gradient
+    five, scores = catnat.Parameterization(5, "sigmoid"), torch.tensor([[120.0, -120.0, 0.5, 1.0]], requires_grad=True)
+
+    class Entropy(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return ct.entropy(x, five)
+
+    (expected,) = torch.autograd.grad(ct.entropy(scores, five).sum(), scores)
+    exported = torch.export.export(Entropy(), (torch.zeros(1, 4),)).module()
+    for call in (torch.func.vmap(lambda x: ct.entropy(x, five)), exported):
+        (found,) = torch.autograd.grad(call(scores).sum(), scores)
+        torch.testing.assert_close(found, expected)

@@ -134,12 +134,13 @@ class Latent(NamedTuple):
     @property
     def indices(self) -> Array:
         """[..., variables] int32: the classes drawn."""
-        return _known(self.code)
+        lost = jnp.isnan(self.log_q).any(-1)
+        return known(jnp.where(lost, self.code.shape[-1], self.code.argmax(-1)), self.code.shape[-1])
 
     @property
     def log_prob(self) -> Array:
         """[...] log q of the indices, the variables' sum: what `score_function` wants."""
-        return jnp.take_along_axis(self.log_q, self.indices[..., None], -1)[..., 0].sum(-1)
+        return jnp.take_along_axis(self.log_q, self.code.argmax(-1)[..., None], -1)[..., 0].sum(-1)
 
     def loss(self, beta: Array | float = 1.0, *, free_nats: float = 0.0, balance: float | None = None) -> Array:
         """[...] beta times the sum of the KL over the variables; arguments as in `catnat.torch`."""

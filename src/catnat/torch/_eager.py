@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from catnat.torch._compat import in_forward_mode
+from catnat.torch._compat import in_forward_mode, is_plain
 from catnat.torch._node import log_branches, logit
 from catnat.torch._plan import Plan
 
@@ -133,9 +133,9 @@ def paths(index: Tensor, plan: Plan) -> tuple[Tensor, Tensor, Tensor | None]:
 
 def entropy(log_p: Tensor) -> Tensor:
     """Entropy in nats from the log-probabilities of all classes."""
-    if log_p.requires_grad or in_forward_mode():  # the derivative of entr is infinite at 0
-        return -times_log(log_p.exp(), log_p).sum(-1)
-    return torch.special.entr(log_p.exp()).sum(-1)
+    if is_plain(log_p) and not log_p.requires_grad and not in_forward_mode():  # the slope of entr is infinite at 0
+        return torch.special.entr(log_p.exp()).sum(-1)
+    return -times_log(log_p.exp(), log_p).sum(-1)
 
 
 def times_log(weight: Tensor, log_p: Tensor) -> Tensor:

@@ -157,7 +157,10 @@ class CatnatCategorical(Categorical):
         """The likeliest class."""
         return sampling.mode(self.scores, self.parameterization, mask=self.allowed)
 
-    deterministic_sample = mode  # TorchRL's name of it
+    @property
+    def deterministic_sample(self) -> Tensor:
+        """The mode, under TorchRL's name."""
+        return self.mode
 
     def expand(self, batch_shape: Shape, _instance: Any = None) -> CatnatCategorical:
         """The same distribution over a larger batch."""
@@ -382,7 +385,10 @@ class MultiCatnat(Distribution):
         """The likeliest class of every part."""
         return torch.stack([part.mode for part in self.parts], -1)
 
-    deterministic_sample = mode  # TorchRL's name of it
+    @property
+    def deterministic_sample(self) -> Tensor:
+        """The mode, under TorchRL's name."""
+        return self.mode
 
     def expand(self, batch_shape: Shape, _instance: Any = None) -> MultiCatnat:
         """The same distribution over a larger batch."""

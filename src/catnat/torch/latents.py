@@ -20,7 +20,7 @@ from catnat.core.errors import advised, check_choice, check_share
 from catnat.core.latents import Stats
 from catnat.core.parameterization import Parameterization
 from catnat.torch import functional
-from catnat.torch._compat import is_plain
+from catnat.torch._compat import autocasts, is_plain
 from catnat.torch._eager import p_log_ratio
 from catnat.torch._inputs import check_integers, check_temperature
 from catnat.torch._walk import at_least_single, known
@@ -115,14 +115,18 @@ class Latent(NamedTuple):
         return core.in_shapes(self)
 
     @property
+    def _drawn(self) -> Tensor:
+        return self.code.argmax(-1)  # of NaN any class: what is made of it is NaN
+
+    @property
     def indices(self) -> Tensor:
         """[..., variables] int64: the classes drawn."""
-        return _known(self.code)
+        return known(torch.where(self.log_q.isnan().any(-1), self.code.shape[-1], self._drawn), self.code.shape[-1])
 
     @property
     def log_prob(self) -> Tensor:
         """[...] log q of the indices, the variables' sum: what `score_function` wants."""
-        return self.log_q.gather(-1, self.indices.unsqueeze(-1)).squeeze(-1).sum(-1)
+        return self.log_q.gather(-1, self._drawn.unsqueeze(-1)).squeeze(-1).sum(-1)
 
     def loss(self, beta: float | Tensor = 1.0, *, free_nats: float = 0.0, balance: float | None = None) -> Tensor:
         """[...] beta times the KL, summed over the variables, but no less than ``free_nats``: one number per position.
@@ -144,7 +148,7 @@ class Latent(NamedTuple):
     def stats(self, sync: bool = False) -> Stats:
         """Usage of the classes in this batch; with ``sync`` over all processes, each of which must then ask."""
         *_, variables, classes = self.log_q.shape
-        ids = self.code.argmax(-1).reshape(-1, variables).T
+        ids = self._drawn.reshape(-1, variables).T
         ones = torch.ones_like(ids, dtype=torch.float32)
         counts = ones.new_zeros(variables, classes).scatter_add_(1, ids, ones)
         nats = -p_log_ratio(self.log_q, torch.zeros_like(self.log_q)).reshape(-1, variables, classes).sum((0, -1))
@@ -263,7 +267,8 @@ class CategoricalLatent(Defined):
             seen = is_plain(prior) and prior.is_cpu and prior.numel() > 0
             off = prior.detach().double().logsumexp(-1).abs().max().item() if seen else 0.0
             core.check_prior(prior.shape, log_q.shape, off, learns=self.prior is not None)
-        vanishes = prior is not None or self.vanishes
+        # 16 bits overflow easily
+        vanishes = prior is not None or self.vanishes or h.element_size() < 4 or autocasts(h.device)
         kl = p_log_ratio(log_q, log_prior) if vanishes else log_q.exp() * (log_q - log_prior)  # cheaper on a GPU
         kl = kl.sum(-1)
         return Latent(self._outward(z.to(h.dtype)), z, log_q, log_prior, kl)

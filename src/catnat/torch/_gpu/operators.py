@@ -130,16 +130,17 @@ def keep(ctx: Any, inputs: tuple[Any, ...], output: Any, differentiable: int) ->
     kept = results[differentiable:]
     ctx.mark_non_differentiable(*kept)
     # autograd watches tensors only: whoever overwrites the class ids is told so
-    ctx.others = tuple(None if isinstance(i, Tensor) else i for i in inputs)
-    ctx.save_for_backward(*(i if isinstance(i, Tensor) else None for i in inputs), *kept)
+    tensors = [i if isinstance(i, Tensor) else None for i in inputs]
+    ctx.others = [i if t is None else None for i, t in zip(inputs, tensors, strict=True)]
+    ctx.save_for_backward(*tensors, *kept)
     return results
 
 
 def kept(ctx: Any) -> tuple[list[Any], Sequence[Tensor]]:
     """The inputs and the results that were kept."""
-    count = len(ctx.others)
-    tensors, results = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
-    return [other if t is None else t for t, other in zip(tensors, ctx.others, strict=True)], results
+    tensors, count = ctx.saved_tensors, len(ctx.others)
+    inputs = [other if t is None else t for t, other in zip(tensors, ctx.others, strict=False)]
+    return inputs, tensors[count:]
 
 
 def of_inputs(found: Sequence[Tensor | None], wanted: Sequence[bool]) -> list[Tensor | None]:

@@ -119,7 +119,7 @@ MUST_BE = r"^parameterization must be the number of classes or a catnat\.Paramet
         ),
         (Activation, TypeError, MUST_BE + r"<class 'catn.*Activation'>$"),
         (int, TypeError, MUST_BE + r"<class 'int'>$"),
-        (0.2, TypeError, MUST_BE + r"0\.2: write catnat\.Parameterization\(num_classes, Natural\(tail=0\.2\)\)$"),
+        (0.2, TypeError, MUST_BE + r"0\.2: write .*Natural\(tail=0\.2\)\), or the number of classes before a temp"),
         (
             np.float32(0.5),
             TypeError,

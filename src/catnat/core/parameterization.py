@@ -367,6 +367,8 @@ def resolve(parameterization: ParameterizationLike) -> Parameterization:
     meant = "activation" if parameterization is None else _meant(parameterization)
     size = parameterization.num_classes if isinstance(parameterization, Tree) else "num_classes"
     hint = "" if meant is None else f": write catnat.Parameterization({size}, {meant})"
+    if hint and isinstance(parameterization, float):
+        hint += ", or the number of classes before a temperature"
     came = f"{brief(parameterization)}{hint}"
     raise TypeError(f"parameterization must be the number of classes or a catnat.Parameterization; got {came}")
 

@@ -158,17 +158,33 @@ def test_all_comparisons_are_corrected_and_looks_too() -> None:
         assert found.p == pytest.approx(min(1, 3 * once.differences[place].p))
 
 
-def test_the_grid_grows_while_its_end_is_best_and_says_where_it_stopped(asked: Callable[..., Compared]) -> None:
-    counted = Counted()
-    assert "better one may lie beyond" not in asked(counted, rates=(3e-3, 1e-2)).sentence
-    assert {rate for _, rate, _ in counted.calls} == {3e-3, 1e-2, 9e-4, 2.7e-4}
+def test_a_repetition_grows_its_own_grid_and_no_other(asked: Callable[..., Compared]) -> None:
+    def lower(head: str, rate: float, seed: int) -> Any:  # the first repetition of one head never has enough
+        return -rate if (head, seed) == ("better", SEARCH + 1) else abs(math.log10(rate) + 3), seed
+
+    counted = Counted(lower)
+    said = asked(counted, seeds=3).sentence
+    tried = {(head, seed): sorted(r for h, r, s in counted.calls if (h, s) == (head, seed)) for head, _, seed in
+             counted.calls}  # fmt: skip
+    assert tried.pop(("better", SEARCH + 1)) == [*RATES, 0.1, 1.0, 10.0]
+    assert tried.pop(("better", 1)) == [10.0]
+    assert all(rates == [1e-3] if seed < SEARCH else rates == [*RATES] for (_, seed), rates in tried.items())
+    assert "1 of 3 repetitions of better chose a rate at an end of what they tried; a better one may lie" in said
+    assert "of softmax chose" not in said
 
 
-def test_a_grid_that_does_not_reach_the_best_is_told(asked: Callable[..., Compared]) -> None:
-    said = asked(rates=(1e2, 2e2)).sentence
-    assert (
-        "The best rate is at the end of the grid, and a better one may lie beyond: softmax at 12, better at 12" in said
-    )
+def test_a_study_that_grew_holds_the_runs_of_a_fresh_one(asked: Callable[..., Compared], tmp_path: Path) -> None:
+    def beyond(head: str, rate: float, seed: int) -> Any:  # the first rate beyond the grid is the best
+        noise = Random(f"{head} {rate} {seed}")
+        return noise.gauss(3.0 * (rate < 0.02), 2), noise.gauss(3.0 * (rate < 0.02), 1)
+
+    asked(beyond, seeds=3)
+    asked(beyond, seeds=5)
+    fresh = asked(beyond, seeds=5, folder=tmp_path / "fresh")
+    assert kept(tmp_path)[1] == kept(tmp_path / "fresh")[1]
+    sizes = [sum(run.config["seed"] == SEARCH + seed for run in runs) for runs in fresh.trials.values()
+             for seed in range(1, 6)]  # fmt: skip
+    assert len(set(sizes)) > 1  # their grids differ
 
 
 def test_what_is_done_is_not_done_again_and_may_grow(asked: Callable[..., Compared]) -> None:

@@ -21,11 +21,10 @@ from rich.console import Console
 from rich.table import Table as Columns
 from rich.text import Text
 
-from catnat_lab.comparison.study import NOT_SETTINGS, NOTE, TEST, VALIDATION, cell_of
+from catnat_lab.comparison.study import NOT_SETTINGS, NOTE, SEARCH, TEST, VALIDATION, cell_of
 from catnat_lab.executors import NOW
 from catnat_lab.experiment import Results, key_of
 from catnat_lab.files import write
-from catnat_lab.rates import by_rate
 from catnat_lab.report import figures
 from catnat_lab.report.figures import Searched
 from catnat_lab.report.page import PageFigure, Report, write_pages
@@ -150,10 +149,9 @@ class Compared(Results):
         for what, counts in (("Final runs that diverged", diverged), ("Runs that failed", self.failed)):
             if runs := [f"{count} of {self._named(*place)}" for place, count in counts.items() if count]:
                 told.append(f"{what}: {', '.join(runs)}.")
-        if edges := [f"{self._named(*place)} at {rate:g}" for place, rate in self.edges.items()]:
-            told.append(
-                f"The best rate is at the end of the grid, and a better one may lie beyond: {', '.join(edges)}."
-            )
+        for (task, head), (count, of) in self.edges.items():
+            who = f"{count} of {of} repetitions of {self._named(task, head)}"
+            told.append(f"{who} chose a rate at an end of what they tried; a better one may lie beyond.")
         return " ".join(told)
 
     def _named(self, task: str, head: str) -> str:
@@ -169,14 +167,16 @@ class Compared(Results):
         return sum(not math.isfinite(value) for value in self.tests(task, head))
 
     @cached_property
-    def edges(self) -> dict[tuple[str, str], float]:
-        """Where the best rate of a search, by its mean, is the first or the last one tried."""
-        found: dict[tuple[str, str], float] = {}
-        for place in self.places:
-            means = by_rate(self.stage(place, "search", "wider"))
-            if not self.settings["others"] and len(means) > 1:
-                best = min(means, key=means.__getitem__)
-                found |= {place: best} if best in (min(means), max(means)) else {}
+    def edges(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """How many repetitions chose the first or the last rate of those that they tried, of how many."""
+        found: dict[tuple[str, str], tuple[int, int]] = {}
+        for place in [] if self.settings["others"] else self.places:
+            tried: dict[int, set[float]] = {}
+            for run in self.stage(place, "search", "wider"):
+                tried.setdefault(run.config["seed"] - SEARCH, set()).add(run.config["rate"])
+            final = [(run.config["rate"], tried.get(run.config["seed"], set())) for run in self.stage(place, "final")]
+            count = sum(len(rates) > 1 and rate in (min(rates), max(rates)) for rate, rates in final)
+            found |= {place: (count, len(final))} if count else {}
         return found
 
     def chosen(self, task: str, head: str) -> dict[str, str]:

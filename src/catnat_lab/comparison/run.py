@@ -52,7 +52,7 @@ def compare(
         train: Called as ``train(head, rate, seed)``. It returns validation and test, or a dict with these two and
             perhaps ``curves``; a generator may yield (step, validation) on its way. NaN is a result: it diverged.
         heads: What ``train`` knows what to do with. All are compared with "softmax", or with the first one.
-        rates: Learning rates, or a range "low..high" with two a decade. The grid grows while its end is the best.
+        rates: Learning rates, or a range "low..high" with two a decade. A grid grows while its end is the best.
         seeds: Repetitions of search and final run, for every head.
         folder: Of the study, its page, CSV and JSON.
         lower_is_better: Whether a lower validation and test are better. It is asked once for every folder.

@@ -89,7 +89,7 @@ class Setup(Plan):
     lower_is_better: bool
     others: dict[str, Any] = field(default_factory=dict)  # searched beside the rate: [low, high], or a dict of choices
     trials: int = 20  # of every search of more than the rate
-    widen: int = 3  # rates that may be added at either end of the grid, while the best is there
+    widen: int = 3  # rates that a repetition may add at either end of the grid, while its best is there
 
     def __post_init__(self) -> None:
         check_distinct(self, "heads", "rates", "tasks")
@@ -193,13 +193,7 @@ class Comparing(Experiment):
                 yield [self.proposed(*place, found) for place, found in tried.items() if len(found) == count]
         elif len(self.plan.rates) > 1:
             yield [tries(*place, rate) for place in every for rate in self.plan.rates]
-            for _ in range(1 + 2 * self.plan.widen):
-                begun = {
-                    cell: {run.config["rate"] for run in done.finished(cell, stage="wider")} for cell in self.cells
-                }
-                yield [tries(*place, rate, "wider") for place in every for rate in sorted(begun[place[0]])]
-                wider = {cell: rate for cell in self.cells if (rate := self.wider(done, cell))}
-                yield [tries(cell, seed, wider[cell], "wider") for cell, seed in every if cell in wider]
+            yield [tries(*place, rate, "wider") for place in every if (rate := self.wider(done, *place))]
 
     def tried(self, done: Done, cell: str, seed: int) -> list[Finished]:
         """In an order that does not depend on what was finished first."""
@@ -210,11 +204,14 @@ class Comparing(Experiment):
         fixed = {"stage": "search", "seed": seed, "trial": len(tried), "rate": self.plan.rates[0]}
         return Job(cell, proposed(f"{cell} {seed}", self.plan.space, fixed, tried).config)
 
-    def wider(self, done: Done, cell: str) -> float | None:
-        """The next rate beyond that end of the grid where the best mean is, unless enough were added."""
-        means = by_rate(run for run in done.finished(cell) if run.config["stage"] != "final")
-        rates = list(means)
-        best = min(rates, key=means.__getitem__, default=None)
+    def wider(self, done: Done, cell: str, seed: int) -> float | None:
+        """The next rate of one repetition, beyond that end of its grid where its best is, unless enough were added.
+
+        A grid that all repetitions shared would grow, or not, by the luck of one end, and no test would see that.
+        """
+        values = by_rate(self.tried(done, cell, seed))
+        rates = list(values)
+        best = min(rates, key=values.__getitem__, default=None)
         if len(rates) < 2 or best not in (rates[0], rates[-1]):
             return None
         low, high = min(self.plan.rates), max(self.plan.rates)
@@ -222,7 +219,8 @@ class Comparing(Experiment):
             added, neighbour = sum(rate < low for rate in rates), rates[1]
         else:
             added, neighbour = sum(rate > high for rate in rates), rates[-2]
-        return float(f"{best**2 / neighbour:.2g}") if added < self.plan.widen else None
+        rate = float(f"{best**2 / neighbour:.2g}")
+        return rate if added < self.plan.widen and not rates[0] <= rate <= rates[-1] else None
 
     def final(self, done: Done, cell: str, seed: int) -> Job | None:
         """At the best of this repetition's search; None where none of its runs could be finished."""
@@ -241,9 +239,9 @@ class Comparing(Experiment):
 
     def total(self, done: Done) -> int:
         """How many runs there are, as far as it is known."""
-        grids = [len({*self.plan.rates, *(run.config["rate"] for run in done.finished(cell))}) for cell in self.cells]
-        searches = [self.plan.trials if self.plan.others else count if count > 1 else 0 for count in grids]
-        return self.plan.seeds * sum(1 + count for count in searches)
+        grid = len(self.plan.rates) if len(self.plan.rates) > 1 else 0
+        wider = sum(len(done.finished(cell, stage="wider")) for cell in self.cells)
+        return len(self.cells) * self.plan.seeds * (1 + (self.plan.trials if self.plan.others else grid)) + wider
 
     def name_of(self, job: Job) -> str:
         """A run, for whoever watches."""

@@ -24,6 +24,7 @@ from catnat_lab.errors import UserError, check, check_distinct, check_least
 from catnat_lab.executors import ENDS
 from catnat_lab.experiment import Done, Experiment, Finished, Job, Outcome, Place, Plan
 from catnat_lab.rates import by_rate, proposed, rounded
+from catnat_lab.report.table import BASELINE
 
 NOTE = "compare settings"
 SEARCH = 1000  # repetition i searches with seed 1000 + i and is judged with seed i
@@ -93,12 +94,24 @@ class Setup(Plan):
 
     def __post_init__(self) -> None:
         check_distinct(self, "heads", "rates", "tasks")
+        for name in ("seeds", "trials"):
+            check(name, [getattr(self, name)], lambda count: type(count) is int, "be a whole number")
         check("heads", self.heads, lambda head: isinstance(head, str) and bool(head.strip()), "be names")
         check("rates", self.rates, lambda rate: 0 < rate < math.inf, "be positive numbers")
         check_least(self, seeds=2, widen=0, trials=2)
         check("seeds", [self.seeds], lambda seeds: seeds <= SEARCH, f"be at most {SEARCH}")
         if len(self.heads) < 2:
             raise UserError(f"heads must be two or more, to be compared; got {self.heads[0]}")
+        cells = [cell_of(task.partition("=")[0], head) for task, head in product(self.tasks, self.heads)]
+        if len(set(cells)) < len(cells):
+            told = "; ".join(", ".join(names) for names in (self.tasks, self.heads))
+            raise UserError(
+                f"tasks and heads must have names that do not run together, as x, x y with y, z; got {told}"
+            )
+
+    @property
+    def baseline(self) -> str:
+        return BASELINE if BASELINE in self.heads else self.heads[0]
 
     @property
     def space(self) -> dict[str, BaseDistribution]:
@@ -118,6 +131,8 @@ def grid(rates: str | float | Iterable[float]) -> tuple[float, ...]:
         low, high = ends("rates", rates)
         count = 1 + max(2, round(2 * math.log10(high / low)))
         return tuple(rounded(float(rate)) for rate in np.geomspace(low, high, count))
+    if rates is None:
+        raise UserError("rates must be numbers, or a range such as 1e-4..1e-2; got None")
     given = rates.split(",") if isinstance(rates, str) else [rates] if isinstance(rates, (int, float)) else rates
     return tuple(_number("rates", each) for each in given)
 
@@ -163,6 +178,16 @@ class Comparing(Experiment):
     kind: ClassVar[str] = "catnat compare"
     note: ClassVar[str] = NOTE
     growing: ClassVar[tuple[str, ...]] = ("tasks", "heads", "seeds")
+
+    def settled(self, before: dict[str, Any]) -> dict[str, Any]:
+        """Whatever is added, the heads are compared with the same one."""
+        both = super().settled(before)
+        was, now = (self.plan.grown(settings).baseline for settings in (before, both))
+        if now != was:
+            raise UserError(
+                f"this study compares all heads with {was}, and {now} would take its place; give another --output"
+            )
+        return both
 
     @property
     def cells(self) -> dict[str, tuple[str, str]]:
@@ -223,10 +248,10 @@ class Comparing(Experiment):
         return rate if added < self.plan.widen and not rates[0] <= rate <= rates[-1] else None
 
     def final(self, done: Done, cell: str, seed: int) -> Job | None:
-        """At the best of this repetition's search; None where none of its runs could be finished."""
+        """At the best of this repetition's search; None where all of its runs diverged or failed, and so it did too."""
         if before := done.finished(cell, stage="final", seed=seed):  # a search that went on later changes no result
             return Job(cell, before[0].config)
-        tried = self.tried(done, cell, SEARCH + seed)
+        tried = [run for run in self.tried(done, cell, SEARCH + seed) if math.isfinite(run.value)]
         if tried:
             chosen = min(tried, key=lambda run: run.value).config
         elif self.plan.others or len(self.plan.rates) > 1:

@@ -321,7 +321,8 @@ class Compared(Results):
             for run in sorted(runs, key=lambda run: (run.config["stage"], run.config["seed"], key_of(run.config))):
                 config = {name: run.config[name] for name in ("stage", "seed")}
                 config |= {name: value for name, value in run.config.items() if name not in NOT_SETTINGS}
-                yield {"task": task, "head": head} | config | run.metrics
+                first = {name: run.metrics[name] for name in (VALIDATION, TEST) if name in run.metrics}
+                yield {"task": task, "head": head} | config | first | run.metrics
 
 
 def _together(names: Sequence[str], word: str) -> str:

@@ -140,7 +140,7 @@ class Table:
     @property
     def rule(self) -> str:
         """What stands in a cell, and what is bold."""
-        return f"{SHOWN} Bold: the verdict is ahead of {self.baseline}." if self.is_comparison else RULE
+        return f"{SHOWN} Bold: what the verdict finds ahead of {self.baseline}." if self.is_comparison else RULE
 
     @property
     def has_paper(self) -> bool:

@@ -257,6 +257,21 @@ def test_what_is_done_is_not_done_again_and_may_grow(asked: Callable[..., Compar
     assert len(counted.calls) == 3 * 4 * 3 and asked(counted).looks == 3
 
 
+def test_a_study_that_was_asked_for_more_and_got_nothing_has_no_verdict(
+    asked: Callable[..., Compared], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_: Any) -> Any:
+        raise UserError("there is no Ray cluster")
+
+    assert asked(rates=1e-3).is_finished
+    with monkeypatch.context() as patched, pytest.raises(UserError, match="no Ray cluster"):
+        patched.setattr(run, "executor_of", unreachable)
+        asked(rates=1e-3, seeds=4)
+    with Study(tmp_path / DATABASE) as study:
+        assert load(study).sentence.startswith("Not finished: 4 runs are there.")
+    assert asked(rates=1e-3, seeds=4).is_finished
+
+
 def test_what_all_are_compared_with_stays_when_heads_are_added(asked: Callable[..., Compared]) -> None:
     asked(heads=("better", "same"), rates=1e-3)
     with pytest.raises(UserError, match="compares all heads with better, and softmax would take its place"):

@@ -22,7 +22,6 @@ from rich.table import Table as Columns
 from rich.text import Text
 
 from catnat_lab.comparison.study import NOT_SETTINGS, NOTE, SEARCH, TEST, VALIDATION, cell_of
-from catnat_lab.executors import NOW
 from catnat_lab.experiment import Results, key_of
 from catnat_lab.files import write
 from catnat_lab.report import figures
@@ -33,6 +32,7 @@ from catnat_lab.stats import ALPHA, Comparison, needed
 from catnat_lab.studies import Study
 
 ORIGIN, LOOKS = "compare provenance", "compare looks"
+FINISHED = "compare finished"  # the settings of the last look: a study that grows since has no verdict yet
 AHEAD, BEHIND, UNSEEN, TOO_FEW = "ahead of", "behind", "no difference seen", "too few to tell"
 SAME = 1e-6  # of their size: how far apart tests are that count as equal
 MOST = 1000  # repetitions that are named as what it takes
@@ -195,7 +195,7 @@ class Compared(Results):
             told.append(f"All tests are equal: {', '.join(constant)}. Does train use its seed?")
         for task in self.tasks:
             for one, other in combinations(self.settings["heads"], 2):
-                if self._values(task, one) == self._values(task, other):
+                if self._values(task, one) == self._values(task, other) != {}:
                     told.append(f"All runs are equal: {self._named(task, one)} and {other}. Does train use its head?")
         searched = [run.metrics for place in self.places for run in self.stage(place, "search", "wider")]
         if searched and all(metrics.get(VALIDATION) == metrics[TEST] for metrics in searched):
@@ -222,7 +222,7 @@ class Compared(Results):
         found = self.differences[task, head]
         if not found.difference or not math.isfinite(found.effect):
             return ""
-        count = needed(found.effect, most=MOST, level=self._level if found.p >= ALPHA else ALPHA)
+        count = needed(found.effect, most=MOST, level=self._level)
         if found.p >= ALPHA:
             count = max(count, 1 + self.settings["seeds"])
         return f"{count}" if count < MOST else f"over {MOST}"
@@ -306,7 +306,8 @@ class Compared(Results):
         if searched:
             told = (
                 "Validation against the rate: a point for every run of the searches, a line through their means, and "
-                "at the bottom the rates that were chosen."
+                "at the bottom the rates that were chosen. Beyond the grid only those repetitions tried a rate that "
+                "grew theirs."
             )
             yield PageFigure("The searches", told, figures.draw_searches(searched, VALIDATION))
 
@@ -348,7 +349,7 @@ def load(study: Study) -> Compared:
         settings,
         {place: study.finished(cell_of(*place)) for place in places},
         study.note(ORIGIN) or {},
-        is_finished=(study.note(NOW) or {}).get("left") == 0,
+        is_finished=study.note(FINISHED) == settings,
         failed={place: len(study.failed(cell_of(*place))) for place in places},
         looks=len(study.note(LOOKS) or [0]),
     )

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from catnat_lab.comparison.report import LOOKS, ORIGIN, Compared, load, write_page
+from catnat_lab.comparison.report import FINISHED, LOOKS, ORIGIN, Compared, load, write_page
 from catnat_lab.comparison.study import NOTE, VALIDATION, Comparing, Setup, Train, grid, others_of
 from catnat_lab.errors import UserError, check
 from catnat_lab.executors import begin, conduct, executor_of
@@ -117,6 +117,7 @@ def compare(
             study.set_note(ORIGIN, study.note(ORIGIN) | {"seconds": f"{spent:.0f}"})
         judged = sum(len(study.finished(cell, stage="final")) for cell in experiment.cells)
         study.set_note(LOOKS, sorted({*(study.note(LOOKS) or []), judged}))  # a look at more than before is another one
+        study.set_note(FINISHED, experiment.settings)
         results = load(study)
     return replace(results, page=write_page(results, folder))
 

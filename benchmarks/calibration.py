@@ -10,6 +10,9 @@ Designs: `own search`, as `compare` does it, where every repetition searches wit
 by the tests that are then compared; `best test of one`, where only the new head is tuned so, and the other one has its
 best rate. With an offset the other head's best rate lies between two of the grid, of which one is as good as the best
 of the new head.
+
+`compare itself` drives the library's own stages, in memory: the best rates lie beyond the grid, where every
+one is better by 3 deviations than any on it, so that each repetition has to grow its grid.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from catnat_lab.comparison.study import TEST, Comparing, Setup, grid, outcome_of
+from catnat_lab.experiment import Finished, Job
 from catnat_lab.files import write
 from catnat_lab.provenance import provenance
 from catnat_lab.report.page import as_csv
@@ -35,6 +40,7 @@ from catnat_lab.stats import ALPHA, compare_runs
 Values = NDArray[np.float64]
 STEPS = np.arange(-2.0, 3.0)  # of five rates, from the best one
 CURVATURES = (0.0, 0.1, 0.3, 1.0, 2.0, 4.0)  # from a flat curve to one whose best is plain
+DRIVEN = 500  # studies through the library's own stages
 CHECKED = 200  # studies of a condition that the library judges, too
 DIFFERENCES = (0.5, 1.0, 1.5, 2.0, 3.0)
 KINDS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Values]] = {
@@ -64,6 +70,39 @@ def tests(
     return loss[validation.argmin(-1)][:, None] + noise(random, (count, seeds))
 
 
+class InMemory:
+    """What is done of a study that no database keeps."""
+
+    def __init__(self) -> None:
+        self.given_up: set[Job] = set()
+        self.runs: dict[str, list[Finished]] = {}
+
+    def finished(self, cell: str, **match: Any) -> list[Finished]:
+        """As a study has it."""
+        return [run for run in self.runs.get(cell, []) if match.items() <= run.config.items()]
+
+
+def driven(random: np.random.Generator, kind: str, seeds: int = 5) -> tuple[Values, Values]:
+    """[seeds] the final tests of two equal heads, by the library's stages."""
+
+    def train(head: str, rate: float, seed: int) -> tuple[float, float]:
+        steps = 2 * math.log10(rate / 1e-3)  # from the middle of the grid
+        loss = -3 / (1 + math.exp(-(steps - 2.5) / 0.3))
+        validation, test = loss + KINDS[kind](random, (2,))
+        return float(validation), float(test)
+
+    done, heads = InMemory(), ("softmax", "natural")
+    experiment = Comparing(Setup(("simulated",), heads, grid("1e-4..1e-2"), seeds, True), {"simulated": train})
+    while jobs := experiment.left(done):
+        for job in jobs:
+            _, head = experiment.cells[job.cell]
+            outcome = outcome_of(train(head, job.config["rate"], job.config["seed"]), True)
+            run = Finished(outcome.value, outcome.metrics, outcome.record, job.config)
+            done.runs.setdefault(job.cell, []).append(run)
+    base, new = ([run.metrics[TEST] for run in done.finished(cell, stage="final")] for cell in experiment.cells)
+    return np.array(new), np.array(base)
+
+
 def seen(new: Values, base: Values, rule: str = "compare") -> float:
     """In what share of studies the two are told apart.
 
@@ -74,7 +113,7 @@ def seen(new: Values, base: Values, rule: str = "compare") -> float:
         if rule == "Brunner-Munzel":
             return float((stats.brunnermunzel(new, base, axis=-1).pvalue < ALPHA).mean())
         pvalues = stats.ttest_ind(new, base, axis=-1, equal_var=False).pvalue
-    judged = np.union1d(np.arange(CHECKED), np.flatnonzero(np.isnan(pvalues)))
+    judged = np.union1d(np.arange(min(CHECKED, len(new))), np.flatnonzero(np.isnan(pvalues)))
     ours = np.array([compare_runs(new[i].tolist(), base[i].tolist(), True).p for i in judged])
     assert np.allclose(ours, np.where(np.isnan(pvalues[judged]), ours, pvalues[judged])), "the library judges otherwise"
     pvalues[judged] = ours
@@ -87,9 +126,13 @@ def rows(count: int) -> Iterator[dict[str, Any]]:
 
     def found(design: str, kind: str, curvature: float, seeds: int = 5, **more: Any) -> dict[str, Any]:
         base_kind, difference = more.get("other", kind), more.get("difference", 0.0)
+        studies = min(count, DRIVEN) if design == "compare itself" else count
         other = "its best rate" if design == "best test of one" else design
-        new = tests(random, design, kind, curvature, seeds, count) - difference
-        base = tests(random, other, base_kind, curvature, seeds, count, more.get("offset", 0.0))
+        if design == "compare itself":
+            new, base = map(np.array, zip(*(driven(random, kind, seeds) for _ in range(studies)), strict=True))
+        else:
+            new = tests(random, design, kind, curvature, seeds, count) - difference
+            base = tests(random, other, base_kind, curvature, seeds, count, more.get("offset", 0.0))
         for lost in (new, base):
             lost[random.random(lost.shape) < more.get("diverged", 0.0)] = math.nan
         share = seen(new, base, more.get("rule", "compare"))
@@ -101,7 +144,7 @@ def rows(count: int) -> Iterator[dict[str, Any]]:
             "rule": more.get("rule", "compare"),
         }
         means = {"mean test": round(float(np.nanmean(new)), 3), "other mean": round(float(np.nanmean(base)), 3)}
-        return known | rest | {"studies": count, "seen": round(share, 4)} | means
+        return known | rest | {"studies": studies, "seen": round(share, 4)} | means
 
     for kind in KINDS:
         for curvature in CURVATURES:
@@ -125,6 +168,8 @@ def rows(count: int) -> Iterator[dict[str, Any]]:
             yield found("own search", kind, 4.0, difference=difference)
     yield found("own search", "normal", 4.0, other="skewed")
     yield found("own search", "normal", 4.0, 20, other="skewed")
+    for kind in KINDS:
+        yield found("compare itself", kind, 0.0)
 
 
 def main() -> None:

@@ -137,12 +137,12 @@ def compare_runs(a: Sequence[float], b: Sequence[float], lower_is_better: bool) 
     return compare_ranks(a, b, lower_is_better)
 
 
-def needed(effect: float, power: float = 0.8, most: int = 1000) -> int:
+def needed(effect: float, power: float = 0.8, most: int = 1000, level: float = ALPHA) -> int:
     """How many values a side, at most, Welch's test needs to see a difference of so many deviations that often."""
 
     def seen(count: int) -> float:
         freedom = 2 * (count - 1)
-        return float(stats.nct.sf(stats.t.ppf(ENDS[1], freedom), freedom, abs(effect) * math.sqrt(count / 2)))
+        return float(stats.nct.sf(stats.t.ppf(1 - level / 2, freedom), freedom, abs(effect) * math.sqrt(count / 2)))
 
     return 2 + bisect_left(range(2, most), power, key=seen)
 

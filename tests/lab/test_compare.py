@@ -25,7 +25,7 @@ from optuna.trial import TrialState
 from catnat_lab import compare
 from catnat_lab.cli import main
 from catnat_lab.comparison import run
-from catnat_lab.comparison.report import MOST, RULE, Compared, load
+from catnat_lab.comparison.report import MOST, RULE, Compared, load, write_page
 from catnat_lab.comparison.study import SEARCH, FromFile, outcome_of
 from catnat_lab.errors import UserError
 from catnat_lab.experiment import Finished, Results, key_of, register
@@ -92,10 +92,11 @@ def test_every_repetition_is_judged_on_a_fresh_seed_at_what_its_own_search_found
 def results_of(tests: dict[tuple[str, str], Sequence[float]], lower: bool = True, **changed: Any) -> Compared:
     """A study that came to these tests."""
     tasks, heads = (list(dict.fromkeys(place[i] for place in tests)) for i in (0, 1))
-    settings = {"tasks": tasks, "heads": heads, "seeds": 5, "lower_is_better": lower, "others": {}}
+    seeds = max(map(len, tests.values()))
+    settings = {"tasks": tasks, "heads": heads, "seeds": seeds, "lower_is_better": lower, "others": {}}
     trials: dict[Any, list[Finished]] = {
         place: [
-            Finished(0.0, {"test": x}, {}, {"stage": "final", "seed": i, "rate": 0.1}) for i, x in enumerate(values)
+            Finished(0.0, {"test": x}, {}, {"stage": "final", "seed": i, "rate": 0.1}) for i, x in enumerate(values, 1)
         ]
         for place, values in tests.items()
     }
@@ -118,13 +119,13 @@ HIGH = (2.0, 2.2, 2.1, 2.4, 2.3)
     ({"softmax": LOW, "new": [math.nan] * 5}, False, "new is behind softmax: by ranks, p = 0.0079"),
     ({"softmax": LOW, "new": [math.nan] * 5}, True, "new is behind softmax: by ranks, p = 0.0079"),
     ({"softmax": [1.0] * 5, "new": [2.0] * 5}, True, "No verdict: it takes two final runs of every head whose tests d"),
-    ({"softmax": LOW, "new": LOW[:1]}, True, "No verdict"),
+    ({"softmax": LOW[:1], "new": LOW[1:2]}, True, "No verdict"),
 ])  # fmt: skip
 def test_the_verdict_is_in_words(tests: dict[str, Sequence[float]], lower: bool, said: str) -> None:
     results = results_of({("task", head): values for head, values in tests.items()}, lower)
     assert results.sentence.startswith(said)
     lost = sum(not math.isfinite(x) for values in tests.values() for x in values)
-    assert (f"Final runs that diverged: {lost} of " in results.sentence) == bool(lost)
+    assert (f"Repetitions that diverged or failed, last in rank: {lost} of " in results.sentence) == bool(lost)
     assert results.sentence in str(results) and all(head in results.printed for head in tests)
 
 
@@ -140,6 +141,62 @@ def test_no_difference_says_what_it_would_take() -> None:
         16 / effect**2, rel=0.02
     )
     assert results.sentence.split("; ")[1] == "to see one of this size would take over 1000."
+
+
+def test_what_it_would_take_is_more_than_there_is_at_the_level_of_the_verdict() -> None:
+    values = {"softmax": LOW, "new": [x - 0.3 for x in LOW], "other": [x - 0.25 for x in LOW]}
+    once, twice = (results_of({("task", head): x for head, x in values.items()}, looks=looks) for looks in (1, 20))
+    assert once.verdict("task", "new") == "ahead of" or once.needed("task", "new") > "5"
+    effect = twice.differences["task", "new"].effect
+    assert twice.needed("task", "new") == f"{needed(effect, level=0.05 / 20 / 2)}"
+    alone = results_of({("task", "softmax"): LOW, ("task", "new"): [x - 0.2 for x in LOW]}, looks=5)
+    assert int(alone.needed("task", "new")) > 5
+
+
+@pytest.mark.parametrize(("tests", "looks", "said"), [
+    ({"softmax": LOW[:2], "new": MIDDLE[:2]}, 1, "Too few repetitions to tell new from softmax: test "),
+    ({"softmax": LOW[:3], "new": LOST[2:]}, 1, "Too few repetitions to tell new from softmax: by ranks, p = "),
+    ({"softmax": LOW, "new": LOST}, 5, "No difference seen between new and softmax: by ranks, p = "),  # 5 * 2/252
+    ({"softmax": LOW, "new": LOST}, 7, "Too few repetitions to tell new from softmax: by ranks, p = "),
+    ({"softmax": LOW, "new": LOST, "b": LOST}, 4, "Too few repetitions to tell new or b from softmax. "),
+])  # fmt: skip
+def test_what_no_outcome_could_have_told_is_not_called_no_difference(
+    tests: dict[str, Sequence[float]], looks: int, said: str
+) -> None:
+    assert results_of({("task", head): values for head, values in tests.items()}, looks=looks).sentence.startswith(said)
+
+
+def test_a_repetition_whose_search_diverged_is_last_in_rank(asked: Callable[..., Compared]) -> None:
+    counted = Counted(lambda head, rate, seed: (math.nan, 0.0) if (head, seed) == ("better", SEARCH + 1) else (1, seed))
+    results = asked(counted, seeds=3)
+    assert math.isnan(results.tests("train", "better")[0]) and results.tests("train", "better")[1:] == (2.0, 3.0)
+    assert ("better", 1) not in {(head, seed) for head, _, seed in counted.calls}  # at no rate of the search
+    assert "diverged or failed, last in rank: 1 of better." in results.sentence
+
+
+def test_what_looks_wrong_with_train_is_told(asked: Callable[..., Compared], tmp_path: Path) -> None:
+    def told(function: Any, **changed: Any) -> str:
+        folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        return asked(function, folder=folder, seeds=3, **changed).sentence
+
+    def noise(*of: Any) -> float:
+        return Random(f"{of}").random()
+
+    still = told(lambda head, rate, seed: (noise(seed), len(head) + 1e-9 * noise(head, seed)), rates=1e-3)
+    assert still.startswith("No verdict") and "All tests are equal: softmax, better. Does train use its seed?" in still
+    one = told(lambda head, rate, seed: (1.0, 0.5 if head == "better" else noise(seed)), rates=1e-3)
+    assert not one.startswith("No verdict") and "All tests are equal: better. Does train use its seed?" in one
+    alike = told(lambda head, rate, seed: (noise(rate, seed), noise(seed)))
+    assert "All runs are equal: softmax and better. Does train use its head?" in alike
+    same = told(lambda head, rate, seed: (noise(head, rate, seed),) * 2)
+    assert "Validation and test are equal: the rate was chosen by the test." in same
+    assert not any("equal" in told(function) for function in (train,))
+
+
+def test_failures_are_named_where_there_is_no_verdict() -> None:
+    failed = {("task", "b"): 2}
+    results = results_of({("task", "a"): LOW, ("task", "b"): HIGH}, is_finished=False, failed=failed)
+    assert results.sentence.endswith("Runs that failed: 2 of b.")
 
 
 def test_all_comparisons_are_corrected_and_looks_too() -> None:
@@ -158,17 +215,33 @@ def test_all_comparisons_are_corrected_and_looks_too() -> None:
         assert found.p == pytest.approx(min(1, 3 * once.differences[place].p))
 
 
-def test_the_grid_grows_while_its_end_is_best_and_says_where_it_stopped(asked: Callable[..., Compared]) -> None:
-    counted = Counted()
-    assert "better one may lie beyond" not in asked(counted, rates=(3e-3, 1e-2)).sentence
-    assert {rate for _, rate, _ in counted.calls} == {3e-3, 1e-2, 9e-4, 2.7e-4}
+def test_a_repetition_grows_its_own_grid_and_no_other(asked: Callable[..., Compared]) -> None:
+    def lower(head: str, rate: float, seed: int) -> Any:  # the first repetition of one head never has enough
+        return -rate if (head, seed) == ("better", SEARCH + 1) else abs(math.log10(rate) + 3), seed
+
+    counted = Counted(lower)
+    said = asked(counted, seeds=3).sentence
+    tried = {(head, seed): sorted(r for h, r, s in counted.calls if (h, s) == (head, seed)) for head, _, seed in
+             counted.calls}  # fmt: skip
+    assert tried.pop(("better", SEARCH + 1)) == [*RATES, 0.1, 1.0, 10.0]
+    assert tried.pop(("better", 1)) == [10.0]
+    assert all(rates == [1e-3] if seed < SEARCH else rates == [*RATES] for (_, seed), rates in tried.items())
+    assert "1 of 3 repetitions of better chose a rate at an end of what they tried; a better one may lie" in said
+    assert "of softmax chose" not in said
 
 
-def test_a_grid_that_does_not_reach_the_best_is_told(asked: Callable[..., Compared]) -> None:
-    said = asked(rates=(1e2, 2e2)).sentence
-    assert (
-        "The best rate is at the end of the grid, and a better one may lie beyond: softmax at 12, better at 12" in said
-    )
+def test_a_study_that_grew_holds_the_runs_of_a_fresh_one(asked: Callable[..., Compared], tmp_path: Path) -> None:
+    def beyond(head: str, rate: float, seed: int) -> Any:  # the first rate beyond the grid is the best
+        noise = Random(f"{head} {rate} {seed}")
+        return noise.gauss(3.0 * (rate < 0.02), 2), noise.gauss(3.0 * (rate < 0.02), 1)
+
+    asked(beyond, seeds=3)
+    asked(beyond, seeds=5)
+    fresh = asked(beyond, seeds=5, folder=tmp_path / "fresh")
+    assert kept(tmp_path)[1] == kept(tmp_path / "fresh")[1]
+    sizes = [sum(run.config["seed"] == SEARCH + seed for run in runs) for runs in fresh.trials.values()
+             for seed in range(1, 6)]  # fmt: skip
+    assert len(set(sizes)) > 1  # their grids differ
 
 
 def test_what_is_done_is_not_done_again_and_may_grow(asked: Callable[..., Compared]) -> None:
@@ -176,9 +249,44 @@ def test_what_is_done_is_not_done_again_and_may_grow(asked: Callable[..., Compar
     first = asked(counted)
     done = list(counted.calls)
     assert str(asked(counted, lower_is_better=None)) == str(first) and counted.calls == done  # it is asked once
-    more = asked(counted, seeds=3, heads=("softmax", "better", "same"))
-    assert counted.calls[: len(done)] == done and len(set(counted.calls)) == len(counted.calls) == 3 * 4 * 3
+    more = asked(counted, seeds=3)
+    assert counted.calls[: len(done)] == done and len(set(counted.calls)) == len(counted.calls) == 2 * 4 * 3
     assert more.looks == 2  # the p-values of what was looked at before are doubled
+    assert "It was looked at 2 times, and p-values are multiplied by that." in more.sentence
+    assert asked(counted, seeds=3, heads=("softmax", "better", "same")).looks == 3
+    assert len(counted.calls) == 3 * 4 * 3 and asked(counted).looks == 3
+
+
+def test_a_study_that_was_asked_for_more_and_got_nothing_has_no_verdict(
+    asked: Callable[..., Compared], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_: Any) -> Any:
+        raise UserError("there is no Ray cluster")
+
+    assert asked(rates=1e-3).is_finished
+    with monkeypatch.context() as patched, pytest.raises(UserError, match="no Ray cluster"):
+        patched.setattr(run, "executor_of", unreachable)
+        asked(rates=1e-3, seeds=4)
+    with Study(tmp_path / DATABASE) as study:
+        assert load(study).sentence.startswith("Not finished: 4 runs are there.")
+    assert asked(rates=1e-3, seeds=4).is_finished
+
+
+def test_what_all_are_compared_with_stays_when_heads_are_added(asked: Callable[..., Compared]) -> None:
+    asked(heads=("better", "same"), rates=1e-3)
+    with pytest.raises(UserError, match="compares all heads with better, and softmax would take its place"):
+        asked(heads=("better", "same", "softmax"), rates=1e-3)
+    assert asked(heads=("better", "same", "new"), rates=1e-3).base == "better"
+
+
+def test_code_that_changed_is_told_with_the_verdict(asked: Callable[..., Compared], tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    for seeds, code in ((2, "a = 1"), (3, "a = 2"), (3, "a = 1")):
+        file.write_text(
+            f"{code}\nfrom tests.lab.comparable import train as of\ndef train(*given):\n    return of(*given)"
+        )
+        said = asked(FromFile(file, "train"), rates=1e-3, seeds=seeds).sentence
+        assert ("mine.py changed after some runs." in said) == (seeds == 3)  # also when it is as it was
 
 
 @pytest.mark.parametrize("lower", [True, False])
@@ -202,7 +310,11 @@ def test_a_run_that_raises_tells_its_traceback_and_the_others_go_on(
         return train(head, rate, seed)
 
     results = asked(failing, rates=1e-3, seeds=4)
-    assert results.sentence.endswith("Runs that failed: 2 of better.") and len(results.tests("failing", "better")) == 2
+    assert [math.isnan(test) for test in results.tests("failing", "better")] == [False, True, True, False]
+    assert results.sentence.startswith("No difference seen between better and softmax: by ranks, p = ")
+    assert results.sentence.endswith(
+        "Repetitions that diverged or failed, last in rank: 2 of better. Runs that failed: 2 of better."
+    )
     told = capsys.readouterr().err
     assert "in failing" in told and told.count('raise FileNotFoundError("no data")') == 1
 
@@ -278,7 +390,15 @@ def test_what_train_must_not_yield(asked: Callable[..., Compared]) -> None:
     ({"seeds": 1}, "seeds must be at least 2; got 1"),
     ({"heads": ("softmax",)}, "heads must be two or more, to be compared; got softmax"),
     ({"heads": ("a", "a")}, "heads must hold at least one value, each once; got a, a"),
-    ({"jobs": 0}, "jobs must be at least 1; got 0"),
+    ({"jobs": 0}, "jobs must be a whole number of at least 1; got 0"),
+    ({"at_once": 0}, "at_once must be a whole number of at least 1; got 0"),
+    ({"rates": None}, "rates must be numbers, or a range such as 1e-4..1e-2; got None"),
+    ({"rates": "1e-3..1.001e-3"}, "rates must hold at least one value, each once; got 0.001, 0.001, 0.001"),
+    ({"seeds": 2.5}, "seeds must be a whole number; got 2.5"),
+    ({"seeds": "5"}, "seeds must be a whole number; got '5'"),
+    ({"function": None, "tasks": {"tau=1": train}}, "tasks must have names without =; got 'tau=1'"),
+    ({"function": None, "tasks": {"x": train, "x y": train}, "heads": ("softmax", "y softmax")},
+     "tasks and heads must have names that do not run together"),
     ({"function": None}, "compare takes one of train, tasks and train_many"),
     ({"function": 3}, "train must be a function; got a int"),
     ({"function": lambda lr, seed: 0}, r"must take \(head, rate, seed\); it takes \(lr, seed\): too many"),
@@ -349,6 +469,20 @@ def test_the_page_shows_every_run_and_how_it_is_judged(tmp_path: Path) -> None:
     assert {row["stage"] for row in rows} >= {"search", "final"} and all(float(row["test"]) for row in rows)
     told = json.loads((tmp_path / "verdict.json").read_text())
     assert told["verdict"] == results.sentence and len(told["table"]) == 4 and told["commit"]
+    (first, _), found = told["comparisons"], results.differences["<b>", "natural"]
+    numbers = (found.difference, found.low, found.high, found.effect, found.p)
+    assert tuple(first[name] for name in ("difference", "low", "high", "effect", "p corrected")) == numbers
+    assert (first["verdict"], first["repetitions"], told["looks"]) == (results.verdict("<b>", "natural"), 2, 1)
+
+
+@pytest.mark.parametrize(("looks", "is_finished", "bold"), [(1, True, "new"), (10**9, True, None), (1, False, None)])
+def test_the_page_judges_as_the_sentence_does(tmp_path: Path, looks: int, is_finished: bool, bold: str | None) -> None:
+    results = results_of({("task", "softmax"): HIGH, ("task", "new"): LOW}, looks=looks, is_finished=is_finished)
+    page = write_page(results, tmp_path).with_suffix(".md").read_text()
+    lines = [line for line in page.splitlines() if line.startswith("| test |")]
+    assert [line.split(" | ")[1] for line in lines if "**" in line] == [bold, bold] * bool(bold)
+    assert ("Against softmax" in page) == (len(lines) == 3) == is_finished
+    assert ("is ahead of" in results.sentence) == bool(bold)
 
 
 FILE = Path(__file__).with_name("comparable.py")

@@ -2,7 +2,7 @@
 
 The results of two heads are compared as independent ones, by Welch's test, corrected by Holm over all heads and tasks.
 They share seeds, but heads of other widths draw other numbers from them; and where a seed does make two runs alike,
-Welch's test errs on the safe side. Where a final run diverged, two heads are compared by ranks, that run last.
+Welch's test errs on the safe side. Where a repetition diverged or failed, heads are compared by ranks, it being last.
 """
 
 import json
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from io import StringIO
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -21,26 +21,27 @@ from rich.console import Console
 from rich.table import Table as Columns
 from rich.text import Text
 
-from catnat_lab.comparison.study import NOT_SETTINGS, NOTE, TEST, VALIDATION, cell_of
-from catnat_lab.executors import NOW
+from catnat_lab.comparison.study import NOT_SETTINGS, NOTE, SEARCH, TEST, VALIDATION, cell_of
 from catnat_lab.experiment import Results, key_of
 from catnat_lab.files import write
-from catnat_lab.rates import by_rate
 from catnat_lab.report import figures
 from catnat_lab.report.figures import Searched
 from catnat_lab.report.page import PageFigure, Report, write_pages
-from catnat_lab.report.table import Cell, Column, Judgement, Table, judge
+from catnat_lab.report.table import BASELINE, Cell, Column, Judgement, Table, judge
 from catnat_lab.stats import ALPHA, Comparison, needed
 from catnat_lab.studies import Study
 
 ORIGIN, LOOKS = "compare provenance", "compare looks"
-AHEAD, BEHIND, UNSEEN = "ahead of", "behind", "no difference seen"
+FINISHED = "compare finished"  # the settings of the last look: a study that grows since has no verdict yet
+AHEAD, BEHIND, UNSEEN, TOO_FEW = "ahead of", "behind", "no difference seen", "too few to tell"
+SAME = 1e-6  # of their size: how far apart tests are that count as equal
 MOST = 1000  # repetitions that are named as what it takes
 RULE = (
     "A repetition searches with a seed of its own, on validation, and trains with a fresh seed at what it found best; "
-    "its test counts. Heads are compared by Welch's test of these tests. If one diverged, by ranks, with that run last "
-    "(exact permutation test). A verdict needs p < 0.05 after Holm's correction over all heads and tasks, and again "
-    "after as many looks as the study had (Bonferroni). Intervals are those of single differences."
+    "its test counts. Heads are compared by Welch's test of these tests. If one diverged or failed, by ranks, with "
+    "that run last (exact permutation test). A verdict needs p < 0.05 after Holm's correction over all heads and "
+    "tasks, and again after as many looks as the study had (Bonferroni). Intervals are 95% intervals of single "
+    "differences."
 )
 
 
@@ -62,7 +63,11 @@ class Compared(Results):
         return list(product(self.tasks, self.settings["heads"]))
 
     def tests(self, task: str, head: str) -> tuple[float, ...]:
-        return self.final((task, head), TEST)
+        """Of every repetition. One that diverged, or came to nothing when all was done, is no number."""
+        final = {run.config["seed"]: run for run in self.stage((task, head), "final")}
+        found = {seed: run.metrics[TEST] if math.isfinite(run.value) else math.nan for seed, run in final.items()}
+        missing = dict.fromkeys(range(1, 1 + self.settings["seeds"]), math.nan) if self.is_finished else {}
+        return tuple((missing | found).values())
 
     @cached_property
     def judged(self) -> Judgement:
@@ -76,10 +81,24 @@ class Compared(Results):
                 lines=tuple(self.settings["heads"]),
                 columns=tuple(map(self._column, self.tasks)),
                 cells={(TEST, head, task): Cell(self.tests(task, head)) for task, head in self.places},
-                ranks_diverged=True,
+                is_comparison=True,
+                unjudged=frozenset((TEST, head, task) for task, head in self.places if not self._can_judge(task, head)),
                 looks=self.looks,
             )
         )
+
+    def _can_judge(self, task: str, head: str) -> bool:
+        """Not before all is done, nor where no test of either head differs from its others."""
+        base = BASELINE if BASELINE in self.settings["heads"] else self.settings["heads"][0]
+        return self.is_finished and not (self._is_constant(task, head) and self._is_constant(task, base))
+
+    def _is_constant(self, task: str, head: str) -> bool:
+        """Whether all tests are equal, but for what a GPU's order of adding does."""
+        tests = self.tests(task, head)
+        finite = list(filter(math.isfinite, tests))
+        if len(finite) < len(tests):
+            return not finite
+        return len(tests) < 2 or max(tests) - min(tests) <= SAME * max(map(abs, tests))
 
     def _column(self, task: str) -> Column:
         """With two digits of the deviation."""
@@ -88,22 +107,30 @@ class Compared(Results):
         digits = max(0, min(6, 1 - math.floor(math.log10(spread)))) if spread else 3
         return Column(task, task, digits, self.settings["lower_is_better"])
 
-    @cached_property
+    @property
     def base(self) -> str:
         return self.judged.table.baseline
 
     @cached_property
     def differences(self) -> dict[tuple[str, str], Comparison]:
         """By task and head, the difference from the baseline; none before all is done, or where no value differs."""
-        every = {(task, head): found for (_, head, task), found in self.judged.against.items()}
-        spread = {place: len({*self.tests(*place), *self.tests(place[0], self.base)}) > 2 for place in every}
-        return {place: found for place, found in every.items() if self.is_finished and spread[place]}
+        return {(task, head): found for (_, head, task), found in self.judged.against.items()}
 
     def verdict(self, task: str, head: str) -> str:
         found = self.differences[task, head]
         if found.p >= ALPHA:
-            return UNSEEN
+            return UNSEEN if self._can_be_seen(task, head) else TOO_FEW
         return AHEAD if (found.difference < 0) == self.settings["lower_is_better"] else BEHIND
+
+    @property
+    def _level(self) -> float:
+        """What an uncorrected p must be below, where a difference was not seen: by Holm's rule, and by the looks."""
+        return ALPHA / self.looks / max(1, sum(found.p >= ALPHA for found in self.differences.values()))
+
+    def _can_be_seen(self, task: str, head: str) -> bool:
+        """Whether any outcome of so many repetitions could have been a verdict."""
+        count, by_ranks = self.settings["seeds"], self.differences[task, head].high == math.inf
+        return count > 2 and (not by_ranks or 2 / math.comb(2 * count, count) < self._level)
 
     # -- in words ------------------------------------------------------------------------------------------------------
 
@@ -113,70 +140,104 @@ class Compared(Results):
     @cached_property
     def sentence(self) -> str:
         if not self.is_finished:
-            return f"Not finished: {self.finished()} runs are there. There is no verdict before the last one."
+            text = f"Not finished: {self.finished()} runs are there. There is no verdict before the last one."
+            return f"{text} {self._failures()}".rstrip()
         if not self.differences:
-            return "No verdict: it takes two final runs of every head whose tests differ. Does train use its seed?"
+            text = "No verdict: it takes two final runs of every head whose tests differ."
+            return f"{text} {self._caution()}".rstrip()
         verdicts = {place: self.verdict(*place) for place in self.differences}
         told = []
-        for what in (AHEAD, BEHIND, UNSEEN):
+        for what in (AHEAD, BEHIND, UNSEEN, TOO_FEW):
             names = [self._named(*place) for place, verdict in verdicts.items() if verdict == what]
+            if not names:
+                continue
             if what == UNSEEN and len(names) == len(verdicts) > 1:
                 told.append(f"No difference from {self.base} is seen")
-            elif what == UNSEEN and names:
+            elif what == UNSEEN:
                 told.append(f"No difference seen between {_together(names, 'or')} and {self.base}")
-            elif names:
+            elif what == TOO_FEW:
+                told.append(f"Too few repetitions to tell {_together(names, 'or')} from {self.base}")
+            else:
                 told.append(f"{_together(names, 'and')} {'are' if names[1:] else 'is'} {what} {self.base}")
         text = ". ".join(told)
         if len(verdicts) == 1:
             text += f": {self._numbers(*next(iter(verdicts)))}"
-        return f"{text}. {self._caution()}".rstrip()
+        looks = f"It was looked at {self.looks} times, and p-values are multiplied by that. " if self.looks > 1 else ""
+        return f"{text}. {looks}{self._caution()}".rstrip()
 
     def _numbers(self, task: str, head: str) -> str:
         found, column = self.differences[task, head], self.judged.table.columns[0]
-        counts = dict.fromkeys(f"{len(self.tests(task, each))}" for each in (head, self.base))
-        seeds = f"{' and '.join(counts)} repetitions each"
+        seeds = f"{self.settings['seeds']} repetitions each"
         if found.high == math.inf:
             return f"by ranks, p = {found.p:.2g}, {seeds}"
         ours, theirs = (column.printed(mean(self.tests(task, each))) for each in (head, self.base))
         gap, low, high = (f"{x:+.{column.digits}f}" for x in (found.difference, found.low, found.high))
         text = f"{TEST} {ours} against {theirs}, {gap} [95% {low} to {high}], p = {found.p:.2g}, {seeds}"
-        more = f"; to see one of this size would take {self.needed(task, head)}"
-        return text + (more if found.p >= ALPHA and found.difference else "")
+        needed = self.needed(task, head)
+        return text + (f"; to see one of this size would take {needed}" if found.p >= ALPHA and needed else "")
+
+    def _failures(self) -> str:
+        runs = [f"{count} of {self._named(*place)}" for place, count in self.failed.items() if count]
+        return f"Runs that failed: {', '.join(runs)}." if runs else ""
 
     def _caution(self) -> str:
         """What no test knows."""
-        told = []
-        diverged = {place: self._diverged(*place) for place in self.places}
-        for what, counts in (("Final runs that diverged", diverged), ("Runs that failed", self.failed)):
-            if runs := [f"{count} of {self._named(*place)}" for place, count in counts.items() if count]:
-                told.append(f"{what}: {', '.join(runs)}.")
-        if edges := [f"{self._named(*place)} at {rate:g}" for place, rate in self.edges.items()]:
-            told.append(
-                f"The best rate is at the end of the grid, and a better one may lie beyond: {', '.join(edges)}."
-            )
+        told = [f"{self.provenance['changed']}."] if "changed" in self.provenance else []
+        lost = {place: sum(not math.isfinite(value) for value in self.tests(*place)) for place in self.places}
+        if runs := [f"{count} of {self._named(*place)}" for place, count in lost.items() if count]:
+            told.append(f"Repetitions that diverged or failed, last in rank: {', '.join(runs)}.")
+        told += [self._failures()] * bool(self._failures())
+        if constant := [
+            self._named(*place)
+            for place in self.places
+            if len(self.tests(*place)) > 1 and any(map(math.isfinite, self.tests(*place))) and self._is_constant(*place)
+        ]:
+            told.append(f"All tests are equal: {', '.join(constant)}. Does train use its seed?")
+        for task in self.tasks:
+            for one, other in combinations(self.settings["heads"], 2):
+                if self._values(task, one) == self._values(task, other) != {}:
+                    told.append(f"All runs are equal: {self._named(task, one)} and {other}. Does train use its head?")
+        searched = [run.metrics for place in self.places for run in self.stage(place, "search", "wider")]
+        if searched and all(metrics.get(VALIDATION) == metrics[TEST] for metrics in searched):
+            told.append("Validation and test are equal: the rate was chosen by the test.")
+        for (task, head), (count, of) in self.edges.items():
+            who = f"{count} of {of} repetitions of {self._named(task, head)}"
+            told.append(f"{who} chose a rate at an end of what they tried; a better one may lie beyond.")
         return " ".join(told)
+
+    def _values(self, task: str, head: str) -> dict[str, str]:
+        """Of every run."""
+        return {
+            key_of(run.config): f"{run.metrics.get(VALIDATION)} {run.metrics[TEST]}" for run in self.trials[task, head]
+        }
 
     def _named(self, task: str, head: str) -> str:
         return f"{head} ({task})" if len(self.tasks) > 1 else head
 
     def needed(self, task: str, head: str) -> str:
-        """How many repetitions of each head show a difference of the size seen in four of five studies."""
-        effect = self.differences[task, head].effect
-        count = needed(effect, most=MOST) if math.isfinite(effect) else MOST
-        return f"{count}" if count < MOST else f"over {MOST}" if math.isfinite(effect) else ""
+        """How many repetitions of each head show a difference of the size seen in four of five studies, roughly.
 
-    def _diverged(self, task: str, head: str) -> int:
-        return sum(not math.isfinite(value) for value in self.tests(task, head))
+        At the level that such a difference has to reach; never so few as there are, which have not shown it.
+        """
+        found = self.differences[task, head]
+        if not found.difference or not math.isfinite(found.effect):
+            return ""
+        count = needed(found.effect, most=MOST, level=self._level)
+        if found.p >= ALPHA:
+            count = max(count, 1 + self.settings["seeds"])
+        return f"{count}" if count < MOST else f"over {MOST}"
 
     @cached_property
-    def edges(self) -> dict[tuple[str, str], float]:
-        """Where the best rate of a search, by its mean, is the first or the last one tried."""
-        found: dict[tuple[str, str], float] = {}
-        for place in self.places:
-            means = by_rate(self.stage(place, "search", "wider"))
-            if not self.settings["others"] and len(means) > 1:
-                best = min(means, key=means.__getitem__)
-                found |= {place: best} if best in (min(means), max(means)) else {}
+    def edges(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """How many repetitions chose the first or the last rate of those that they tried, of how many."""
+        found: dict[tuple[str, str], tuple[int, int]] = {}
+        for place in [] if self.settings["others"] else self.places:
+            tried: dict[int, set[float]] = {}
+            for run in self.stage(place, "search", "wider"):
+                tried.setdefault(run.config["seed"] - SEARCH, set()).add(run.config["rate"])
+            final = [(run.config["rate"], tried.get(run.config["seed"], set())) for run in self.stage(place, "final")]
+            count = sum(len(rates) > 1 and rate in (min(rates), max(rates)) for rate, rates in final)
+            found |= {place: (count, len(final))} if count else {}
         return found
 
     def chosen(self, task: str, head: str) -> dict[str, str]:
@@ -198,6 +259,19 @@ class Compared(Results):
                 f"minus {self.base}": against if is_judged else "",
                 "verdict": self.verdict(task, head) if is_judged else "",
                 "repetitions to see it": self.needed(task, head) if is_judged else "",
+            }
+
+    def numbers(self) -> Iterator[dict[str, Any]]:
+        """Every difference from the baseline; none is given where runs diverged, and ranks are compared."""
+        for (task, head), found in self.differences.items():
+            numbers = {"difference": found.difference, "low": found.low, "high": found.high, "effect": found.effect}
+            yield {
+                "task": task,
+                "head": head,
+                "verdict": self.verdict(task, head),
+                **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
+                "p corrected": found.p,
+                "repetitions": self.settings["seeds"],
             }
 
     @property
@@ -232,7 +306,8 @@ class Compared(Results):
         if searched:
             told = (
                 "Validation against the rate: a point for every run of the searches, a line through their means, and "
-                "at the bottom the rates that were chosen."
+                "at the bottom the rates that were chosen. Beyond the grid only those repetitions tried a rate that "
+                "grew theirs."
             )
             yield PageFigure("The searches", told, figures.draw_searches(searched, VALIDATION))
 
@@ -247,7 +322,8 @@ class Compared(Results):
             for run in sorted(runs, key=lambda run: (run.config["stage"], run.config["seed"], key_of(run.config))):
                 config = {name: run.config[name] for name in ("stage", "seed")}
                 config |= {name: value for name, value in run.config.items() if name not in NOT_SETTINGS}
-                yield {"task": task, "head": head} | config | run.metrics
+                first = {name: run.metrics[name] for name in (VALIDATION, TEST) if name in run.metrics}
+                yield {"task": task, "head": head} | config | first | run.metrics
 
 
 def _together(names: Sequence[str], word: str) -> str:
@@ -273,7 +349,7 @@ def load(study: Study) -> Compared:
         settings,
         {place: study.finished(cell_of(*place)) for place in places},
         study.note(ORIGIN) or {},
-        is_finished=(study.note(NOW) or {}).get("left") == 0,
+        is_finished=study.note(FINISHED) == settings,
         failed={place: len(study.failed(cell_of(*place))) for place in places},
         looks=len(study.note(LOOKS) or [0]),
     )
@@ -298,7 +374,15 @@ def write_page(results: Compared, folder: Path) -> Path:
         said=results.sentence,
         rows=tuple(results.runs()),
     )
-    known = {"verdict": results.sentence, "table": list(results.rows()), "settings": settings, **results.provenance}
+    known = {
+        "verdict": results.sentence,
+        "baseline": results.base,
+        "looks": results.looks,
+        "comparisons": list(results.numbers()),
+        "table": list(results.rows()),
+        "settings": settings,
+        **results.provenance,
+    }
     write(folder / "provenance.json", json.dumps(results.provenance, indent=2) + "\n")
     write(folder / "verdict.json", json.dumps(known, indent=2, ensure_ascii=False) + "\n")
     return write_pages(report, folder, {"values.csv": results.runs()})[0]

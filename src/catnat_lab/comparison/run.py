@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from catnat_lab.comparison.report import LOOKS, ORIGIN, Compared, load, write_page
+from catnat_lab.comparison.report import FINISHED, LOOKS, ORIGIN, Compared, load, write_page
 from catnat_lab.comparison.study import NOTE, VALIDATION, Comparing, Setup, Train, grid, others_of
-from catnat_lab.errors import UserError
+from catnat_lab.errors import UserError, check
 from catnat_lab.executors import begin, conduct, executor_of
 from catnat_lab.experiment import Job, Place
 from catnat_lab.live import Watch
@@ -52,7 +52,7 @@ def compare(
         train: Called as ``train(head, rate, seed)``. It returns validation and test, or a dict with these two and
             perhaps ``curves``; a generator may yield (step, validation) on its way. NaN is a result: it diverged.
         heads: What ``train`` knows what to do with. All are compared with "softmax", or with the first one.
-        rates: Learning rates, or a range "low..high" with two a decade. The grid grows while its end is the best.
+        rates: Learning rates, or a range "low..high" with two a decade. A grid grows while its end is the best.
         seeds: Repetitions of search and final run, for every head.
         folder: Of the study, its page, CSV and JSON.
         lower_is_better: Whether a lower validation and test are better. It is asked once for every folder.
@@ -69,14 +69,15 @@ def compare(
     """
     if multiprocessing.parent_process() is not None:
         raise UserError("compare was called by a process that it began: put the call under if __name__ == '__main__':")
-    if jobs < 1:
-        raise UserError(f"jobs must be at least 1; got {jobs}")
+    for count, given in (("jobs", jobs), ("at_once", at_once)):
+        check(count, [given], lambda number: type(number) is int and number > 0, "be a whole number of at least 1")
     functions = dict(tasks) if tasks else {}
     if (train is not None) + bool(functions) + (train_many is not None) != 1:
         raise UserError("compare takes one of train, tasks and train_many")
     if not functions:
         only = train if train is not None else train_many
         functions = {getattr(only, "__name__", "train"): only}  # type: ignore[dict-item]
+    check("tasks", functions, lambda name: isinstance(name, str) and "=" not in name, "have names without =")
     others = others_of({name: given for name, given in (search or {}).items() if name != "rate"})
     tried = grid((search or {}).get("rate", rates))
     if train_many is not None and others:
@@ -114,7 +115,9 @@ def compare(
         if conduct(experiment, study, executor, at_once if train_many else 1, finished):
             spent = float(study.note(ORIGIN).get("seconds", 0)) + time.monotonic() - started
             study.set_note(ORIGIN, study.note(ORIGIN) | {"seconds": f"{spent:.0f}"})
-        study.set_note(LOOKS, sorted({*(study.note(LOOKS) or []), experiment.plan.seeds}))
+        judged = sum(len(study.finished(cell, stage="final")) for cell in experiment.cells)
+        study.set_note(LOOKS, sorted({*(study.note(LOOKS) or []), judged}))  # a look at more than before is another one
+        study.set_note(FINISHED, experiment.settings)
         results = load(study)
     return replace(results, page=write_page(results, folder))
 
@@ -162,6 +165,6 @@ def _changed(study: Study, functions: Mapping[str, Train], tell: Callable[[str],
     changed = [name for name, code in now.items() if before.get(name, code) != code]
     if not changed:
         return {}
-    told = f"{', '.join(changed)} is another file than when this study was begun; finished runs are kept"
-    tell(told)
+    told = f"{', '.join(changed)} changed after some runs"
+    tell(f"{told}; they are kept")
     return {"changed": told}

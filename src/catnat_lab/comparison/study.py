@@ -24,6 +24,7 @@ from catnat_lab.errors import UserError, check, check_distinct, check_least
 from catnat_lab.executors import ENDS
 from catnat_lab.experiment import Done, Experiment, Finished, Job, Outcome, Place, Plan
 from catnat_lab.rates import by_rate, proposed, rounded
+from catnat_lab.report.table import BASELINE
 
 NOTE = "compare settings"
 SEARCH = 1000  # repetition i searches with seed 1000 + i and is judged with seed i
@@ -89,16 +90,28 @@ class Setup(Plan):
     lower_is_better: bool
     others: dict[str, Any] = field(default_factory=dict)  # searched beside the rate: [low, high], or a dict of choices
     trials: int = 20  # of every search of more than the rate
-    widen: int = 3  # rates that may be added at either end of the grid, while the best is there
+    widen: int = 3  # rates that a repetition may add at either end of the grid, while its best is there
 
     def __post_init__(self) -> None:
         check_distinct(self, "heads", "rates", "tasks")
+        for name in ("seeds", "trials"):
+            check(name, [getattr(self, name)], lambda count: type(count) is int, "be a whole number")
         check("heads", self.heads, lambda head: isinstance(head, str) and bool(head.strip()), "be names")
         check("rates", self.rates, lambda rate: 0 < rate < math.inf, "be positive numbers")
         check_least(self, seeds=2, widen=0, trials=2)
         check("seeds", [self.seeds], lambda seeds: seeds <= SEARCH, f"be at most {SEARCH}")
         if len(self.heads) < 2:
             raise UserError(f"heads must be two or more, to be compared; got {self.heads[0]}")
+        cells = [cell_of(task.partition("=")[0], head) for task, head in product(self.tasks, self.heads)]
+        if len(set(cells)) < len(cells):
+            told = "; ".join(", ".join(names) for names in (self.tasks, self.heads))
+            raise UserError(
+                f"tasks and heads must have names that do not run together, as x, x y with y, z; got {told}"
+            )
+
+    @property
+    def baseline(self) -> str:
+        return BASELINE if BASELINE in self.heads else self.heads[0]
 
     @property
     def space(self) -> dict[str, BaseDistribution]:
@@ -118,6 +131,8 @@ def grid(rates: str | float | Iterable[float]) -> tuple[float, ...]:
         low, high = ends("rates", rates)
         count = 1 + max(2, round(2 * math.log10(high / low)))
         return tuple(rounded(float(rate)) for rate in np.geomspace(low, high, count))
+    if rates is None:
+        raise UserError("rates must be numbers, or a range such as 1e-4..1e-2; got None")
     given = rates.split(",") if isinstance(rates, str) else [rates] if isinstance(rates, (int, float)) else rates
     return tuple(_number("rates", each) for each in given)
 
@@ -164,6 +179,16 @@ class Comparing(Experiment):
     note: ClassVar[str] = NOTE
     growing: ClassVar[tuple[str, ...]] = ("tasks", "heads", "seeds")
 
+    def settled(self, before: dict[str, Any]) -> dict[str, Any]:
+        """Whatever is added, the heads are compared with the same one."""
+        both = super().settled(before)
+        was, now = (self.plan.grown(settings).baseline for settings in (before, both))
+        if now != was:
+            raise UserError(
+                f"this study compares all heads with {was}, and {now} would take its place; give another --output"
+            )
+        return both
+
     @property
     def cells(self) -> dict[str, tuple[str, str]]:
         return {cell_of(*place): place for place in product(self.tasks, self.plan.heads)}
@@ -193,13 +218,7 @@ class Comparing(Experiment):
                 yield [self.proposed(*place, found) for place, found in tried.items() if len(found) == count]
         elif len(self.plan.rates) > 1:
             yield [tries(*place, rate) for place in every for rate in self.plan.rates]
-            for _ in range(1 + 2 * self.plan.widen):
-                begun = {
-                    cell: {run.config["rate"] for run in done.finished(cell, stage="wider")} for cell in self.cells
-                }
-                yield [tries(*place, rate, "wider") for place in every for rate in sorted(begun[place[0]])]
-                wider = {cell: rate for cell in self.cells if (rate := self.wider(done, cell))}
-                yield [tries(cell, seed, wider[cell], "wider") for cell, seed in every if cell in wider]
+            yield [tries(*place, rate, "wider") for place in every if (rate := self.wider(done, *place))]
 
     def tried(self, done: Done, cell: str, seed: int) -> list[Finished]:
         """In an order that does not depend on what was finished first."""
@@ -210,11 +229,14 @@ class Comparing(Experiment):
         fixed = {"stage": "search", "seed": seed, "trial": len(tried), "rate": self.plan.rates[0]}
         return Job(cell, proposed(f"{cell} {seed}", self.plan.space, fixed, tried).config)
 
-    def wider(self, done: Done, cell: str) -> float | None:
-        """The next rate beyond that end of the grid where the best mean is, unless enough were added."""
-        means = by_rate(run for run in done.finished(cell) if run.config["stage"] != "final")
-        rates = list(means)
-        best = min(rates, key=means.__getitem__, default=None)
+    def wider(self, done: Done, cell: str, seed: int) -> float | None:
+        """The next rate of one repetition, beyond that end of its grid where its best is, unless enough were added.
+
+        A grid that all repetitions shared would grow, or not, by the luck of one end, and no test would see that.
+        """
+        values = by_rate(self.tried(done, cell, seed))
+        rates = list(values)
+        best = min(rates, key=values.__getitem__, default=None)
         if len(rates) < 2 or best not in (rates[0], rates[-1]):
             return None
         low, high = min(self.plan.rates), max(self.plan.rates)
@@ -222,13 +244,14 @@ class Comparing(Experiment):
             added, neighbour = sum(rate < low for rate in rates), rates[1]
         else:
             added, neighbour = sum(rate > high for rate in rates), rates[-2]
-        return float(f"{best**2 / neighbour:.2g}") if added < self.plan.widen else None
+        rate = float(f"{best**2 / neighbour:.2g}")
+        return rate if added < self.plan.widen and not rates[0] <= rate <= rates[-1] else None
 
     def final(self, done: Done, cell: str, seed: int) -> Job | None:
-        """At the best of this repetition's search; None where none of its runs could be finished."""
+        """At the best of this repetition's search; None where all of its runs diverged or failed, and so it did too."""
         if before := done.finished(cell, stage="final", seed=seed):  # a search that went on later changes no result
             return Job(cell, before[0].config)
-        tried = self.tried(done, cell, SEARCH + seed)
+        tried = [run for run in self.tried(done, cell, SEARCH + seed) if math.isfinite(run.value)]
         if tried:
             chosen = min(tried, key=lambda run: run.value).config
         elif self.plan.others or len(self.plan.rates) > 1:
@@ -241,9 +264,9 @@ class Comparing(Experiment):
 
     def total(self, done: Done) -> int:
         """How many runs there are, as far as it is known."""
-        grids = [len({*self.plan.rates, *(run.config["rate"] for run in done.finished(cell))}) for cell in self.cells]
-        searches = [self.plan.trials if self.plan.others else count if count > 1 else 0 for count in grids]
-        return self.plan.seeds * sum(1 + count for count in searches)
+        grid = len(self.plan.rates) if len(self.plan.rates) > 1 else 0
+        wider = sum(len(done.finished(cell, stage="wider")) for cell in self.cells)
+        return len(self.cells) * self.plan.seeds * (1 + (self.plan.trials if self.plan.others else grid)) + wider
 
     def name_of(self, job: Job) -> str:
         """A run, for whoever watches."""

@@ -23,7 +23,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, product
 from statistics import fmean
 from typing import Literal, NamedTuple
@@ -44,10 +44,9 @@ BASELINE = "softmax"
 LINE = "parameterization"  # what the lines of every table are
 TOLERANCE = 0.02  # of the paper's mean: a smaller offset is a matter of data and hardware, not of the claim
 DASH = "–"
+SHOWN = "Means ± standard deviations over the final seeds."
 RULE = (
-    "Means ± standard deviations over the final seeds. "
-    f"Bold: the best mean, and every one that Welch's test, uncorrected, does not tell from it "
-    f"(p >= {ALPHA})."
+    f"{SHOWN} Bold: the best mean, and every one that Welch's test, uncorrected, does not tell from it (p >= {ALPHA})."
 )
 NONE_FOUND = "No disagreement was found in what is finished."
 Key = tuple[str, str, str]  # (group, line, column's key)
@@ -114,7 +113,9 @@ class Table:
     paper_count: int = 10  # seeds that the paper's means and deviations are over
     compares_values: bool = True  # whether our means should be the paper's: not where ours are trained otherwise
     unit: str = ""  # of differences, where a per cent says nothing: the measure's zero is arbitrary
-    ranks_diverged: bool = False  # compare a line with a diverged run by ranks, that run last; else it is left out
+    # Of `compare`: a diverged run is last in rank, else its line is left out; bold is what is ahead of the baseline.
+    is_comparison: bool = False
+    unjudged: frozenset[Key] = frozenset()  # lines that are shown, and not compared with the baseline
     looks: int = 1  # how often it was judged while runs were added
 
     def __post_init__(self) -> None:
@@ -135,6 +136,11 @@ class Table:
     def baseline(self) -> str:
         """The line that all others are compared with: softmax, or the first one where it is not there."""
         return BASELINE if BASELINE in self.lines else self.lines[0]
+
+    @property
+    def rule(self) -> str:
+        """What stands in a cell, and what is bold."""
+        return f"{SHOWN} Bold: what the verdict finds ahead of {self.baseline}." if self.is_comparison else RULE
 
     @property
     def has_paper(self) -> bool:
@@ -255,12 +261,22 @@ def judge(table: Table) -> Judgement:
         cells = {line: table.cell(group, line, column) for line in table.lines}
         base = cells.pop(table.baseline)
         for line, cell in cells.items():
-            enough = min(len(cell.values), len(base.values)) > 1
-            if enough and (table.ranks_diverged or not cell.diverged + base.diverged):
+            enough = min(len(cell.values), len(base.values)) > 1 and (group, line, column.key) not in table.unjudged
+            if enough and (table.is_comparison or not cell.diverged + base.diverged):
                 told = compare_runs(cell.values, base.values, column.lower_is_better)
                 against[group, line, column.key] = told
         found += _disagreements(table, group, column, contests[group, column.key])
-    return Judgement(table, contests, corrected(against, table.looks), tuple(found), _notes(table))
+    against = corrected(against, table.looks)
+    if table.is_comparison:
+        contests = {place: replace(each, ours=_ahead(table, against, place)) for place, each in contests.items()}
+    return Judgement(table, contests, against, tuple(found), _notes(table))
+
+
+def _ahead(table: Table, against: dict[Key, Comparison], place: tuple[str, str]) -> frozenset[str]:
+    """The lines that are significantly better than the baseline."""
+    (lower,) = (column.lower_is_better for column in table.columns if column.key == place[1])
+    mine = {line: found for (group, line, key), found in against.items() if (group, key) == place}
+    return frozenset(line for line, found in mine.items() if found.p < ALPHA and (found.difference < 0) == lower)
 
 
 def _contest(table: Table, group: str, column: Column) -> Contest:
@@ -436,9 +452,10 @@ def criteria(table: Table) -> str:
 
 
 def comparisons(judgement: Judgement) -> str:
+    looks = f", times {judgement.table.looks} looks" if judgement.table.looks > 1 else ""
     return (
         f"Mean minus {judgement.table.baseline}'s, its 95% interval by Welch's test, Cohen's d, and p corrected by "
-        f"Holm over all {len(judgement.against)} comparisons; bold where p < {ALPHA}."
+        f"Holm over all {len(judgement.against)} comparisons{looks}; bold where p < {ALPHA}."
     )
 
 

@@ -68,8 +68,8 @@ def compare(
         storage: The URL of the study's database, in place of a file in the folder.
     """
     # a process that is begun imports the script under this name first
-    given: list[Any] = [train, train_many, *(tasks or {}).values()]
-    if multiprocessing.parent_process() or any(getattr(each, "__module__", "") == "__mp_main__" for each in given):
+    own = any(getattr(each, "__module__", "") == "__mp_main__" for each in (train, train_many, *(tasks or {}).values()))
+    if own or multiprocessing.parent_process() is not None:
         raise UserError("compare was called by a process that it began: put the call under if __name__ == '__main__':")
     for count, given in (("jobs", jobs), ("at_once", at_once)):
         check(count, [given], lambda number: type(number) is int and number > 0, "be a whole number of at least 1")

@@ -113,7 +113,7 @@ def compare(a: Sequence[float], b: Sequence[float]) -> Comparison:
 
 
 def compare_ranks(a: Sequence[float], b: Sequence[float], lower_is_better: bool) -> Comparison:
-    """By ranks, where runs diverged: one that did is last. The exact permutation test of the sum of ranks.
+    """By ranks, where runs diverged: one that did is last. A permutation test of their sum, exact for few values.
 
     There is no difference of means, so it is infinite, with the sign of the difference of the mean ranks.
     """

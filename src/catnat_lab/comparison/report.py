@@ -39,7 +39,7 @@ MOST = 1000  # repetitions that are named as what it takes
 RULE = (
     "A repetition searches with a seed of its own, on validation, and trains with a fresh seed at what it found best; "
     "its test counts. Heads are compared by Welch's test of these tests. If one diverged or failed, by ranks, with "
-    "that run last (exact permutation test). A verdict needs p < 0.05 after Holm's correction over all heads and "
+    "that run last (a permutation test). A verdict needs p < 0.05 after Holm's correction over all heads and "
     "tasks, and again after as many looks as the study had (Bonferroni). Intervals are 95% intervals of single "
     "differences."
 )

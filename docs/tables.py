@@ -529,7 +529,7 @@ def collapse_tests() -> str:
     return grid(["", "difference in nats", "p, Holm"], body)
 
 
-PARTS = {  # what passes outside the range in `benchmarks.revival`, if it leads back inside
+PARTS = {  # what passes outside the range in `results/vae/revival`, if it leads back inside
     "clip": "nothing: `clip`",
     "entropy": "1: the entropy",
     "rare": "2: draws of the rare branch",
@@ -667,8 +667,8 @@ def breakout() -> str:
     """Scores on the way to 8 million steps, means over the half million before each; published runs beside."""
     marks = [million * 1_000_000 for million in range(1, 9)]
     around: dict[tuple[str, int], dict[int, float]] = {}
-    for folder, before in {"atari-unfinished": 0, "atari-long": 1}.items():  # and the runs before its seeds
-        for row, mark in product(rows_of(RESULTS / "rl" / folder / "curves.csv"), marks):
+    for folder, before in {"archive/atari-unfinished": 0, "rl/atari-long": 1}.items():  # and the runs before its seeds
+        for row, mark in product(rows_of(RESULTS / folder / "curves.csv"), marks):
             step = round(int(row["step"]), -4)  # a window's end is rounded up to a whole rollout
             if mark - 500_000 < step <= mark:
                 name = f"{row['head']}, run {before + int(row['seed'])}"

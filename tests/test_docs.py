@@ -19,7 +19,6 @@ import catnat
 import catnat.jax
 import catnat.torch
 import catnat_lab.plot
-from benchmarks import cost
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts)]
@@ -122,11 +121,6 @@ def test_what_a_page_quotes_from_a_report_stands_there(page: Path) -> None:
     assert len(quotes) == text.count("<!-- from")
     for report, quoted in quotes:
         assert quoted in (ROOT / report).read_text(encoding="utf-8"), f"{page.name} and {report} differ"
-
-
-def test_the_costs_are_those_of_the_presets() -> None:
-    computed = cost.table()
-    assert (ROOT / "results" / "lab" / "cost.md").read_text() == computed, "run python -m benchmarks.cost"
 
 
 def tables_module() -> ModuleType:

@@ -9,7 +9,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-RESULTS = Path(__file__).parents[2] / "results" / "rl"
+RESULTS = Path(__file__).parents[2] / "results"
 OURS = {"softmax": ("#b3d0e6", "#1b6ca8", "#4d94c4"), "catnat": ("#f0cabf", "#c8553d", "#dc8672")}  # by run
 DASHES = ((4, 2), (1, 1), (6, 2, 1, 2), (2, 2))  # of those that are not ours
 WINDOW = 500_000  # steps that a point is the mean over; it stands at their end
@@ -18,12 +18,12 @@ WINDOW = 500_000  # steps that a point is the mean over; it stands at their end
 def main() -> None:
     """Scores over steps, a line per run. What is left of a run after its last whole window is a point of its own."""
     points: dict[str, dict[int, list[tuple[int, float]]]] = {}
-    for folder, before in {"atari-unfinished": 0, "atari-long": 1}.items():  # and the runs before its seeds
+    for folder, before in {"archive/atari-unfinished": 0, "rl/atari-long": 1}.items():  # and the runs before its seeds
         for row in read(f"{folder}/curves.csv"):
             step = round(int(row["step"]), -4)  # a window's end is rounded up to a whole rollout
             windows = points.setdefault(f"{row['head']}, run {before + int(row['seed'])}", {})
             windows.setdefault((step - 1) // WINDOW, []).append((step, float(row["score"])))
-    for row in read("published.csv"):
+    for row in read("rl/published.csv"):
         step = int(row["step"])
         points.setdefault(row["implementation"], {})[step] = [(step, float(row["score"]))]
     figure, axes = plt.subplots(figsize=(9, 3.6), layout="constrained")

@@ -25,7 +25,6 @@ _REPORTERS = {
     "vae": "catnat_lab.vae.report",
     "rl": "catnat_lab.rl.report",
     "minatar": "catnat_lab.rl.report",
-    "tails": "catnat_lab.tails.report",
     "words": "catnat_lab.words.report",
     "compare": "catnat_lab.comparison.report",
 }

@@ -202,25 +202,6 @@ class RlWatch:
 
 
 @dataclass(frozen=True)
-class Tails(_Study):
-    """How natural should it be? The family from the sigmoid to the paper's natural on many tasks, beside softmax.
-
-    Stop it whenever you like: the same command continues.
-    """
-
-    # smoke (about five minutes on two cores) or full (for a GPU; planned for 40 minutes of an H200).
-    preset: str = "full"
-    # Of graphs, vae, classifier, policy and language, in the order they are to be trained.
-    tasks: tuple[str, ...] = ("graphs", "vae", "classifier", "policy", "language")
-    output: Path = Path("runs/tails")  # Folder of the study's database, the tables and the figure.
-    digits: Place = None  # Folder with MNIST's four IDX files.
-    # File of the language model's tokens; by default it is made of Python's own source code, in the output folder.
-    corpus: Place = None
-    # Begin no stack of runs that would not end in time, judged by the task's last one; its first one is not judged.
-    minutes: Number = None
-
-
-@dataclass(frozen=True)
 class Words(_Study):
     """How good is a wide head? Language models of source code over very many classes, beside softmax.
 
@@ -312,7 +293,6 @@ COMMANDS: dict[str, tuple[type, str]] = {
     "rl-minatar": (RlMinatar, "rl"),
     "rl-watch": (RlWatch, "rl"),
     "compare": (Compare, "compare"),
-    "tails": (Tails, "studies"),
     "words": (Words, "studies"),
     "status": (Status, "show"),
     "report": (Report, "show"),

@@ -1,4 +1,4 @@
-"""`catnat gsl` and `demo`, `vae`, `tails` and `words`. Each imports its own experiment alone."""
+"""`catnat gsl` and `demo`, `vae` and `words`. Each imports its own experiment alone."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from catnat_lab.commands.options import Demo, Gsl, Tails, Vae, Words
+from catnat_lab.commands.options import Demo, Gsl, Vae, Words
 from catnat_lab.commands.parts import chosen, device_of, run_study, say
 from catnat_lab.errors import UserError
 from catnat_lab.provenance import provenance
@@ -74,15 +74,6 @@ def stacked(options: Gsl | Vae, device: torch.device, on_gpu: int) -> int:
     if options.stacked is not None and options.stacked < 1:
         raise UserError(f"stacked must be at least 1; got {options.stacked}")
     return options.stacked or (on_gpu if device.type == "cuda" else ON_CPU)
-
-
-def tails(options: Tails) -> None:
-    from catnat_lab.tails.presets import tasks_of
-    from catnat_lab.tails.study import Tails as TailStudy
-
-    device = device_of(options.device)
-    tasks = tasks_of(options.tasks, options.preset, options.digits, options.corpus or options.output / "corpus.npz")
-    run_study(TailStudy(tasks), options, options.output, device, max(task.at_once for task in tasks))
 
 
 def words(options: Words) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import io
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -19,6 +17,7 @@ import catnat
 import catnat.jax
 import catnat.torch
 import catnat_lab.plot
+from tests.pages import program
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts)]
@@ -123,16 +122,8 @@ def test_what_a_page_quotes_from_a_report_stands_there(page: Path) -> None:
         assert quoted in (ROOT / report).read_text(encoding="utf-8"), f"{page.name} and {report} differ"
 
 
-def tables_module() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("tables", ROOT / "docs" / "tables.py")
-    assert spec is not None and spec.loader is not None
-    tables = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tables)
-    return tables
-
-
 def test_tables_are_those_of_the_results() -> None:
-    tables = tables_module()
+    tables = program("tables")
     marked = {page: page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md")}
     used = [name for text in marked.values() for name in re.findall(r"<!-- table (\S+) -->", text)]
     assert sorted(used) == sorted(tables.TABLES)
@@ -141,7 +132,7 @@ def test_tables_are_those_of_the_results() -> None:
 
 
 def test_a_fall_as_1_over_steps_is_found_in_both_bounds() -> None:
-    tables, steps, limit, scale = tables_module(), np.arange(1, 21) * 10_000.0, 100.0, 50_000.0
+    tables, steps, limit, scale = program("tables"), np.arange(1, 21) * 10_000.0, 100.0, 50_000.0
     windows = [np.linspace(end - 10_000, end, 10_001)[1:] - 0.5 for end in steps]  # a mean over every step between two
     training = np.array([limit + (scale / window).mean() for window in windows])
     run = np.column_stack([steps, limit + scale / steps, training])
@@ -152,7 +143,7 @@ def test_a_fall_as_1_over_steps_is_found_in_both_bounds() -> None:
 
 
 def test_where_training_breaks_is_read_between_two_rates() -> None:
-    breaking, rates = tables_module().breaking, [1.0, 4.0, 16.0]
+    breaking, rates = program("tables").breaking, [1.0, 4.0, 16.0]
     halfway = np.array([1.0, 0.8, 0.95])  # what comes back later does not count
     assert breaking(rates, halfway) == pytest.approx(2.0)
     assert breaking(rates, np.array([0.95, 0.9, 0.1])) == pytest.approx(4.0)

@@ -67,6 +67,11 @@ def welch_from_summaries(a: Summary, b: Summary) -> float:
     return float(test.pvalue)
 
 
+def sign(difference: float, p: float) -> int:
+    """What a test says of a difference: 1 or -1 where it is significant, 0 where it cannot tell."""
+    return (difference > 0) - (difference < 0) if p < ALPHA else 0
+
+
 def paired(a: Sequence[float], b: Sequence[float]) -> float:
     """The two-sided p-value of a paired t-test: for runs that share all but what is compared, seed by seed."""
     first, second = _finite(a, 2), _finite(b, 2)

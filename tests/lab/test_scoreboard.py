@@ -1,23 +1,19 @@
-"""The scoreboard: every mark by its rule, pages that say what the runs say, and bad folders told in one line."""
+"""The scoreboard: every mark by its rule, and pages that say what the runs say."""
 
 from __future__ import annotations
 
 import csv
 import shutil
 from dataclasses import replace
-from pathlib import Path
-from xml.etree import ElementTree
+from typing import Any
 
 import pytest
 
-from catnat_lab.cli import main
 from catnat_lab.report.table import Cell, Column, Table
-from catnat_lab.scoreboard import claims
-from catnat_lab.scoreboard.boards import BOARDS, Board, read
-from catnat_lab.scoreboard.page import write_scoreboard
+from tests.pages import program
 
-RESULTS = Path(__file__).parents[2] / "results"
-FILES = ("scoreboard.md", "scoreboard.csv", "scoreboard.svg")
+scoreboard: Any = program("scoreboard")
+FILES = ("scoreboard.md", "scoreboard.csv")
 SOFTMAX, SIGMOID, NATURAL = "softmax", "catnat-sigmoid", "catnat-paper"
 PLACE = ("g", NATURAL, "c")
 
@@ -26,13 +22,13 @@ def around(mean: float) -> tuple[float, ...]:
     return tuple(mean + 0.1 * step for step in (-2, -1, 0, 1, 2))
 
 
-def board(natural: Cell, softmax: Cell, *, lower: bool = True, columns: int = 1, **more: object) -> Board:
+def board(natural: Cell, softmax: Cell, *, lower: bool = True, columns: int = 1, **more: object) -> Any:
     """A table of one group, with the same two lines in every column."""
     names = ["c", *(f"c{place}" for place in range(1, columns))]
     cells = {("g", line, name): cell for name in names for line, cell in ((SOFTMAX, softmax), (NATURAL, natural))}
     every = tuple(Column(name, name, 1, lower) for name in names)
     table = Table("a table", "score", "group", ("g",), (SOFTMAX, NATURAL), every, cells, paper_count=5)
-    return replace(Board("toy", table, {}, {}), **more)
+    return replace(scoreboard.Board("toy", table, {}, {}), **more)
 
 
 BASE = Cell(around(10), 10.0, 0.1)
@@ -115,7 +111,7 @@ def test_lost_runs_are_counted_by_head(lower):
     ],
 )
 def test_the_mark_of_a_claim(counts, mark):
-    assert claims.verdict(*counts) == mark
+    assert scoreboard.verdict(*counts) == mark
 
 
 @pytest.mark.parametrize(
@@ -128,14 +124,14 @@ def test_the_mark_of_a_claim(counts, mark):
 )
 def test_a_claim_is_counted_over_its_cells(ours, lower, mark, statistic):
     boards = {"toy": board(Cell(around(ours), 9.0, 0.1), BASE, lower=lower, columns=3)}
-    assert claims.better("toy", NATURAL, SOFTMAX)(boards) == (mark, statistic)
-    assert claims.better("toy", NATURAL, SOFTMAX, "c1 c2")(boards)[0] == mark
+    assert scoreboard.better("toy", NATURAL, SOFTMAX)(boards) == (mark, statistic)
+    assert scoreboard.better("toy", NATURAL, SOFTMAX, "c1 c2")(boards)[0] == mark
     told = {"toy": replace(boards["toy"], falls={PLACE: 0.3, ("g", SOFTMAX, "c1"): 0.1}, far=0.05)}
-    found = claims.better("toy", NATURAL, SOFTMAX)(told).statistic
+    found = scoreboard.better("toy", NATURAL, SOFTMAX)(told).statistic
     assert found.startswith(f"{statistic}; lost runs: ") and found.endswith(" of 15; still falling: 1 of 2 means")
-    assert claims.better("toy", NATURAL, SOFTMAX, "c1 c2")(told).statistic.endswith("; still falling: 0 of 1 means")
+    assert scoreboard.better("toy", NATURAL, SOFTMAX, "c1 c2")(told).statistic.endswith("; still falling: 0 of 1 means")
     short = {"toy": replace(boards["toy"], lengths={("g", NATURAL, "c"): 9, ("g", NATURAL, "c1"): 9}, paper_length=10)}
-    found = claims.better("toy", NATURAL, SOFTMAX)(short)
+    found = scoreboard.better("toy", NATURAL, SOFTMAX)(short)
     assert found.mark == "not tested yet" and "2 of 3 not run" in found.statistic
 
 
@@ -155,17 +151,17 @@ def test_natural_and_sigmoid_are_level_or_not(gaps, mark, groups):
     cells |= {(group, NATURAL, size): Cell(around(10 + gap)) for group in groups for size, gap in sizes.items()}
     columns = tuple(Column(size, size, 1) for size in sizes)
     table = Table("a table", "score", "group", tuple(groups), (SIGMOID, NATURAL), columns, cells)
-    assert claims.level({"adam": Board("adam", table, {}, {})}).mark == mark
+    assert scoreboard.level({"adam": scoreboard.Board("adam", table, {}, {})}).mark == mark
 
 
 def test_the_theory_holds_and_would_be_seen_to_fail(monkeypatch):
-    for judge in (claims.dense, claims.diagonal, claims.constant):
+    for judge in (scoreboard.dense, scoreboard.diagonal, scoreboard.constant):
         assert judge({}).mark == "confirmed"
-    softmax, sigmoid = claims._fisher(None), claims._fisher(claims.catnat.Sigmoid())
-    monkeypatch.setattr(claims, "_fisher", lambda activation: softmax)
-    assert claims.diagonal({}).mark == "contradicted"
-    monkeypatch.setattr(claims, "_fisher", lambda activation: sigmoid)
-    assert claims.dense({}).mark == claims.constant({}).mark == "contradicted"
+    softmax, sigmoid = scoreboard._fisher(None), scoreboard._fisher(scoreboard.catnat.Sigmoid())
+    monkeypatch.setattr(scoreboard, "_fisher", lambda activation: softmax)
+    assert scoreboard.diagonal({}).mark == "contradicted"
+    monkeypatch.setattr(scoreboard, "_fisher", lambda activation: sigmoid)
+    assert scoreboard.dense({}).mark == scoreboard.constant({}).mark == "contradicted"
 
 
 # -- files -----------------------------------------------------------------------------------------------------------
@@ -174,77 +170,41 @@ def test_the_theory_holds_and_would_be_seen_to_fail(monkeypatch):
 @pytest.fixture
 def copied(tmp_path):
     """What the scoreboard reads of the published results."""
-    for folder, _ in BOARDS.values():
+    for folder, _ in scoreboard.BOARDS.values():
         (tmp_path / folder).mkdir(parents=True)
         for name in ("values.csv", "curves.csv", "provenance.json"):
-            if (RESULTS / folder / name).exists():
-                shutil.copy(RESULTS / folder / name, tmp_path / folder)
+            if (scoreboard.RESULTS / folder / name).exists():
+                shutil.copy(scoreboard.RESULTS / folder / name, tmp_path / folder)
     return tmp_path
 
 
-def test_the_published_scoreboard_is_what_the_results_say(tmp_path, capsys):
-    assert main(["scoreboard", str(RESULTS), "--output", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == f"{tmp_path / 'scoreboard.md'}\n"
+def test_the_published_scoreboard_is_what_the_results_say_and_has_every_cell_of_the_paper(tmp_path):
+    scoreboard.write_scoreboard(scoreboard.RESULTS, tmp_path)
     for name in FILES:
-        same = (tmp_path / name).read_text() == (RESULTS / name).read_text()
-        assert same, f"results/{name} is older than the results: run `catnat scoreboard`"
-
-
-def test_it_follows_the_results(copied):
-    path = copied / "rl" / "atari" / "values.csv"
-    path.write_text(path.read_text().replace(",834,", ",2834,"))
-    write_scoreboard(copied, copied)
-    for name in FILES:
-        assert (copied / name).read_text() != (RESULTS / name).read_text(), name
-
-
-def test_every_cell_of_the_paper_is_in_the_picture_and_in_the_numbers(copied):
-    shutil.rmtree(copied / "vae")
-    write_scoreboard(copied, copied)
-    boards = read(copied)
-    count = sum(len(board.table.cells) for board in boards.values())
-    picture = ElementTree.parse(copied / "scoreboard.svg").getroot()
-    assert len(picture.findall("{http://www.w3.org/2000/svg}g")) == count
-    with (copied / "scoreboard.csv").open() as file:
+        same = (tmp_path / name).read_text() == (scoreboard.RESULTS / name).read_text()
+        assert same, f"results/{name} is older than the results: run python docs/scoreboard.py"
+    with (tmp_path / "scoreboard.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == count and sum(row["paper"] != "" for row in rows) == 80 + 72 + 72 + 27 + 4 + 4
-    assert {row["mark"] for row in rows if row["table"] == "sgd" and row["head"] != SOFTMAX} == {"not run"}
+    assert sum(row["paper"] != "" for row in rows) == 80 + 72 + 72 + 27 + 4 + 4
 
 
-def test_new_heads_and_games_come_in_by_themselves(copied):
+def test_a_cell_shows_our_mean_its_mark_and_the_papers():
+    shown = board(Cell(around(8), 9.0, 0.1), BASE)
+    (column,) = shown.table.columns
+    assert scoreboard._cell(shown, PLACE, column) == "8.0 ✓ (9.0)"
+    assert scoreboard._cell(shown, ("g", SOFTMAX, "c"), column) == "10.0 (10.0)"
+    short = replace(shown, lengths={PLACE: 9}, paper_length=10)
+    assert scoreboard._cell(short, PLACE, column) == "8.0° ✓ (9.0)"
+    unsure = board(Cell(around(8), 9.99, 0.1), BASE)
+    assert scoreboard._cell(unsure, PLACE, column) == "8.0 ▲ (_10.0_)"
+    assert scoreboard._cell(board(Cell((), 9.0, 0.1), BASE), PLACE, column) == "(9.0)"
+
+
+def test_it_follows_the_results_with_new_heads_and_games(copied):
     path = copied / "rl" / "minatar-gymnax" / "values.csv"
     kept = [line for line in path.read_text().splitlines() if not line.startswith(("Asterix", "Freeway"))]
     runs = [f"Asterix,{head},final,0.001,{s},{s}" for head in (SOFTMAX, "catnat", SIGMOID) for s in (1, 2)]
     path.write_text("\n".join([*kept, *runs, ""]))
-    found = read(copied)["minatar"]
+    found = scoreboard.read(copied)["minatar"]
     assert found.mark(("Asterix", "catnat", "score")) == found.mark(("Asterix", SIGMOID, "score")) == "tied"
     assert found.mark(("Freeway", "catnat", "score")) == "not run"
-
-
-def spoil_column(folder):
-    path = folder / "gsl" / "values.csv"
-    path.write_text(path.read_text().replace("theta_mae", "other", 1))
-
-
-def spoil_number(folder):
-    path = folder / "vae" / "sgd" / "curves.csv"
-    path.write_text(path.read_text().replace(",10000,", ",many,", 1))
-
-
-@pytest.mark.parametrize(
-    ("spoil", "told"),
-    [
-        (lambda folder: shutil.rmtree(folder), "results must be a folder"),
-        (lambda folder: [shutil.rmtree(folder / name) for name in ("gsl", "vae", "rl")], "holds no results"),
-        (spoil_column, "gsl does not hold what an experiment writes: KeyError('theta_mae')"),
-        (spoil_number, "sgd does not hold what an experiment writes: ValueError"),
-        (lambda folder: (folder / "gsl" / "provenance.json").unlink(), "gsl does not hold"),
-        (lambda folder: (folder / "rl" / "atari" / "values.csv").write_bytes(b"\xff\xfe\x00"), "atari does not hold"),
-    ],
-)
-def test_a_bad_folder_is_one_clear_line(copied, spoil, told, capsys):
-    spoil(copied)
-    assert main(["scoreboard", str(copied)]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and told in error and error.count("\n") == 1
-    assert not any((copied / name).exists() for name in FILES)

@@ -261,15 +261,6 @@ class Status:
 
 
 @dataclass(frozen=True)
-class Scoreboard:
-    """The paper's tables and claims beside all that was published: a page, a picture and numbers."""
-
-    # Folder of published results, with gsl, vae and rl in it; what is not there is not run.
-    results: Annotated[Path, tyro.conf.Positional] = Path("results")
-    output: Place = None  # Folder of scoreboard.md, .svg and .csv; by default that of the results.
-
-
-@dataclass(frozen=True)
 class Figure:
     """The paper's first figure: loss landscapes of three classes with gradient descent on them, and Fisher matrices."""
 
@@ -296,7 +287,6 @@ COMMANDS: dict[str, tuple[type, str]] = {
     "words": (Words, "studies"),
     "status": (Status, "show"),
     "report": (Report, "show"),
-    "scoreboard": (Scoreboard, "show"),
     "figure": (Figure, "show"),
     "playground": (Playground, "playground"),
 }

@@ -1,17 +1,16 @@
-"""`catnat report`, `status`, `scoreboard` and `figure`: what there is already."""
+"""`catnat report`, `status` and `figure`: what there is already."""
 
 import time
 from pathlib import Path
 
 from catnat_lab import figure as pictures
-from catnat_lab.commands.options import Figure, Report, Scoreboard, Status
+from catnat_lab.commands.options import Figure, Report, Status
 from catnat_lab.commands.parts import report_on
 from catnat_lab.commands.rl import report_run
 from catnat_lab.errors import UserError, plain
 from catnat_lab.executors import NOW
 from catnat_lab.experiment import reporters
 from catnat_lab.rl.train import CHECKPOINT
-from catnat_lab.scoreboard.page import write_scoreboard
 from catnat_lab.studies import CONDUCTOR, DATABASE, Study
 
 
@@ -71,12 +70,6 @@ def _study(where: str) -> Path | str:
             raise UserError(f"{where} is no folder of a study: there is no {DATABASE} in it")
         return path / DATABASE
     return where if "://" in where else path
-
-
-def scoreboard(options: Scoreboard) -> None:
-    if not options.results.is_dir():
-        raise UserError(f"results must be a folder; got {options.results}")
-    print(write_scoreboard(options.results, options.output or options.results))
 
 
 def figure(options: Figure) -> None:

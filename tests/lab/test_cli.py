@@ -121,6 +121,20 @@ def test_the_report_can_be_written_again(study, capsys):
     assert (folder / "report.html").read_bytes() == page
 
 
+def test_a_page_is_made_of_published_numbers_alone(study, tmp_path, capsys):
+    folder, _ = study
+    published, output = tmp_path / "published", tmp_path / "page"
+    shutil.copytree(folder, published, ignore=shutil.ignore_patterns("study.db"))
+    assert main(["report", str(published)]) == 2  # it would write over what was made of the whole study
+    assert "say by --output where its page is to be written" in capsys.readouterr().err
+    assert main(["report", str(published), "--output", str(output)]) == 0
+    told, whole = ((place / "report.md").read_text().splitlines() for place in (output, folder))
+    means = [[line for line in text if line.startswith("|")][:8] for text in (told, whole)]
+    assert means[0] == means[1] and values(output) == values(folder)
+    assert (output / "report.html").read_text().count("<svg") == 2  # of the four two need curves or graphs
+    assert any("made of the study's numbers alone" in line for line in told)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -1,17 +1,23 @@
 """`catnat report`, `status` and `figure`: what there is already."""
 
+import shlex
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import tyro
+
 from catnat_lab import figure as pictures
-from catnat_lab.commands.options import Figure, Report, Status
-from catnat_lab.commands.parts import report_on
+from catnat_lab.commands.options import Figure, Gsl, Report, Status
+from catnat_lab.commands.parts import chosen, noted_in, report_on, show
 from catnat_lab.commands.rl import report_run
 from catnat_lab.errors import UserError, plain
 from catnat_lab.executors import NOW
 from catnat_lab.experiment import reporters
 from catnat_lab.rl.train import CHECKPOINT
 from catnat_lab.studies import CONDUCTOR, DATABASE, Study
+
+VALUES = "values.csv"  # every finished job, in the folder of a report
 
 
 def report(options: Report) -> None:
@@ -20,10 +26,32 @@ def report(options: Report) -> None:
     if (folder / CHECKPOINT).exists() and not (folder / DATABASE).exists():
         report_run(folder, options.output or folder)
         return
+    if (folder / VALUES).exists() and not (folder / DATABASE).exists():
+        report_published(folder, options.output)
+        return
     where = _study(options.where)
     output = options.output or (where.parent if isinstance(where, Path) else Path("."))
     with Study(where) as study:
         report_on(study, output)
+
+
+def report_published(folder: Path, output: Path | None) -> None:
+    """The page of a published study of graphs, whose numbers are kept and whose database is not."""
+    from catnat_lab.gsl import presets
+    from catnat_lab.gsl import report as graphs
+
+    known = noted_in(folder)
+    words = shlex.split(known.get("command", ""))
+    if words[:2] != ["catnat", "gsl"]:
+        raise UserError(f"{folder} holds numbers and no study; a page can be made of those of catnat gsl alone")
+    if output is None:
+        raise UserError(f"{folder} holds numbers and no study; say by --output where its page is to be written")
+    options = tyro.cli(Gsl, args=words[2:])
+    settings = chosen(
+        presets.preset(options.preset), replace(options, heads=None)
+    )  # its heads may have other names now
+    results = replace(graphs.load_published(folder, settings.as_dict()), provenance=known)
+    show(lambda: graphs.write_report(results, output), known, output)
 
 
 def status(options: Status) -> None:

@@ -1,5 +1,6 @@
 """The report of graph structure learning, from what the study holds and nothing else."""
 
+import csv
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,7 +14,8 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
 from catnat_lab import rates
-from catnat_lab.experiment import Finished, Results
+from catnat_lab.experiment import Config, Finished, Results
+from catnat_lab.files import read
 from catnat_lab.gsl.data import true_edges
 from catnat_lab.gsl.presets import PAPER
 from catnat_lab.gsl.search import NOTE, OPTIMAL, study_name
@@ -41,6 +43,9 @@ SEEDS = (
     "Deviations and tests are over seeds on one dataset. They leave out the draw of its 1000 test pairs, which moves "
     "all lines together, and the choice of the rate."
 )
+NUMBERS_ALONE = (
+    "This page is made of the study's numbers alone: learning curves, learned graphs and lost edges are not among them."
+)
 SPARSE = (
     "Sparsemax has probabilities of exactly 0, where it never learns again, so we project every edge back to 0.001 "
     "after each step. We do not know what the paper did."
@@ -52,6 +57,25 @@ def load(study: Study) -> Results:
     cells = [(theta, head) for theta in settings["thetas"] for head in (*settings["heads"], OPTIMAL)]
     trials = {(f"{theta:g}", head): study.finished(study_name(theta, head)) for theta, head in cells}
     return Results(settings, trials, study.note("gsl provenance") or {})
+
+
+def load_published(folder: Path, settings: dict[str, Any]) -> Results:
+    """What values.csv holds of a study whose database is not kept: no curves, and no learned graphs."""
+    trials: dict[tuple[str, str], list[Finished]] = {}
+    for row in csv.DictReader(read(folder / "values.csv").splitlines()):
+        metrics = {name: float(row[name]) for name in METRICS if row[name]}
+        config: Config = {"stage": row["stage"], "seed": int(row["seed"])}
+        config |= {"rate": float(row["rate"])} if row["rate"] else {}  # the true graph's has none
+        found = Finished(metrics.get("validation_es", math.nan), metrics, {}, config)
+        trials.setdefault((row["theta_star"], row["head"]), []).append(found)
+    held: dict[str, Any] = {
+        "thetas": sorted({float(theta) for theta, _ in trials}),
+        "heads": list(dict.fromkeys(head for _, head in trials if head != OPTIMAL)),
+        "search_seeds": len(
+            {t.config["seed"] for some in trials.values() for t in some if t.config["stage"] == "coarse"}
+        ),
+    }
+    return Results(settings | held, dict(trials), {})
 
 
 def is_papers(settings: dict[str, Any]) -> bool:
@@ -125,6 +149,8 @@ def summary_of(results: Results) -> str:
 def remarks_of(results: Results) -> list[str]:
     """Computed from the trials and, for a study of the paper's size, what the paper leaves open."""
     found = [_in_pairs(results), _least_errors(results), _lost_edges(results)]
+    if not any(trial.record for trials in results.trials.values() for trial in trials):
+        found.append(NUMBERS_ALONE)
     if is_papers(results.settings):
         found += [WEIGHTS, SEEDS, SPARSE if "sparsemax" in results.settings["heads"] else ""]
     return [text for text in found if text]
@@ -199,7 +225,11 @@ def figures_of(results: Results) -> Iterator[PageFigure]:
     shown = min(_thetas(results), key=lambda theta: abs(float(theta) - 0.5))
     true: NDArray[Any] = true_edges(results.settings["communities"]).numpy() * float(shown)
     finals = {head: results.stage((shown, head), "final") for head in heads}
-    graphs = {head: np.reshape(final[0].record["theta"], true.shape) for head, final in finals.items() if final}
+    graphs = {
+        head: np.reshape(final[0].record["theta"], true.shape)
+        for head, final in finals.items()
+        if final and final[0].record
+    }
     if graphs:
         caption = f"Edge probabilities at θ* = {shown}: the true ones, and those that the first final seed learned."
         drawn = figures.draw_pictures({"true": true} | graphs, "YlGnBu", scale="edge probability")

@@ -149,10 +149,16 @@ class Here:
     workers: int = 1
 
     def run(self, experiment: Experiment, batches: Sequence[list[Job]]) -> Iterator[Trained]:
-        for batch in map(_Batch, batches):
+        for number, batch in enumerate(map(_Batch, batches)):
+            place = replace(self.place, progress=_of_all(self.place.progress, number, len(batches)))
             while batch.left:
-                for told in _train(experiment, list(batch.left), self.place):
+                for told in _train(experiment, list(batch.left), place):
                     yield from batch.heard(told, self.place.tell)
+
+
+def _of_all(progress: Callable[[str, int, int], None], number: int, batches: int) -> Callable[[str, int, int], None]:
+    """Tell a batch's steps as those of all batches, which are taken to be as long."""
+    return lambda what, done, total: progress(what, number * total + done, batches * total)
 
 
 # -- in processes of this machine ------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -83,10 +84,13 @@ def test_a_finished_study_runs_again_in_no_time_and_says_the_same(study, capsys)
 
 def test_on_a_terminal_there_are_bars(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")  # for rich: this is one
+    monkeypatch.setenv("COLUMNS", "80")
     with bars() as step:
-        step("final seeds", 1, 2)
+        step("final seeds, Asterix, catnat-sigmoid, whose name is longer than a line may be", 1, 2)
     told = capsys.readouterr().err
     assert "━" in told and "1/2" in told and "1 of 2 steps" not in told
+    lines = re.sub("\x1b\\[[0-9;?]*[A-Za-z]", "", told).replace("\r", "\n").splitlines()
+    assert max(map(len, lines)) <= 80 and any("1/2" in line and "…" in line and "left" in line for line in lines)
 
 
 def test_what_somebody_wrote_beside_a_study_s_origin_stays_with_it(study):
@@ -141,7 +145,6 @@ def test_a_page_is_made_of_published_numbers_alone(study, tmp_path, capsys):
         (["gsl", "--heads", "softmax", "hardmax"], "head must be one of softmax, sparsemax"),
         (["gsl", "--rates", "-0.1"], "rate must be positive and at most 1000; got -0.1"),
         (["gsl", "--thetas", "1.5"], "theta must lie in (0, 1); got 1.5"),
-        (["gsl", "--preset", "huge"], "preset must be one of smoke, quick, paper; got 'huge'"),
         (["gsl", "--device", "tpu"], "device must be auto, cpu, cuda or cuda:N; got 'tpu'"),
         (["gsl", "--device", "cpu:7"], "device must be auto, cpu, cuda or cuda:N; got 'cpu:7'"),
         (["gsl", "--device", "cuda:99"], "device must be one that is there"),
@@ -324,6 +327,7 @@ def test_the_command_of_a_study_can_be_given_to_a_shell(monkeypatch: pytest.Monk
         (["vae", "--rates", "0.1", "abc"], ["parsing --rates: must be numbers; got 'abc'", "--rates [FLOAT ...]"]),
         (["gsl", "--seeds", "1.5"], ["parsing --seeds: must be a whole number; got '1.5'", "--seeds INT"]),
         (["rl", "--minutes", "soon"], ["parsing --minutes: must be a number; got 'soon'", "--minutes FLOAT"]),
+        (["vae", "--preset", "huge"], ["invalid choice 'huge' for argument '--preset'", "'smoke', 'quick', 'paper'"]),
         (["rl-minatar", "--storage"], ["Missing value for argument '--storage'", "catnat rl-minatar --help"]),
         (["--foo"], ["Unrecognized options: --foo"]),
         ([], ["Expected one of {demo, gsl, vae"]),

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import time
 import traceback
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -55,6 +56,20 @@ def test_whoever_watches_is_told_how_much_there_is(path: Path) -> None:
         "jobs to train (search): 12, batches: 4, 3 at once",
         "jobs to train (final): 2, batches: 2, 2 at once",
     ]
+
+
+def test_the_steps_of_a_batch_are_told_as_those_of_its_stage(path: Path) -> None:
+    class Steps(Toy):
+        def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
+            place.progress("", 1, 2)
+            yield from super().train(jobs, place)
+            place.progress("", 2, 2)
+
+    told: list[tuple[int, int]] = []
+    with Study(path, conduct=True) as study:
+        begin(Steps(), study)
+        conduct(Steps(), study, Here(Place(path.parent, progress=lambda _, *steps: told.append(steps))), 6)
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)] * 2  # two batches a stage
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from catnat_lab.errors import UserError, plain
 from catnat_lab.executors import begin, conduct, executor_of, reason_of
@@ -77,16 +78,17 @@ class Log:
 
 @contextmanager
 def bars() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar with the time left for every stack of runs, from what is done, the steps done and the steps in all."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("steps,"))
+    """A bar with the time left for every stage, from what is done, the steps done and the steps in all."""
+    what_is_done = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
+    columns = (what_is_done, BarColumn(20), MofNCompleteColumn(), TextColumn("steps,"))
     left = (TimeRemainingColumn(compact=True), TextColumn("left"))
     log = Log()
     console = Console(stderr=True)
-    with Progress(*columns, *left, console=console, disable=not console.is_terminal) as shown:
+    with Progress(*columns, *left, console=console, disable=not console.is_terminal, expand=True) as shown:
 
         def step(what: str, done: int, total: int) -> None:
             nonlocal log
-            if not shown.tasks or done <= shown.tasks[-1].completed:  # another stack, perhaps one that goes on
+            if not shown.tasks or done <= shown.tasks[-1].completed:  # another stage, or a stack that goes on
                 shown.add_task(what, total=total)
                 log = Log()
             if not console.is_terminal:  # a log has no moving bars

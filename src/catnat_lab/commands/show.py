@@ -9,8 +9,9 @@ import tyro
 
 from catnat_lab import figure as pictures
 from catnat_lab.commands.options import Figure, Gsl, Report, Status
-from catnat_lab.commands.parts import chosen, noted_in, report_on, show
+from catnat_lab.commands.parts import noted_in, report_on, show
 from catnat_lab.commands.rl import report_run
+from catnat_lab.commands.studies import gsl_settings
 from catnat_lab.errors import UserError, plain
 from catnat_lab.executors import NOW
 from catnat_lab.experiment import reporters
@@ -37,7 +38,6 @@ def report(options: Report) -> None:
 
 def report_published(folder: Path, output: Path | None) -> None:
     """The page of a published study of graphs, whose numbers are kept and whose database is not."""
-    from catnat_lab.gsl import presets
     from catnat_lab.gsl import report as graphs
 
     known = noted_in(folder)
@@ -47,9 +47,7 @@ def report_published(folder: Path, output: Path | None) -> None:
     if output is None:
         raise UserError(f"{folder} holds numbers and no study; say by --output where its page is to be written")
     options = tyro.cli(Gsl, args=words[2:])
-    settings = chosen(
-        presets.preset(options.preset), replace(options, heads=None)
-    )  # its heads may have other names now
+    settings = gsl_settings(replace(options, heads=None))  # its heads may have other names now
     results = replace(graphs.load_published(folder, settings.as_dict()), provenance=known)
     show(lambda: graphs.write_report(results, output), known, output)
 

@@ -13,6 +13,7 @@ from catnat_lab.provenance import provenance
 from catnat_lab.studies import Study, command_line
 
 if TYPE_CHECKING:
+    from catnat_lab.gsl import presets as graphs
     from catnat_lab.vae.presets import Settings
 
 ON_CPU = 8  # runs trained as one program: few, so that little is lost with a killed one
@@ -36,11 +37,16 @@ def demo(options: Demo) -> None:
     say(f"the page: {path}\nto run it again from the start, delete {held.folder}")
 
 
-def gsl(options: Gsl) -> None:
+def gsl_settings(options: Gsl) -> "graphs.Settings":
     from catnat_lab.gsl.presets import preset
+
+    return chosen(preset(options.preset), options)
+
+
+def gsl(options: Gsl) -> None:
     from catnat_lab.gsl.search import GraphLearning
 
-    experiment, device = GraphLearning(chosen(preset(options.preset), options)), device_of(options.device)
+    experiment, device = GraphLearning(gsl_settings(options)), device_of(options.device)
     run_study(experiment, options, options.output, device, stacked(options, device, 256))
 
 

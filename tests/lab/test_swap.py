@@ -17,9 +17,8 @@ import pytest
 import torch
 
 from benchmarks import swap
-from benchmarks.swap import DEFAULT, HEADS, JUDGE, PM, TASKS, Row, Setting, Split, Task
+from benchmarks.swap import DEFAULT, HEADS, JUDGE, PM, Row, Setting, Split, Task
 from catnat_lab.errors import UserError
-from tests.thinned import thinned
 
 CPU = torch.device("cpu")
 SMALL = Task("digits", (64, 12, 10), 1, 8, (Setting("Adam", 1e-2), Setting("SGD", 0.1)))
@@ -58,16 +57,15 @@ def test_a_stacked_step_is_the_step_of_every_run_alone(setting: Setting) -> None
                         torch.testing.assert_close(a[h, s], b[0, 0])
 
 
-@pytest.mark.parametrize("head", thinned(HEADS, every=2))
-def test_jax_has_the_same_losses_and_gradients_as_torch(head: str) -> None:
+def test_jax_has_the_same_losses_and_gradients_as_torch() -> None:
     jax = pytest.importorskip("jax")
     pytest.importorskip("optax")
     first = swap.start(SMALL.sizes, 5)
     x, y = np.random.default_rng(0).random((8, 64), np.float32), np.arange(8)
     layers = swap.torch_layers(swap.stack([first]), 1, CPU)
-    loss = swap.torch_losses(layers, [HEADS[head]], torch.from_numpy(x)[None], torch.from_numpy(y)[None])
+    loss = swap.torch_losses(layers, [HEADS[DEFAULT]], torch.from_numpy(x)[None], torch.from_numpy(y)[None])
     loss.sum().backward()
-    value, gradients = jax.value_and_grad(swap.jax_loss)(first, HEADS[head], x, y)
+    value, gradients = jax.value_and_grad(swap.jax_loss)(first, HEADS[DEFAULT], x, y)
     np.testing.assert_allclose(value, loss.item(), rtol=1e-5)
     for ours, theirs in zip(layers, gradients, strict=True):
         for a, b in zip(ours, theirs, strict=True):
@@ -88,18 +86,6 @@ def test_a_mapped_run_in_jax_is_the_run_alone() -> None:
         for stacked, single in zip(together, alone, strict=True):
             for a, b in zip(stacked, single, strict=True):
                 np.testing.assert_allclose(a[s], b[0], rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["torch", "jax"])
-def test_every_head_learns(backend: str) -> None:
-    pytest.importorskip(backend)
-    task = replace(TASKS["digits"], epochs=2)
-    rows = swap.run(task, backend, Setting("Adam", 1e-2), (0, 1), swap.small_digits(), CPU)
-    assert [(row.head, row.seed) for row in rows] == [(head, seed) for head in HEADS for seed in (0, 1)]
-    assert min(row.accuracy for row in rows) > 0.5
-    assert all((row.beyond is None) == (row.head == "softmax") for row in rows)
-    assert all(row.beyond == 0 for row in rows if row.head == JUDGE)
 
 
 def test_a_run_that_is_not_a_number_says_so_and_harms_no_other() -> None:
@@ -170,6 +156,7 @@ def test_the_rule(default: list[float], judge: list[float], below: bool, lost: t
 
 
 def test_the_report_is_computed_from_the_rows() -> None:
+    assert f"| {DEFAULT} | 1 of 2 NaN |" in swap.report(made_up([math.nan, 0.9], [0.9, 0.9]))
     rows = [
         *made_up([0.94, 0.96], [0.93, 0.93]),
         *made_up([0.94, 0.94], [0.93, 0.97], rate=0.5),
@@ -187,10 +174,6 @@ def test_the_report_is_computed_from_the_rows() -> None:
     assert f"{DEFAULT} minus softmax, by setting: -3.00 to -1.50 points" in told
     assert "at most 0.50 points apart" in told
     assert "Verdict: kept in all 3 settings." in told
-
-
-def test_a_table_counts_what_is_not_a_number() -> None:
-    assert f"| {DEFAULT} | 1 of 2 NaN |" in swap.report(made_up([math.nan, 0.9], [0.9, 0.9]))
 
 
 # ---------------------------------------------------------------- files
@@ -220,9 +203,6 @@ def test_labels_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(b"no labels at all"))
     with pytest.raises(UserError, match="expected IDX, magic number 0x00000801"):
         swap.mnist(tmp_path)
-    (tmp_path / "train-labels-idx1-ubyte.gz").unlink()
-    with pytest.raises(UserError, match="expected train-labels-idx1-ubyte"):
-        swap.mnist(tmp_path)
 
 
 def test_the_command_records_all_runs_and_hides_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,29 +211,18 @@ def test_the_command_records_all_runs_and_hides_the_folder(tmp_path: Path, monke
     write_idx(folder, 12, 12)
     task = Task("mnist", (784, 8, 10), 1, 4, SMALL.settings)
     monkeypatch.setitem(swap.TASKS, "mnist", task)
-    given = ["--tasks", "mnist", "--backend", "torch", "--seeds", "2", "--tails", "0.2"]
+    given = ["--tasks", "mnist", "--backend", "torch", "--seeds", "2", "--tails", "0.2", "--sgd", "0.5", "1"]
     monkeypatch.setattr("sys.argv", ["swap", *given, "--digits", str(folder), "--output", str(output)])
     swap.main()
     with (output / "swap.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == ["task", "backend", "optimiser", "rate", "head", "seed", "accuracy", "beyond"]
-    assert len(rows) == len(task.settings) * (len(HEADS) + 1) * 2
+    assert len(rows) == 2 * (len(HEADS) + 1) * 2 and {row["rate"] for row in rows} == {"0.5", "1.0"}
     assert {row["head"] for row in rows} == {*HEADS, "tail 0.2"}
     facts = json.loads((output / "swap.json").read_text())
     assert "--digits FOLDER" in facts["command"] and "private" not in json.dumps(facts)
     assert "commit" in facts and "tail" in facts["default"]
     assert "Verdict:" in (output / "swap.md").read_text()
-
-
-def test_given_rates_of_sgd_replace_a_task_s_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Setting] = []
-    monkeypatch.setattr(swap, "run", lambda task, backend, setting, *rest: seen.append(setting) or [])
-    monkeypatch.setattr(swap, "report", lambda rows: "")
-    for given, expected in (([], list(TASKS["digits"].settings)), (["--sgd", "0.5", "1"], ["SGD 0.5", "SGD 1"])):
-        seen.clear()
-        monkeypatch.setattr("sys.argv", ["swap", "--backend", "torch", "--tasks", "digits", *given])
-        swap.main()
-        assert list(map(str, seen)) == list(map(str, expected))
 
 
 def test_every_seed_may_have_a_split_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

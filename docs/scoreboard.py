@@ -34,7 +34,7 @@ from catnat_lab.report.page import as_csv, paper_rows, printed
 from catnat_lab.report.table import BASELINE, Cell, Column, Judgement, Key, Table, escaped, grid, judge
 from catnat_lab.rl.report import PAPER_SEEDS
 from catnat_lab.rl.settings import MINATAR, PAPER_STEPS
-from catnat_lab.stats import ALPHA, compare_all, paired, sign, welch_from_summaries
+from catnat_lab.stats import ALPHA, compare_all, paired, standing, welch_from_summaries
 from catnat_lab.vae import report as vae
 from catnat_lab.vae.presets import PAPER, PAPER_CELLS
 
@@ -79,12 +79,10 @@ class Board:
         found, theirs = self.judgement.against.get(key), self.paper_gap(key)
         if found is None:
             return "" if key[1] == BASELINE else "not run"
-        ours, paper = sign(found.difference, found.p), sign(*theirs) if theirs else 0
-        if not ours:
-            return "tied"
-        if not paper:
-            lower = next(column.lower_is_better for column in self.table.columns if column.key == key[2])
-            return "ahead" if (ours < 0) == lower else "behind"
+        lower = next(column.lower_is_better for column in self.table.columns if column.key == key[2])
+        ours, paper = standing(found.difference, found.p, lower), standing(*theirs, lower) if theirs else "tied"
+        if "tied" in (ours, paper):
+            return ours
         return "agree" if ours == paper else "disagree"
 
     def paper_gap(self, key: Key) -> tuple[float, float] | None:
@@ -277,7 +275,7 @@ def verdict(better: int, ahead: int, behind: int, run: int, total: int) -> str:
 def better(names: str, heads: str, rivals: str, only: str = "", *, ours: bool = False) -> Callable[[Boards], Finding]:
     """Heads against rivals in all cells that the paper has, with ``ours`` in all; ``only``: how their columns start."""
 
-    def judged(boards: Boards) -> Finding:
+    def judge_it(boards: Boards) -> Finding:
         pairs, compared, total = {}, set[Key](), 0
         for name, head, rival in itertools.product(names.split(), heads.split(), rivals.split()):
             board = boards[name]
@@ -292,14 +290,14 @@ def better(names: str, heads: str, rivals: str, only: str = "", *, ours: bool = 
                     compared.update(keys)
                     pairs[name, *keys] = pair[::-1] if column.lower_is_better else pair  # so that more is better
         found, run = compare_all(pairs).values(), len(pairs)
-        signs = [sign(each.difference, each.p) for each in found]
-        means, ahead, behind = sum(each.difference > 0 for each in found), signs.count(1), signs.count(-1)
+        judged = [standing(each.difference, each.p, lower_is_better=False) for each in found]
+        means, ahead, behind = sum(each.difference > 0 for each in found), judged.count("ahead"), judged.count("behind")
         told = [f"better mean in {means}, ahead in {ahead}, behind in {behind} of {run} comparisons"] if run else []
         told += [f"{total - run} of {total} not run, or for less than in the paper"] if run < total else []
         told += _caveats(boards[names], compared) if names in boards else []
         return Finding(verdict(means, ahead, behind, run, total), "; ".join(told))
 
-    return judged
+    return judge_it
 
 
 def _caveats(board: Board, keys: Collection[Key]) -> list[str]:
@@ -319,10 +317,10 @@ def level(boards: Boards) -> Finding:
             gaps[column.key].append(natural.mean - sigmoid.mean)
     every, sizes = [gap for some in gaps.values() for gap in some], [fmean(some) for some in gaps.values()]
     p, mean, lower = paired(sizes, [0.0] * len(sizes)), fmean(every), sum(gap < 0 for gap in every)
-    told = {1: CONTRADICTED, -1: OPEN, 0: CONFIRMED if 2 * lower > len(every) else OPEN}
+    marks = {"behind": CONTRADICTED, "ahead": OPEN, "tied": CONFIRMED if 2 * lower > len(every) else OPEN}
     test = f"t-test over {len(sizes)} sizes, p = {p:.2g}"
     statistic = f"natural minus sigmoid {mean:+.2f} nats, lower in {lower} of {len(every)} cells; {test}"
-    return Finding(told[sign(mean, p)], statistic)
+    return Finding(marks[standing(mean, p, lower_is_better=True)], statistic)
 
 
 def _fisher(activation: catnat.Activation | None) -> tuple[Tensor, Tensor]:
@@ -440,7 +438,7 @@ def _cell(board: Board, key: Key, column: Column) -> str:
     ours = "" if cell.summary is None else column.printed(cell.summary.mean)
     ours += "°" if cell.values and board.is_short(key) else ""
     paper = "" if cell.paper_mean is None else column.printed(cell.paper_mean)
-    slant = "_" if gap and key[1] != BASELINE and not sign(*gap) else ""
+    slant = "_" if gap and key[1] != BASELINE and gap[1] >= ALPHA else ""
     return " ".join(filter(None, (ours, MARKS.get(board.mark(key)), paper and f"({slant}{paper}{slant})")))
 
 

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, stdev
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -43,6 +43,16 @@ class Comparison:
     p: float
 
 
+Standing = Literal["ahead", "behind", "tied"]
+
+
+def standing(difference: float, p: float, lower_is_better: bool, level: float = ALPHA) -> Standing:
+    """The one rule for what a difference says: too little to tell, or which way it goes."""
+    if p >= level:
+        return "tied"
+    return "ahead" if (difference < 0) == lower_is_better else "behind"
+
+
 def summarize(values: Sequence[float], *, least: int = 1, name: str = "values") -> Summary:
     """Mean, standard deviation and count of so many finite values, at least."""
     numbers = _finite(values, least, name).tolist()
@@ -65,11 +75,6 @@ def welch_from_summaries(a: Summary, b: Summary) -> float:
         return 1.0 if a.mean == b.mean else 0.0
     test = stats.ttest_ind_from_stats(a.mean, a.std, a.count, b.mean, b.std, b.count, equal_var=False)
     return float(test.pvalue)
-
-
-def sign(difference: float, p: float) -> int:
-    """What a test says of a difference: 1 or -1 where it is significant, 0 where it cannot tell."""
-    return (difference > 0) - (difference < 0) if p < ALPHA else 0
 
 
 def paired(a: Sequence[float], b: Sequence[float]) -> float:

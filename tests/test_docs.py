@@ -108,6 +108,16 @@ def test_the_site_builds_without_warnings_and_needs_no_network(tmp_path: Path) -
     assert pages["math.html"].count("<math") > 100
 
 
+LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)|`(results/[\w./-]+)`")
+
+
+def test_what_a_page_links_to_or_names_of_the_results_is_there() -> None:
+    of_results = [page for page in (ROOT / "results").rglob("*.md") if page.parent.name != "archive"]
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md", *of_results]:
+        for link, result in LINK.findall(page.read_text(encoding="utf-8")):
+            assert (ROOT / result if result else page.parent / link).exists(), f"{page}: {link or result}"
+
+
 QUOTE = re.compile(r"<!-- from (\S+) -->\n(.*?)<!-- /from -->", re.DOTALL)
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from catnat_lab.adam import adam_step
 from catnat_lab.devices import fused
 from catnat_lab.heads import PAPER_HEADS
+from catnat_lab.stack import adam_step
 from catnat_lab.vae.data import images_of
 from catnat_lab.vae.digits import Digits
 from catnat_lab.vae.stack import Run

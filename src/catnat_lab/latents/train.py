@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from catnat_lab.adam import adam_step
 from catnat_lab.devices import Repeated, forget_fused, fused, on_device, tensor_cores
 from catnat_lab.heads import Head
 from catnat_lab.latents.estimators import ESTIMATORS
 from catnat_lab.latents.heads import latent_head, widest
 from catnat_lab.latents.noise import gumbels
+from catnat_lab.stack import adam_step
 from catnat_lab.vae.layers import Network, linear, relu
 from catnat_lab.vae.objective import cross_entropy, kl_from_uniform, one_hot
 

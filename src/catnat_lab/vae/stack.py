@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from catnat_lab.adam import adam_step
 from catnat_lab.devices import fused
-from catnat_lab.heads import by_head, natural_reach
+from catnat_lab.heads import natural_reach
+from catnat_lab.stack import adam_step, by_head
 from catnat_lab.vae.networks import Autoencoder
 
 

@@ -20,7 +20,7 @@ from catnat_lab.checkpoint import Checkpoint, random_streams, set_random_streams
 from catnat_lab.devices import Repeated, forget_fused, fused, on_device, tensor_cores
 from catnat_lab.errors import UserError
 from catnat_lab.experiment import silent
-from catnat_lab.heads import sorted_by_head
+from catnat_lab.stack import sorted_by_head
 from catnat_lab.vae.data import Images, as_pixels
 from catnat_lab.vae.judge import judge
 from catnat_lab.vae.networks import NETWORKS

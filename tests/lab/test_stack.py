@@ -46,7 +46,7 @@ def test_a_run_of_a_stack_is_torchs_own_optimizer_on_one_model(optimizer: str) -
     kind = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[optimizer]
     for row, run in enumerate(RUNS):
         parameter = torch.nn.Parameter(stack.run(row)["parameters"])
-        stepper = kind([parameter], lr=run.rate)  # type: ignore[operator]
+        stepper = kind([parameter], lr=run.rate)
         alone, one = stack_of(), head(run.head, CLASSES)
         for _ in range(4):
             scores, weight = parameter.split(alone.sizes)

@@ -99,7 +99,7 @@ def reinmax(
 
 
 def _sample(
-    log_p: Tensor, tau: Tau, *, generator: torch.Generator | None = None, noise: Tensor | None = None
+    log_p: Tensor, tau: Tau = 1.0, *, generator: torch.Generator | None = None, noise: Tensor | None = None
 ) -> Tensor:
     """No gradient: the score function goes through log p of the sample."""
     return largest(with_gumbel_noise(log_p.detach(), generator, noise))

@@ -12,8 +12,7 @@ from catnat_lab.heads import PAPER_HEADS
 from catnat_lab.stack import adam_step
 from catnat_lab.vae.data import images_of
 from catnat_lab.vae.digits import Digits
-from catnat_lab.vae.stack import Run
-from catnat_lab.vae.train import Outcome, Plan, Trainer, checkpoint_of, train
+from catnat_lab.vae.train import Outcome, Plan, Run, Trainer, checkpoint_of, train
 from tests.lab.vae_cases import Kill
 
 pytestmark = pytest.mark.gpu

@@ -28,29 +28,15 @@ from catnat_lab.heads import PAPER_HEADS
 from catnat_lab.rates import by_rate
 from catnat_lab.studies import Study
 from catnat_lab.vae import report as vae_results
-from catnat_lab.vae.data import Images, images_of
+from catnat_lab.vae.data import images_of
 from catnat_lab.vae.digits import Digits
 from catnat_lab.vae.presets import preset
 from catnat_lab.vae.search import SOURCE, Autoencoders, study_name
-from catnat_lab.vae.stack import Run
-from catnat_lab.vae.train import Outcome, Plan, checkpoint_of, train
-from tests.lab.vae_cases import Kill
-from tests.thinned import thinned
+from catnat_lab.vae.train import Outcome, Plan, Run, checkpoint_of, train
+from tests.lab.vae_cases import Kill, bars, fake_digits
 
 PLAN = Plan(variables=2, classes=4, steps=6, batch=20, samples=4)
 RUNS = [Run("grey", "softmax", 0.002, 1), Run("grey", "catnat-paper", 0.002, 1)]
-
-
-def fake_digits(count: int = 240) -> Digits:
-    """Two kinds of images: a bar on the left or on the right."""
-    images = torch.zeros(count, 28, 28, dtype=torch.uint8)
-    images[::2, 4:24, 4:10] = 230
-    images[1::2, 4:24, 18:24] = 230
-    return Digits(images.flatten(1), images[:30].flatten(1), "bars")
-
-
-def bars() -> Images:
-    return images_of(fake_digits(), ("grey",), False)
 
 
 def trained(folder: Path | None = None, plan: Plan = PLAN, runs: list[Run] = RUNS) -> list[Outcome]:
@@ -58,17 +44,11 @@ def trained(folder: Path | None = None, plan: Plan = PLAN, runs: list[Run] = RUN
     return train(runs, plan, bars(), ("grey",), saved=saved)
 
 
-@pytest.mark.parametrize("network", thinned(["convolutional", "dense"]))
-def test_every_head_learns(network: str) -> None:
-    estimator = "straight-through" if network == "convolutional" else "score-function"
-    plan = replace(PLAN, network=network, estimator=estimator, steps=60)
+def test_every_head_learns() -> None:
+    plan = replace(PLAN, network="dense", steps=40)  # the convolutions are torch's, by a test of their own
     for outcome in trained(None, plan, [Run("grey", name, 0.003, 1) for name in PAPER_HEADS]):
         curve = outcome.record["curve"]["validation"]
         assert curve[-1] < 0.6 * curve[0] and outcome.metrics["nll"] <= -outcome.metrics["elbo"] + 1
-
-
-def test_the_same_stack_gives_the_same_results() -> None:
-    assert [o.metrics for o in trained()] == [o.metrics for o in trained()]
 
 
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

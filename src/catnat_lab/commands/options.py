@@ -88,9 +88,9 @@ class Vae(_Study):
     """
 
     # adam, sgd (the convolutional VAE by straight-through samples) or mlp (the dense one by the score function).
-    table: str = "adam"
+    table: Literal["adam", "sgd", "mlp"] = "adam"
     # smoke (a minute or two), quick (13 minutes on two cores) or paper (all of the table, on a GPU).
-    preset: str = "quick"
+    preset: Literal["smoke", "quick", "paper"] = "quick"
     # Folder of the study's database, checkpoints, models and report; by default runs/vae-TABLE.
     output: Place = None
     # Folder with MNIST's image files; by default they are fetched once and kept in the user's cache.
@@ -111,7 +111,7 @@ class Vae(_Study):
     search_steps: Whole = None  # Steps of a run of the search.
     seeds: Whole = None  # Final runs at the chosen rate.
     steps: Whole = None  # Steps of a final run.
-    samples: Whole = None  # Samples of the posterior to judge a test image by.
+    samples: Whole = None  # Samples of the posterior to evaluate a test image by.
     # Of mlp's score function: constant (the paper's 125) or leave-one-out, the mean of the batch's other images.
     baseline: Text = None
 

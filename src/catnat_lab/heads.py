@@ -151,14 +151,6 @@ def _range(
     return centers - reach, centers + reach
 
 
-def tail_head(tail: float, gain: float = 1.0) -> str:
-    """The name of a member of the family, from the sigmoid (0.5) to the paper's natural (0)."""
-    return f"catnat-tail{tail:g}" + ("" if gain == 1 else f"-gain{gain:.4g}")
-
-
-DEFAULT = tail_head(catnat.Natural().tail)
-
-
 @cache
 def head(name: str, num_classes: int) -> Head:
     pi = parameterization_of(name, num_classes)

@@ -242,7 +242,7 @@ def test_wrong_sizes_are_told(digits: Path, tmp_path: Path, capsys: pytest.Captu
 
 def test_training_needs_torch_and_numpy_alone() -> None:
     """The machine with the GPU may have nothing else."""
-    blocked = ["optuna", "scipy", "safetensors", "sqlalchemy", "entmax", "pandas", "matplotlib", "jax"]
+    blocked = ["tyro", "rich", "optuna", "scipy", "safetensors", "sqlalchemy", "entmax", "pandas", "matplotlib", "jax"]
     code = f"import sys\nfor name in {blocked}: sys.modules[name] = None\nimport catnat_lab.latents.__main__"
     env = {**os.environ, "PYTHONPATH": str(SRC)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)

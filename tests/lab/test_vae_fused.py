@@ -1,8 +1,9 @@
-"""A step that torch's compiler made is the step of plain code: in kernels on a GPU, traced on a CPU."""
+"""On a GPU a step is compiled, captured and replayed: it is the step of plain code. What is traced is seen on a CPU."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from catnat_lab import devices
 from catnat_lab.heads import PAPER_HEADS
 from catnat_lab.vae import train
 from catnat_lab.vae.presets import TABLES
-from tests.lab.vae_cases import bars
+from tests.lab.vae_cases import Kill, bars
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 RUNS = [train.Run("grey", name, 0.01, seed) for name in sorted(PAPER_HEADS) for seed in (1, 2)]
@@ -25,7 +26,11 @@ def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "_compiles", lambda device: True)
 
 
-def state_after_two_steps(table: str, optimizer: str, device: torch.device) -> dict[str, Tensor]:
+def call(function: Callable[[], None]) -> None:
+    function()
+
+
+def state_after_two_steps(table: str, optimizer: str, device: torch.device, captured: bool = True) -> dict[str, Tensor]:
     """The second step sees the running statistics and parameters that the first has changed in place."""
     network, _, estimator = TABLES[table]
     plan = train.Plan(network, 3, 4, optimizer, estimator, steps=2, batch=20)
@@ -33,22 +38,38 @@ def state_after_two_steps(table: str, optimizer: str, device: torch.device) -> d
     torch.manual_seed(1)  # the noise is drawn outside of what is compiled
     one.order.copy_(torch.arange(one.order.shape[1]))
     for _ in range(2):
-        one.repeated(one._step)
+        (one.repeated if captured else call)(one._step)
     return {name: tensor.cpu() for name, tensor in one.state().items()}
 
 
 def plain(monkeypatch: pytest.MonkeyPatch, device: torch.device, *case: str) -> dict[str, Tensor]:
     with monkeypatch.context() as patch:
         patch.setattr(devices, "_compiles", lambda device: False)
-        return state_after_two_steps(*case, device)
+        return state_after_two_steps(*case, device, captured=False)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("table", ["sgd", "mlp"])
-def test_a_fused_step_is_a_plain_one(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_and_captured_step_is_a_plain_one(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = plain(monkeypatch, GPU, table, "sgd")
     for name, tensor in state_after_two_steps(table, "sgd", GPU).items():
         torch.testing.assert_close(tensor, expected[name], rtol=1e-3, atol=1e-4, msg=name)
+
+
+@pytest.mark.gpu
+def test_a_killed_run_goes_on_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = train.Plan(variables=3, classes=4, steps=12, batch=20, samples=4)
+
+    def outcomes() -> list[train.Outcome]:
+        saved = train.checkpoint_of(tmp_path, RUNS, plan, "cuda")
+        return train.train(RUNS, plan, bars(), ("grey",), "cuda", saved=saved)
+
+    whole = outcomes()
+    Kill(monkeypatch, at=7)
+    with pytest.raises(KeyboardInterrupt):
+        outcomes()
+    for one, other in zip(whole, outcomes(), strict=True):
+        assert one.metrics == pytest.approx(other.metrics, rel=1e-3, nan_ok=True)
 
 
 @pytest.mark.usefixtures("everywhere")

@@ -158,6 +158,20 @@ def test_a_run_of_a_stack_is_the_run_alone(estimator: str) -> None:
     assert apart[:, 0].unique().numel() == len(RUNS)  # else there is nothing to tell apart
 
 
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [
+        ("reinmax", "546.595 546.879 545.608 546.127 544.283 543.706 543.371 543.352"),
+        ("gumbel-rao", "546.595 546.882 545.605 546.106 544.293 543.709 543.416 543.348"),
+        ("score-function", "546.444 547.223 546.249 545.938 544.713 543.510 543.281 543.176"),
+    ],
+)
+def test_a_run_is_what_it_was_when_the_study_began(estimator: str, expected: str) -> None:
+    """First weights, order, noise and steps: the study is long, and its rows must be of one program."""
+    (found,) = train([Run("catnat", 0.02, 0.7, 4)], Cell(2, 5, estimator), SMALL, images(40), {}, CPU)
+    assert [float(x) for x in str(found["curve"]).split()] == pytest.approx([*map(float, expected.split())], abs=0.005)
+
+
 def test_a_run_that_diverges_harms_no_other() -> None:
     some, cell = images(40), Cell(2, 5, "reinmax")
     lost, kept = Run("softmax", math.nan, 1.0, 4), RUNS[1]

@@ -32,7 +32,7 @@ from catnat_lab.vae.data import as_pixels, images_of
 from catnat_lab.vae.digits import Digits
 from catnat_lab.vae.presets import preset
 from catnat_lab.vae.search import SOURCE, Autoencoders, study_name
-from catnat_lab.vae.train import Outcome, Plan, Run, checkpoint_of, train
+from catnat_lab.vae.train import Outcome, Plan, Run, checkpoint_of, seed_of, train
 from tests.lab.vae_cases import Kill, bars, fake_digits
 
 PLAN = Plan(variables=2, classes=4, steps=6, batch=20, samples=4)
@@ -64,6 +64,13 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, monkeyp
     assert [o.record for o in again] == [o.record for o in whole]
     checkpoint_of(tmp_path, RUNS[::-1], PLAN).path.unlink()  # the same runs in any order
     assert not list(tmp_path.iterdir())
+
+
+def test_the_noise_has_the_seed_that_it_always_had() -> None:
+    """Else a study that goes on would have other numbers; another cell or other neighbours have another one."""
+    assert seed_of(PLAN, RUNS[:1]) == 34382183515899688
+    others = [seed_of(replace(PLAN, classes=5), RUNS[:1]), seed_of(PLAN, RUNS)]
+    assert len({34382183515899688, *others}) == 3
 
 
 def test_a_broken_checkpoint_is_told_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,7 +154,7 @@ def train(
     """Train all runs side by side and evaluate them, as ordered. With a checkpoint, a killed call goes on."""
     device = torch.device(device)
     forget_fused(device)
-    torch.manual_seed(_seed_of(plan, runs))
+    torch.manual_seed(seed_of(plan, runs))
     trainer = Trainer(runs, plan, images, variants, device)
     curve: Curve = {"step": [], "train": [], "validation": [], "dead": []}
     done = 0
@@ -208,7 +208,7 @@ def checkpoint_of(folder: Path, runs: Sequence[Run], plan: Plan, device: torch.d
     return Checkpoint.of(folder, run)
 
 
-def _seed_of(plan: Plan, runs: Sequence[Run]) -> int:
+def seed_of(plan: Plan, runs: Sequence[Run]) -> int:
     """Of the noise: another one for other cells, tables and neighbours."""
     text = json.dumps([plan.network, plan.optimizer, plan.variables, plan.classes, [asdict(run) for run in runs]])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")

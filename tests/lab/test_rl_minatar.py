@@ -26,7 +26,7 @@ from catnat_lab.checkpoint import Checkpoint
 from catnat_lab.cli import main
 from catnat_lab.errors import UserError
 from catnat_lab.executors import Here, begin, conduct
-from catnat_lab.experiment import Finished, Place, Results, TimeIsUp
+from catnat_lab.experiment import Finished, Results, RunContext, TimeIsUp
 from catnat_lab.heads import head as torch_head
 from catnat_lab.heads import parameterization_of
 from catnat_lab.rl import minatar, minatar_study, report
@@ -357,15 +357,15 @@ PLAN = Plan(
 )
 
 
-def conducted(study: Study, plan: Plan, place: Place) -> None:
+def conducted(study: Study, plan: Plan, context: RunContext) -> None:
     begin(MinAtar(plan), study)
-    conduct(MinAtar(plan), study, Here(place), 1)
+    conduct(MinAtar(plan), study, Here(context), 1)
 
 
 def test_a_stopped_study_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def study(folder: Path) -> Results:
         with Study(folder / "study.db", conduct=True) as opened:
-            conducted(opened, PLAN, Place(folder))
+            conducted(opened, PLAN, RunContext(folder))
             return report.load(opened)
 
     whole = study(tmp_path / "whole")
@@ -410,8 +410,8 @@ def test_ctrl_c_saves_what_there_is(tmp_path: Path, at: int) -> None:
 
     with Study(tmp_path / "study.db", conduct=True) as study:
         with pytest.raises(KeyboardInterrupt):
-            conducted(study, plan, Place(tmp_path, progress=stop))
-        conducted(study, plan, Place(tmp_path, tell=told.append))
+            conducted(study, plan, RunContext(tmp_path, progress=stop))
+        conducted(study, plan, RunContext(tmp_path, tell=told.append))
     assert told == ["jobs to train (final): 1, batches: 1", f"going on from step {at + 1_024:,}"]
 
 
@@ -421,9 +421,9 @@ def test_time_that_is_up_saves_what_there_is_and_games_come_one_by_one(tmp_path:
     def trained(minutes: float) -> list[str]:
         with Study(tmp_path / "study.db", conduct=True) as study:
             begin(MinAtar(plan), study)
-            place = Place(tmp_path, ends=time.monotonic() + 60 * minutes, tell=told.append)
+            context = RunContext(tmp_path, ends=time.monotonic() + 60 * minutes, tell=told.append)
             try:
-                conduct(MinAtar(plan), study, Here(place), 1)
+                conduct(MinAtar(plan), study, Here(context), 1)
             except TimeIsUp:
                 told.append("up")
             return [
@@ -444,7 +444,7 @@ def test_the_best_rate_has_the_best_mean_and_is_no_diverged_one() -> None:
 def test_a_single_rate_is_not_searched_for_and_a_head_may_have_a_tree(tmp_path: Path) -> None:
     plan = replace(PLAN, heads=("catnat", "catnat[[0,2],1]"), rates=(0.001,), steps=2_048)
     with Study(tmp_path / "study.db", conduct=True) as study:
-        conducted(study, plan, Place(tmp_path))
+        conducted(study, plan, RunContext(tmp_path))
         runs = {cell: study.finished(cell) for cell in study.cells()}
         results = report.load(study)
     assert "All heads have the rate 0.001." in list(report.remarks_of(results, report.table_of(results)))

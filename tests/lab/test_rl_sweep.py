@@ -12,7 +12,7 @@ import pytest
 from catnat_lab.cli import main
 from catnat_lab.errors import UserError
 from catnat_lab.executors import Here, begin, conduct
-from catnat_lab.experiment import Finished, Place, Results, TimeIsUp
+from catnat_lab.experiment import Finished, Results, RunContext, TimeIsUp
 from catnat_lab.rl import report
 from catnat_lab.rl import train as training
 from catnat_lab.rl.ppo import Episode, Learner
@@ -36,7 +36,7 @@ def sweep(folder: Path, plan: Plan = PLAN, minutes: float | None = None) -> dict
     with Study(folder / "study.db", conduct=True) as study:
         plan = plan.grown(begin(PolicySweep(plan), study))
         ends = math.inf if minutes is None else time.monotonic() + 60 * minutes
-        conduct(PolicySweep(plan), study, Here(Place(folder, ends=ends)), 1)
+        conduct(PolicySweep(plan), study, Here(RunContext(folder, ends=ends)), 1)
         for head in plan.heads:
             tried = study.finished(f"rl CartPole-v1 {head}", stage="tpe")
             assert len(tried) == plan.trials

@@ -17,7 +17,7 @@ from PIL import Image
 from catnat_lab.checkpoint import Saved, read
 from catnat_lab.cli import main
 from catnat_lab.errors import UserError
-from catnat_lab.experiment import Place
+from catnat_lab.experiment import RunContext
 from catnat_lab.rl import train as training
 from catnat_lab.rl.ppo import Learner
 from catnat_lab.rl.settings import Settings, preset
@@ -51,32 +51,32 @@ def kill_at(patch: pytest.MonkeyPatch, update: int) -> None:
 def test_a_killed_run_ends_as_if_it_had_not_been(
     settings: Settings, kills: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = train(settings, Place(tmp_path / "whole"))
+    whole = train(settings, RunContext(tmp_path / "whole"))
     for kill in kills:
         with monkeypatch.context() as patch:
             kill_at(patch, kill)
             with pytest.raises(KeyboardInterrupt):
-                train(settings, Place(tmp_path / "killed"))
+                train(settings, RunContext(tmp_path / "killed"))
     torch.rand(3)  # whatever has happened to the streams since
-    killed = train(settings, Place(tmp_path / "killed"))
+    killed = train(settings, RunContext(tmp_path / "killed"))
     assert whole.finished and killed == whole and whole.episodes
     assert (tmp_path / "killed" / EPISODES).read_bytes() == (tmp_path / "whole" / EPISODES).read_bytes()
     one, other = saved_in(tmp_path / "whole"), saved_in(tmp_path / "killed")
     for name, value in one.tensors.items():
         assert torch.equal(value, other.tensors[name]), name
     assert one.run == other.run and one.progress == other.progress
-    assert train(settings, Place(tmp_path / "killed")) == whole  # there is nothing left to do
+    assert train(settings, RunContext(tmp_path / "killed")) == whole  # there is nothing left to do
 
 
 def test_minutes_stop_a_run_which_goes_on(tmp_path: Path) -> None:
-    whole = train(CART, Place(tmp_path / "whole"))
-    first = train(CART, Place(tmp_path / "parts", ends=0.0))
+    whole = train(CART, RunContext(tmp_path / "whole"))
+    first = train(CART, RunContext(tmp_path / "parts", ends=0.0))
     assert not first.finished and first.steps == CART.batch
-    assert train(CART, Place(tmp_path / "parts")) == whole
+    assert train(CART, RunContext(tmp_path / "parts")) == whole
 
 
 def test_a_kill_while_a_checkpoint_is_written_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = train(CART, Place(tmp_path / "whole"))
+    whole = train(CART, RunContext(tmp_path / "whole"))
     real, calls = os.fsync, 0
 
     def fsync(file: int) -> None:
@@ -91,16 +91,16 @@ def test_a_kill_while_a_checkpoint_is_written_loses_nothing(tmp_path: Path, monk
         patch.setattr(training, "SAVED_EVERY", -1.0)
         patch.setattr(os, "fsync", fsync)
         with pytest.raises(KeyboardInterrupt):
-            train(CART, Place(tmp_path / "killed"))
+            train(CART, RunContext(tmp_path / "killed"))
     assert saved_in(tmp_path / "killed").progress["updates"] == 3
-    assert train(CART, Place(tmp_path / "killed")) == whole
+    assert train(CART, RunContext(tmp_path / "killed")) == whole
     assert not list((tmp_path / "killed").glob("*.partial"))
 
 
 @pytest.fixture(scope="module")
 def a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
-    train(replace(CART, steps=128), Place(folder))
+    train(replace(CART, steps=128), RunContext(folder))
     return folder
 
 
@@ -115,7 +115,7 @@ def a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_another_runs_checkpoint_is_refused(a_run: Path, change: dict[str, float], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        train(replace(CART, **({"steps": 128} | change)), Place(a_run))  # type: ignore[arg-type]
+        train(replace(CART, **({"steps": 128} | change)), RunContext(a_run))  # type: ignore[arg-type]
 
 
 def test_a_run_whose_numbers_end_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def test_a_run_whose_numbers_end_is_over(tmp_path: Path, monkeypatch: pytest.Mon
             learner.measured.fill_(torch.nan)
 
     monkeypatch.setattr(Learner, "learn", learn)
-    found = train(CART, Place(tmp_path))
+    found = train(CART, RunContext(tmp_path))
     assert found.diverged and found.finished and found.steps == 4 * CART.batch and np.isnan(found.score)
 
 
@@ -164,7 +164,7 @@ def test_a_run_on_vectors_is_reported_and_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CartPole's reward is 1 a step, so a score is the length of its episode; and a picture is what gymnasium draws."""
-    found = train(CART, Place(tmp_path))
+    found = train(CART, RunContext(tmp_path))
     assert main(["report", str(tmp_path)]) == 0
     told = capsys.readouterr().out
     lengths = [episode.length for episode in found.episodes[-100:]]
@@ -194,11 +194,11 @@ def test_ctrl_c_saves_what_there_is(tmp_path: Path, capsys: pytest.CaptureFixtur
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        train(CART, Place(tmp_path / "stopped", progress=stop))
+        train(CART, RunContext(tmp_path / "stopped", progress=stop))
     assert "stopping after this update" in capsys.readouterr().err
-    again = train(CART, Place(tmp_path / "stopped", tell=told.append))
+    again = train(CART, RunContext(tmp_path / "stopped", tell=told.append))
     assert told == [f"going on from step {3 * CART.batch:,}"]
-    assert again.episodes == train(CART, Place(tmp_path / "whole")).episodes
+    assert again.episodes == train(CART, RunContext(tmp_path / "whole")).episodes
 
 
 @pytest.mark.usefixtures("interruptible")
@@ -213,7 +213,7 @@ def test_a_second_signal_stops_at_once() -> None:
 
 def test_one_process_trains_a_run(tmp_path: Path) -> None:
     with only_one(tmp_path), pytest.raises(UserError, match="another process trains the run in"):
-        train(CART, Place(tmp_path))
+        train(CART, RunContext(tmp_path))
 
 
 def test_a_run_keeps_where_it_was_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -243,9 +243,9 @@ HEADS = ("softmax", "sparsemax", "catnat-sigmoid", "catnat-paper", "catnat-reviv
 def test_every_head_solves_cartpole(name: str, tmp_path: Path) -> None:
     """475 of 500 over the last 100 episodes is how CartPole-v1 is said to be solved; by two seeds of three."""
     settings = replace(preset("paper", "CartPole-v1"), head=name, steps=150_000)
-    scores = [train(replace(settings, seed=seed), Place(tmp_path / f"{seed}")).score for seed in (1, 2)]
+    scores = [train(replace(settings, seed=seed), RunContext(tmp_path / f"{seed}")).score for seed in (1, 2)]
     if min(scores) <= 475:  # the third decides
-        scores.append(train(replace(settings, seed=3), Place(tmp_path / "3")).score)
+        scores.append(train(replace(settings, seed=3), RunContext(tmp_path / "3")).score)
     assert sorted(scores)[-2] > 475, scores
 
 
@@ -256,7 +256,7 @@ def test_softmax_learns_as_stable_baselines3_does(tmp_path: Path) -> None:
     from stable_baselines3.common.env_util import make_vec_env
 
     settings = replace(preset("paper", "CartPole-v1"), head="softmax", steps=20 * 2048)
-    ours = [train(replace(settings, seed=seed), Place(tmp_path / f"{seed}")).score for seed in range(1, 6)]
+    ours = [train(replace(settings, seed=seed), RunContext(tmp_path / f"{seed}")).score for seed in range(1, 6)]
     theirs = []
     for seed in range(1, 6):
         other = sb3.PPO(

@@ -20,7 +20,7 @@ from catnat_lab.commands.parts import (
     show,
 )
 from catnat_lab.errors import UserError
-from catnat_lab.experiment import Finished, Place, Results
+from catnat_lab.experiment import Finished, Results, RunContext
 from catnat_lab.files import write
 from catnat_lab.provenance import continued, provenance
 from catnat_lab.report.page import Report, write_pages
@@ -52,7 +52,7 @@ def rl(options: Rl) -> None:
             note()  # not before: a folder of another run is refused and stays as it is
             step(what, done, total)
 
-        result = training.train(settings, Place(folder, str(device), ends, progress, say), options.threads)
+        result = training.train(settings, RunContext(folder, str(device), ends, progress, say), options.threads)
     print(f"{settings.game} by {settings.head}, seed {settings.seed}: {result.steps:,} steps, ", end="")
     ended = f"score {result.score:.1f} (mean of the last 100)" if result.episodes else "none has ended"
     print(f"{len(result.episodes)} episodes, {ended}")

@@ -14,7 +14,7 @@ import torch
 from catnat_lab import experiment
 from catnat_lab.checkpoint import Checkpoint
 from catnat_lab.errors import check, check_distinct, check_least, pick
-from catnat_lab.experiment import Done, Finished, Job, Outcome, Place, TimeIsUp
+from catnat_lab.experiment import Done, Finished, Job, Outcome, RunContext, TimeIsUp
 from catnat_lab.rl.settings import MinAtarSettings as Settings
 from catnat_lab.rl.sweep import GamesAndHeads
 from catnat_lab.stopping import noted_stops
@@ -88,30 +88,30 @@ class MinAtar(GamesAndHeads):
             found = [best_rate(searched) for searched in done.finished(name, stage="rates")]
         return [Job(name, {"stage": "final", "rate": rate}) for rate in found if rate is not None]
 
-    def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
+    def train(self, jobs: Sequence[Job], context: RunContext) -> Iterator[tuple[Job, Outcome]]:
         for job in jobs:
             game, head = self.cells[job.cell]
             if job.config["stage"] == "rates":
-                yield job, self._try_rates(game, head, place)
+                yield job, self._try_rates(game, head, context)
             else:
-                yield job, self._try_seeds(game, head, job.config["rate"], place)
+                yield job, self._try_seeds(game, head, job.config["rate"], context)
 
-    def _try_rates(self, game: str, head: str, place: Place) -> Outcome:
+    def _try_rates(self, game: str, head: str, context: RunContext) -> Outcome:
         plan = self.plan
         seeds = [FIRST_SEARCH_SEED + i for _ in plan.rates for i in range(plan.search_seeds)]
         rates = [rate for rate in plan.rates for _ in range(plan.search_seeds)]
-        scores = self._play(Settings(game, head, plan.search_steps, plan.envs), seeds, rates, "rates", place).scores()
+        scores = self._play(Settings(game, head, plan.search_steps, plan.envs), seeds, rates, "rates", context).scores()
         by_rate = np.array(scores).reshape(len(plan.rates), -1)
         found = {f"{rate:g}": [round(float(s), 3) for s in row] for rate, row in zip(plan.rates, by_rate, strict=True)}
         best = max((m for m in by_rate.mean(1) if math.isfinite(m)), default=math.nan)
         if math.isnan(best):
-            place.tell(f"{game} {head}: no rate has led to a finished episode; it needs more --search-steps")
+            context.tell(f"{game} {head}: no rate has led to a finished episode; it needs more --search-steps")
         return Outcome(-float(best), {"score": float(best)}, {"by rate": found})
 
-    def _try_seeds(self, game: str, head: str, rate: float, place: Place) -> Outcome:
+    def _try_seeds(self, game: str, head: str, rate: float, context: RunContext) -> Outcome:
         seeds = list(range(1, self.plan.seeds + 1))
         settings = Settings(game, head, self.plan.steps, self.plan.envs)
-        outcome = self._play(settings, seeds, [rate] * len(seeds), "final seeds", place)
+        outcome = self._play(settings, seeds, [rate] * len(seeds), "final seeds", context)
         scores = outcome.scores()
         record = {
             "scores": [round(s, 4) for s in scores],
@@ -120,37 +120,37 @@ class MinAtar(GamesAndHeads):
         }
         return Outcome(-float(np.mean(scores)), {"score": float(np.mean(scores))}, record)
 
-    def _play(self, settings: Settings, seeds: list[int], rates: list[float], what: str, place: Place) -> Scores:
+    def _play(self, settings: Settings, seeds: list[int], rates: list[float], what: str, context: RunContext) -> Scores:
         """All seeds at once, in parts; from the checkpoint, where there is one."""
         import jax
         import jax.numpy as jnp
 
         from catnat_lab.rl.minatar import Outcome, program
 
-        jax.config.update("jax_compilation_cache_dir", str(place.folder / "compiled"))  # for the next start
+        jax.config.update("jax_compilation_cache_dir", str(context.folder / "compiled"))  # for the next start
         training = program(settings)
         begun = training.begin(jnp.array(seeds))
         scores, shape = Outcome.nothing(len(seeds), settings.updates), jax.tree.structure(begun)
         run = {"settings": settings.as_dict(), "seeds": seeds, "rates": rates, "device": jax.default_backend()}
-        saved, done, state = Checkpoint.of(place.folder / "checkpoints", run), 0, begun
+        saved, done, state = Checkpoint.of(context.folder / "checkpoints", run), 0, begun
         before = saved.load(tensors_of(jax.tree.leaves(begun), scores))
         if before is not None:
             arrays = {name: value.numpy() for name, value in before.tensors.items()}
             scores = Outcome(**{name: arrays.pop(name) for name in vars(scores)})
             done, state = before.progress["done"], jax.tree.unflatten(shape, [jnp.array(x) for x in arrays.values()])
-            place.tell(f"going on from step {done * settings.batch:,}")
+            context.tell(f"going on from step {done * settings.batch:,}")
         at, doing = time.monotonic(), f"{settings.game} {settings.head}, {what} ({len(seeds)} side by side)"
         with noted_stops() as stop:
             while done < settings.updates:
                 state, told = training.update(state, jnp.array(rates), settings.updates)
                 scores.add(done, told)
                 done += 1
-                late = place.is_late
+                late = context.is_late
                 last = late or stop.asked  # as it is now: what is asked for later is seen after the next update
                 if last or (time.monotonic() - at > SAVED_EVERY and done < settings.updates):
                     saved.save({"done": done}, tensors_of(jax.tree.leaves(state), scores))
                     at = time.monotonic()
-                place.progress(doing, done * settings.batch, settings.updates * settings.batch)
+                context.progress(doing, done * settings.batch, settings.updates * settings.batch)
                 if last:
                     raise TimeIsUp if late else KeyboardInterrupt
         saved.path.unlink(missing_ok=True)

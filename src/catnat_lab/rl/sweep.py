@@ -13,7 +13,7 @@ from optuna.distributions import BaseDistribution, FloatDistribution, IntDistrib
 
 from catnat_lab import experiment, rates
 from catnat_lab.errors import check_distinct, check_least, pick
-from catnat_lab.experiment import Done, Experiment, Job, Outcome, Place, TimeIsUp
+from catnat_lab.experiment import Done, Experiment, Job, Outcome, RunContext, TimeIsUp
 from catnat_lab.heads import parameterization_of, parts_of
 from catnat_lab.rl.games import check_game, make_games
 from catnat_lab.rl.settings import PAPER_STEPS, Settings, preset
@@ -99,11 +99,11 @@ class PolicySweep(GamesAndHeads):
         tried = sorted(done.finished(name, stage="tpe"), key=lambda trial: trial.value)
         return [{name: trial.config[name] for name in SPACE} for trial in tried[: self.plan.best]]
 
-    def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
+    def train(self, jobs: Sequence[Job], context: RunContext) -> Iterator[tuple[Job, Outcome]]:
         for job in jobs:
-            if place.is_late:
+            if context.is_late:
                 raise TimeIsUp
-            own = replace(place, folder=place.folder / "runs" / run_name(job))
+            own = replace(context, folder=context.folder / "runs" / run_name(job))
             settings = settings_of(job.config, *self.cells[job.cell], self.plan.steps)
             result = train(settings, own, self.threads, f"{job.config['stage']}: {settings.game} {settings.head}")
             if not result.finished:

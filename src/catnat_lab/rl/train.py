@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 from catnat_lab.checkpoint import Checkpoint, Saved, read
 from catnat_lab.devices import on_device, one_thread, tensor_cores
 from catnat_lab.errors import UserError
-from catnat_lab.experiment import Place
+from catnat_lab.experiment import RunContext
 from catnat_lab.files import whole_file
 from catnat_lab.rl.games import make_games
 from catnat_lab.rl.ppo import Episode, Learner
@@ -39,12 +39,12 @@ class Result:
         return sum(last) / len(last) if last and not self.diverged else math.nan
 
 
-def train(settings: Settings, place: Place, threads: int = 0, what: str | None = None) -> Result:
+def train(settings: Settings, context: RunContext, threads: int = 0, what: str | None = None) -> Result:
     """Train until the end or until time is up; the same call goes on, exactly as if it had not been stopped.
 
     Ctrl-C ends it after the present update, with a checkpoint.
     """
-    folder, device, what = place.folder, torch.device(place.device), what or settings.game
+    folder, device, what = context.folder, torch.device(context.device), what or settings.game
     games = make_games(settings.game, settings.envs, threads)
     kept = Checkpoint(folder / CHECKPOINT, {**settings.as_dict(), "device": device.type})
     with only_one(folder), noted_stops() as stop, on_device(device), tensor_cores(), one_thread(device):
@@ -52,7 +52,7 @@ def train(settings: Settings, place: Place, threads: int = 0, what: str | None =
         saved = kept.load(learner.tensors())
         if saved is not None:
             learner.resume(saved.tensors, saved.progress)
-            place.tell(f"going on from step {learner.steps:,}")
+            context.tell(f"going on from step {learner.steps:,}")
         curves = Curves(folder, learner.steps)
         result = Result(curves.episodes, learner.steps, learner.updates == settings.updates)
         last, asked, stops = time.monotonic(), False, result.finished
@@ -65,13 +65,13 @@ def train(settings: Settings, place: Place, threads: int = 0, what: str | None =
             asked = stop.asked  # as it is now: what is asked for later finds its checkpoint after the next update
             ended = diverged or learner.updates == settings.updates
             result = Result(curves.episodes, learner.steps, ended, diverged)
-            stops = asked or ended or place.is_late
+            stops = asked or ended or context.is_late
             if stops or now - last > SAVED_EVERY:
                 curves.save()  # first: what the checkpoint counts as done must stand there
                 if not diverged:
                     kept.save(learner.progress(), learner.tensors())
                 last = now
-            place.progress(f"{what}, score {result.score:.1f}", learner.steps, settings.updates * settings.batch)
+            context.progress(f"{what}, score {result.score:.1f}", learner.steps, settings.updates * settings.batch)
         curves.board.close()
         if asked:
             raise KeyboardInterrupt

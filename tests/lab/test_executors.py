@@ -60,15 +60,15 @@ def test_whoever_watches_is_told_how_much_there_is(path: Path) -> None:
 
 def test_the_steps_of_a_batch_are_told_as_those_of_its_stage(path: Path) -> None:
     class Steps(Toy):
-        def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
-            place.progress("", 1, 2)
-            yield from super().train(jobs, place)
-            place.progress("", 2, 2)
+        def train(self, jobs: Sequence[Job], context: RunContext) -> Iterator[tuple[Job, Outcome]]:
+            context.progress("", 1, 2)
+            yield from super().train(jobs, context)
+            context.progress("", 2, 2)
 
     told: list[tuple[int, int]] = []
     with Study(path, conduct=True) as study:
         begin(Steps(), study)
-        conduct(Steps(), study, Here(Place(path.parent, progress=lambda _, *steps: told.append(steps))), 6)
+        conduct(Steps(), study, Here(RunContext(path.parent, progress=lambda _, *steps: told.append(steps))), 6)
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)] * 2  # two batches a stage
 
 

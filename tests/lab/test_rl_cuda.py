@@ -13,9 +13,7 @@ from catnat_lab.checkpoint import read
 from catnat_lab.devices import Repeated
 from catnat_lab.experiment import RunContext
 from catnat_lab.rl.games import make_games
-from catnat_lab.rl.ppo import Learner
-from catnat_lab.rl.settings import preset
-from catnat_lab.rl.train import CHECKPOINT, train
+from catnat_lab.rl.ppo import CHECKPOINT, Learner, preset, train
 
 pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda")

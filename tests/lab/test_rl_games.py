@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from catnat_lab.errors import UserError
-from catnat_lab.rl import atari
-from catnat_lab.rl.atari import Atari
-from catnat_lab.rl.games import SEEDS_APART, Games, Step, atari_games, check_game, make_games
+from catnat_lab.rl import games as atari
+from catnat_lab.rl.games import SEEDS_APART, Atari, Games, Step, atari_games, check_game, make_games
 from tests.lab.rl_cases import short_cartpole
 
 

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from catnat_lab.rl.games import Array, Step
-from catnat_lab.rl.ppo import Learner
-from catnat_lab.rl.settings import preset
+from catnat_lab.rl.ppo import Learner, preset
 from tests.thinned import thinned
 
 

@@ -263,7 +263,7 @@ def test_an_update_is_play_advantages_and_adam() -> None:
     reward, over = np.array(rewards), np.array(overs)
     assert over.any() and told.episodes[0] == over.sum() and told.ended[0] == pytest.approx(_ended(reward, over))
     following = np.asarray(minatar.apply(state.parameters, observation)[1])
-    advantage = jnp.array(estimate(reward, over, np.asarray(value), following, settings.discount, settings.trace))
+    advantage = jnp.array(estimate(reward, over, np.asarray(value), following, settings.discount, settings.gae_lambda))
 
     flat = Steps(*(x.reshape(128, *x.shape[2:]) for x in (seen, action, log_prob, value)), reward.ravel(), over.ravel())
     key, *orders = jax.random.split(key, settings.epochs + 1)
@@ -275,7 +275,7 @@ def test_an_update_is_play_advantages_and_adam() -> None:
             gain = advantage.ravel()[rows]
             slope = slope_of(p, settings, head, some, gain, gain + some.value)
             norm = np.sqrt(sum(float((g**2).sum()) for g in slope.values()))
-            slope = {name: g * min(1.0, settings.gradient / norm) for name, g in slope.items()}
+            slope = {name: g * min(1.0, settings.max_grad_norm / norm) for name, g in slope.items()}
             count += 1
             m = {name: 0.9 * m[name] + 0.1 * g for name, g in slope.items()}
             v = {name: 0.999 * v[name] + 0.001 * g**2 for name, g in slope.items()}

@@ -15,8 +15,7 @@ from catnat_lab.errors import UserError
 from catnat_lab.heads import HEAD_NAMES, head, parameterization_of
 from catnat_lab.rl import ppo
 from catnat_lab.rl.games import Step, make_games
-from catnat_lab.rl.ppo import MEASURES, ActorCritic, Learner, estimate
-from catnat_lab.rl.settings import Settings, preset
+from catnat_lab.rl.ppo import MEASURES, ActorCritic, Learner, Settings, estimate, preset
 from tests.lab.rl_cases import short_cartpole
 
 SMALL = replace(preset("paper", "CartPole-v1"), envs=4, rollout=32, minibatches=2, epochs=2, entropy=0.01, steps=640)
@@ -133,7 +132,7 @@ def test_a_minibatch_descends_the_papers_objective(name: str, clip_value: bool) 
         errors = torch.max(errors, (near - returns) ** 2)
     loss = -surrogate.mean() - settings.entropy * policy.entropy().mean() + settings.value * 0.5 * errors.mean()
     loss.backward()
-    torch.nn.utils.clip_grad_norm_(other.parameters(), settings.gradient)
+    torch.nn.utils.clip_grad_norm_(other.parameters(), settings.max_grad_norm)
     optimizer.step()
     for (where, mine), theirs in zip(ours.network.named_parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, atol=2e-6, rtol=1e-4, msg=where)
@@ -167,7 +166,7 @@ def test_forbidden_actions_are_never_taken() -> None:
 
 def test_what_follows_a_cut_episode_counts() -> None:
     """CartPole ends after 500 steps: the value of its last state is added, not 0."""
-    ours = learner(replace(SMALL, game=short_cartpole(4), discount=0.5, trace=0.0))
+    ours = learner(replace(SMALL, game=short_cartpole(4), discount=0.5, gae_lambda=0.0))
     ours.play()
     with torch.no_grad():
         expected = 1 + 0.5 * ours.values[1:4] - ours.values[:3]

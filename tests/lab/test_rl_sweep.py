@@ -13,15 +13,13 @@ from catnat_lab.cli import main
 from catnat_lab.errors import UserError
 from catnat_lab.executors import Here, begin, conduct
 from catnat_lab.experiment import Finished, Results, RunContext, TimeIsUp
+from catnat_lab.rl import ppo as training
 from catnat_lab.rl import report
-from catnat_lab.rl import train as training
-from catnat_lab.rl.ppo import Episode, Learner
-from catnat_lab.rl.settings import preset
-from catnat_lab.rl.sweep import SPACE, Plan, PolicySweep, curve_of, settings_of
-from catnat_lab.rl.train import Result
+from catnat_lab.rl.ppo import Episode, Learner, Result, preset
+from catnat_lab.rl.search import SPACE, PolicySweep, SweepPlan, curve_of, settings_of
 from catnat_lab.studies import Study
 
-PLAN = Plan(games=("CartPole-v1",), heads=("softmax", "catnat-paper"), steps=600, trials=3, best=2, seeds=2)
+PLAN = SweepPlan(games=("CartPole-v1",), heads=("softmax", "catnat-paper"), steps=600, trials=3, best=2, seeds=2)
 SEEDS = [(0, 1), (0, 2), (1, 1), (1, 2)]  # rank and seed of the final runs
 
 
@@ -31,7 +29,7 @@ def final_of(study: Study, head: str) -> list[Finished]:
     return sorted(found, key=lambda trial: (trial.config["rank"], trial.config["seed"]))
 
 
-def sweep(folder: Path, plan: Plan = PLAN, minutes: float | None = None) -> dict[str, list[float]]:
+def sweep(folder: Path, plan: SweepPlan = PLAN, minutes: float | None = None) -> dict[str, list[float]]:
     """Run it; the final scores by head."""
     with Study(folder / "study.db", conduct=True) as study:
         plan = plan.grown(begin(PolicySweep(plan), study))
@@ -74,7 +72,7 @@ def test_the_best_of_the_search_are_trained_over_seeds_and_a_stopped_study_goes_
 
 
 def test_time_stops_it_within_a_run(tmp_path: Path) -> None:
-    plan = Plan(games=("CartPole-v1",), heads=("softmax",), steps=3000, trials=0, seeds=1)
+    plan = SweepPlan(games=("CartPole-v1",), heads=("softmax",), steps=3000, trials=0, seeds=1)
     whole = sweep(tmp_path / "whole", plan)
     with pytest.raises(TimeIsUp):
         sweep(tmp_path / "parts", plan, minutes=1e-6)
@@ -82,17 +80,19 @@ def test_time_stops_it_within_a_run(tmp_path: Path) -> None:
 
 
 def test_a_study_may_grow_but_not_change(tmp_path: Path) -> None:
-    small = Plan(games=("CartPole-v1",), heads=("softmax",), steps=300, trials=0, seeds=1)
+    small = SweepPlan(games=("CartPole-v1",), heads=("softmax",), steps=300, trials=0, seeds=1)
     first = sweep(tmp_path, small)
-    grown = sweep(tmp_path, Plan(games=("CartPole-v1",), heads=("softmax", "sparsemax"), steps=300, trials=0, seeds=2))
+    grown = sweep(
+        tmp_path, SweepPlan(games=("CartPole-v1",), heads=("softmax", "sparsemax"), steps=300, trials=0, seeds=2)
+    )
     assert grown["softmax"][0] == first["softmax"][0] and len(grown["sparsemax"]) == 2
     with pytest.raises(UserError, match="steps was 300, now 400"):
-        sweep(tmp_path, Plan(games=("CartPole-v1",), heads=("softmax",), steps=400, trials=0, seeds=1))
+        sweep(tmp_path, SweepPlan(games=("CartPole-v1",), heads=("softmax",), steps=400, trials=0, seeds=1))
 
 
 def test_the_search_is_over_the_papers_ranges() -> None:
     ends = {name: (space.low, space.high) for name, space in SPACE.items() if not isinstance(space, tuple)}
-    assert ends["rate"] == (5e-5, 1e-2) and ends["clip"] == (0.01, 0.9) and ends["gradient"] == (0.1, 10.0)
+    assert ends["rate"] == (5e-5, 1e-2) and ends["clip"] == (0.01, 0.9) and ends["max_grad_norm"] == (0.1, 10.0)
     assert ends["rollout"] == (32, 512) and ends["envs"] == (8, 16) and ends["entropy"] == (0.0, 1.0)
     lowest = {name: low for name, (low, _) in ends.items()} | {"seed": 3}
     assert settings_of(lowest, "Breakout", "softmax", 512).rollout == 32

@@ -14,15 +14,12 @@ import pytest
 import torch
 from PIL import Image
 
-from catnat_lab.checkpoint import Saved, read
+from catnat_lab.checkpoint import Saved, noted_stops, read
 from catnat_lab.cli import main
 from catnat_lab.errors import UserError
 from catnat_lab.experiment import RunContext
-from catnat_lab.rl import train as training
-from catnat_lab.rl.ppo import Learner
-from catnat_lab.rl.settings import Settings, preset
-from catnat_lab.rl.train import CHECKPOINT, EPISODES, only_one, read_episodes, train
-from catnat_lab.stopping import noted_stops
+from catnat_lab.rl import ppo as training
+from catnat_lab.rl.ppo import CHECKPOINT, EPISODES, Learner, Settings, only_one, preset, read_episodes, train
 from tests.thinned import thinned
 
 CART = replace(preset("paper", "CartPole-v1"), envs=4, rollout=32, minibatches=2, epochs=2, anneal=True, steps=1280)
@@ -144,7 +141,7 @@ def test_the_command_trains_shows_and_refuses(tmp_path: Path, capsys: pytest.Cap
     assert "Breakout by catnat, seed 1: 64 steps" in capsys.readouterr().out
     assert {CHECKPOINT, EPISODES, "provenance.json"} <= {path.name for path in Path(out).iterdir()}
     assert list((Path(out) / "tensorboard").iterdir())
-    assert main(["rl-watch", "--output", out, "--steps", "20"]) == 0
+    assert main(["rl-watch", out, "--steps", "20"]) == 0
     assert "after 20 steps" in capsys.readouterr().out
     picture = (Path(out) / "play.gif").read_bytes()
     assert picture[:6] == b"GIF89a"
@@ -153,7 +150,7 @@ def test_the_command_trains_shows_and_refuses(tmp_path: Path, capsys: pytest.Cap
         (["rl", "--game", "Breakout", "--preset", "smoke", "--head", "softmax", "--output", out], "of another run"),
         (["rl", "--envs", "0"], "envs must be at least 1; got 0"),
         (["rl", "--minutes", "-1", "--game", "CartPole-v1", "--output", out], "minutes must be at least 0; got -1"),
-        (["rl-watch", "--output", str(tmp_path / "none")], "there is no checkpoint in"),
+        (["rl-watch", str(tmp_path / "none")], "there is no checkpoint in"),
     ):
         assert main([*arguments, *([] if "rl-watch" in arguments else ["--device", "cpu"])]) == 2
         told = capsys.readouterr().err.strip()
@@ -175,12 +172,12 @@ def test_a_run_on_vectors_is_reported_and_shown(
     assert main(["report", str(tmp_path / "none")]) == 2
     capsys.readouterr()
     pytest.importorskip("pygame")
-    assert main(["rl-watch", "--output", str(tmp_path), "--steps", "5"]) == 0
+    assert main(["rl-watch", str(tmp_path), "--steps", "5"]) == 0
     assert "picture: " in capsys.readouterr().out
     with Image.open(tmp_path / "play.gif") as picture:
         assert picture.size == (600, 400) and picture.n_frames > 1
     monkeypatch.setitem(sys.modules, "pygame", None)  # as if it were not installed
-    assert main(["rl-watch", "--output", str(tmp_path), "--steps", "5"]) == 0
+    assert main(["rl-watch", str(tmp_path), "--steps", "5"]) == 0
     assert "no picture: gymnasium draws by pygame, which the extra watch has" in capsys.readouterr().out
 
 
@@ -267,11 +264,11 @@ def test_softmax_learns_as_stable_baselines3_does(tmp_path: Path) -> None:
             batch_size=settings.batch // settings.minibatches,
             n_epochs=settings.epochs,
             gamma=settings.discount,
-            gae_lambda=settings.trace,
+            gae_lambda=settings.gae_lambda,
             clip_range=settings.clip,
             ent_coef=settings.entropy,
             vf_coef=settings.value / 2,  # of the squared error, ours of half of it
-            max_grad_norm=settings.gradient,
+            max_grad_norm=settings.max_grad_norm,
             seed=seed,
             device="cpu",
         ).learn(settings.steps)

@@ -80,7 +80,7 @@ def read(path: Path) -> Saved:
             header, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         about = json.loads(header[HEADER])
         if about["format"] == FORMAT:
-            return Saved(todays_names(about["run"]), dict(about["progress"]), tensors)
+            return Saved(todays_names(dict(about["run"])), dict(about["progress"]), tensors)
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as problem:
         raise UserError(f"{path} is not a whole checkpoint ({problem}); delete it to begin again") from None
     raise UserError(f"{path} has the format {about['format']}; this catnat reads {FORMAT}")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,14 +25,14 @@ from catnat_lab.checkpoint import Checkpoint
 from catnat_lab.cli import main
 from catnat_lab.errors import UserError
 from catnat_lab.executors import Here, begin, conduct
-from catnat_lab.experiment import Finished, Results, RunContext, TimeIsUp
+from catnat_lab.experiment import Outcome, Results, RunContext, TimeIsUp
 from catnat_lab.heads import head as torch_head
 from catnat_lab.heads import parameterization_of
 from catnat_lab.rl import minatar, report
 from catnat_lab.rl.games import MINATAR
 from catnat_lab.rl.minatar import Game, Scores, Settings, Steps, StickyGame, head_of, program
 from catnat_lab.rl.ppo import estimate
-from catnat_lab.rl.search import MinAtar, MinAtarPlan, best_rate
+from catnat_lab.rl.search import MinAtar, MinAtarPlan
 from catnat_lab.studies import Study
 from tests.thinned import thinned
 
@@ -306,103 +306,71 @@ PLAN = MinAtarPlan(
 )
 
 
-def conducted(study: Study, plan: MinAtarPlan, context: RunContext) -> None:
-    begin(MinAtar(plan), study)
-    conduct(MinAtar(plan), study, Here(context), 1)
-
-
-def test_a_stopped_study_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def study(folder: Path) -> Results:
-        with Study(folder / "study.db", conduct=True) as opened:
-            conducted(opened, PLAN, RunContext(folder))
-            return report.load(opened)
-
-    whole = study(tmp_path / "whole")
-    monkeypatch.setattr(minatar, "SAVED_EVERY", -1.0)
-    real, calls = Checkpoint.save, 0
-
-    def save(saved: Checkpoint, *what: Any) -> None:
-        nonlocal calls
-        real(saved, *what)
-        calls += 1
-        if calls == 2:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Checkpoint, "save", save)
-    with pytest.raises(KeyboardInterrupt):
-        study(tmp_path / "stopped")
-    assert list((tmp_path / "stopped" / "checkpoints").iterdir())
-    again = study(tmp_path / "stopped")
-    assert whole.trials == again.trials
-    assert not list((tmp_path / "stopped" / "checkpoints").iterdir())
-    with Study(tmp_path / "whole" / "study.db", conduct=True) as one, pytest.raises(UserError, match="was 2, now 3"):
-        begin(MinAtar(replace(PLAN, seeds=3)), one)
+def conducted(folder: Path, plan: MinAtarPlan = PLAN, **context: Any) -> Results:
+    with Study(folder / "study.db", conduct=True) as study:
+        begin(MinAtar(plan), study)
+        conduct(MinAtar(plan), study, Here(RunContext(folder, **context)), 1)
+        return report.load(study)
 
 
 @pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize("at", [1_024, 2_048])  # the second ends with the last update
-def test_ctrl_c_saves_what_there_is(tmp_path: Path, at: int) -> None:
-    plan, told = replace(PLAN, rates=(0.001,)), []
+def test_a_stopped_study_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By time in its search, by a kill and by Ctrl-C, which is noted in the last update of the final runs."""
+    whole, stopped, told = conducted(tmp_path / "whole"), tmp_path / "stopped", list[str]()
+    with pytest.raises(TimeIsUp):
+        conducted(stopped, ends=0.0)
+    real = Checkpoint.save
+
+    def save(saved: Checkpoint, *what: Any) -> None:
+        real(saved, *what)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(minatar, "SAVED_EVERY", -1.0)
+        patch.setattr(Checkpoint, "save", save)
+        conducted(stopped)
 
     def stop(what: str, done: int, total: int) -> None:
-        if "final" in what and done == at:
+        if done == 2_048:
             os.kill(os.getpid(), signal.SIGINT)
 
-    with Study(tmp_path / "study.db", conduct=True) as study:
-        with pytest.raises(KeyboardInterrupt):
-            conducted(study, plan, RunContext(tmp_path, progress=stop))
-        conducted(study, plan, RunContext(tmp_path, tell=told.append))
-    assert told == ["jobs to train (final): 1, batches: 1", f"going on from step {at + 1_024:,}"]
+    with pytest.raises(KeyboardInterrupt):
+        conducted(stopped, progress=stop)
+    assert list((stopped / "checkpoints").iterdir())
+    assert conducted(stopped, tell=told.append).trials == whole.trials
+    assert told == ["jobs to train (final): 1, batches: 1", "going on from step 3,072"]
+    assert not list((stopped / "checkpoints").iterdir())
+    with pytest.raises(UserError, match="was 2, now 3"):
+        conducted(stopped, replace(PLAN, seeds=3))
 
 
-def test_time_that_is_up_saves_what_there_is_and_games_come_one_by_one(tmp_path: Path) -> None:
-    plan, told = replace(PLAN, games=("Breakout", "Asterix")), []
-
-    def trained(minutes: float) -> list[str]:
-        with Study(tmp_path / "study.db", conduct=True) as study:
-            begin(MinAtar(plan), study)
-            context = RunContext(tmp_path, ends=time.monotonic() + 60 * minutes, tell=told.append)
-            try:
-                conduct(MinAtar(plan), study, Here(context), 1)
-            except TimeIsUp:
-                told.append("up")
-            return [
-                f"{cell.split()[1]} {run.config['stage']}" for cell in study.cells() for run in study.finished(cell)
-            ]
-
-    assert trained(0.0) == [] and trained(0.0) == ["Breakout rates"]  # an update at a time; the search has one
-    assert trained(0.0) == ["Breakout rates"]
-    assert trained(10.0) == ["Breakout rates", "Breakout final", "Asterix rates", "Asterix final"]
-    assert told.count("up") == 3
-
-
-def test_the_best_rate_has_the_best_mean_and_is_no_diverged_one() -> None:
-    found = {"by rate": {"0.1": [float("nan"), 9.0], "0.01": [2.0, 3.0], "0.001": [2.0, 2.0]}}
-    assert best_rate(Finished(1.0, {}, found, {"stage": "rates"})) == 0.01
-
-
-def test_a_single_rate_is_not_searched_for_and_a_head_may_have_a_tree(tmp_path: Path) -> None:
-    plan = replace(PLAN, heads=("catnat", "catnat[[0,2],1]"), rates=(0.001,), steps=2_048)
-    with Study(tmp_path / "study.db", conduct=True) as study:
-        conducted(study, plan, RunContext(tmp_path))
-        runs = {cell: study.finished(cell) for cell in study.cells()}
-        results = report.load(study)
-    assert "All heads have the rate 0.001." in list(report.remarks_of(results, report.table_of(results)))
-    assert [[run.config for run in done] for done in runs.values()] == [[{"stage": "final", "rate": 0.001}]] * 2
-    scores = [done[0].record["scores"] for done in runs.values()]
-    assert len(scores[0]) == plan.seeds and scores[0] != scores[1]  # the same seeds, another tree
+def test_games_come_one_by_one_and_are_trained_at_their_best_rate(study: Study) -> None:
+    """The best mean, and no diverged one; a single rate is not searched for."""
+    plan, stages = replace(PLAN, games=("Breakout", "Asterix")), []
+    found = {"by rate": {"0.1": [math.nan, 9.0], "0.01": [2.0, 3.0], "0.001": [2.0, 2.0]}}
+    while jobs := MinAtar(plan).left(study):
+        stages.append([(job.cell.split()[1], *job.config.values()) for job in jobs])
+        for job in jobs:
+            study.add(job, Outcome(-1.0, {}, found))
+    assert stages == [
+        [("Breakout", "rates")],
+        [("Breakout", "final", 0.01)],
+        [("Asterix", "rates")],
+        [("Asterix", "final", 0.01)],
+    ]
+    (job,) = MinAtar(replace(PLAN, games=("Freeway",), rates=(0.001,))).left(study)
+    assert job.config == {"stage": "final", "rate": 0.001}
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "study")
-    small = ["--steps", "2048", "--heads", "softmax", "catnat-paper"]
+    small = ["--steps", "2048", "--rates", "0.001", "--heads", "softmax", "catnat[[0,2],1]"]
     assert main(["rl-minatar", "--preset", "smoke", *small, "--output", out]) == 0
     assert "MinAtar, 2,048 steps, 2 seeds" in capsys.readouterr().out
     text = (tmp_path / "study" / "report.md").read_text()
-    assert "catnat-paper minus softmax" in text and "interquartile means" in text
+    assert "minus softmax" in text and "interquartile means" in text and "All heads have the rate 0.001." in text
     values, curves = ((tmp_path / "study" / name).read_text().splitlines() for name in ("values.csv", "curves.csv"))
-    assert len(values) == 1 + 2 * (2 + 2) and len(curves) == 1 + 2 * 2 * 2  # heads, rates and seeds; two updates
-    assert main(["report", out]) == 0
+    assert len(values) == 1 + 2 * 2 and len(curves) == 1 + 2 * 2 * 2  # heads and seeds; two updates
     assert main(["rl-sweep", "--preset", "smoke", "--device", "cpu", "--output", out]) == 2
     assert "study.db holds a study of catnat rl minatar, not of catnat rl sweep" in capsys.readouterr().err
     for given, message in (

@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any, ClassVar
 
 from catnat_lab.executors import executor_of
-from catnat_lab.experiment import Done, Experiment, Job, Outcome, Place
+from catnat_lab.experiment import Done, Experiment, Job, Outcome, RunContext
 from catnat_lab.provenance import provenance
 from catnat_lab.studies import Study
 
@@ -46,13 +46,13 @@ class Loops(Experiment):
         """All of them."""
         yield [Job("cell", {"stage": "final", "seed": seed}) for seed in range(self.count)]
 
-    def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
+    def train(self, jobs: Sequence[Job], context: RunContext) -> Iterator[tuple[Job, Outcome]]:
         """Count."""
         for job in jobs:
             total = 0
             if job.config["seed"] < self.workers:
-                (place.folder / f"{job.config['seed']}").touch()
-                while not all((place.folder / f"{seed}").exists() for seed in range(self.workers)):
+                (context.folder / f"{job.config['seed']}").touch()
+                while not all((context.folder / f"{seed}").exists() for seed in range(self.workers)):
                     time.sleep(0.01)
             for i in range(self.turns):
                 total += i & 3
@@ -62,7 +62,7 @@ class Loops(Experiment):
 def seconds(on: str, jobs: int, turns: int) -> float:
     """From the first job that is trained by warm workers to the last that is kept."""
     with tempfile.TemporaryDirectory() as folder, Study(Path(folder) / "study.db", conduct=True) as study:
-        executor = executor_of(on, Place(Path(folder)))
+        executor = executor_of(on, RunContext(Path(folder)))
         warm = executor.workers
         experiment = Loops(jobs + warm, turns, warm)
         every = list(experiment.left(study))
@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     started = time.perf_counter()
-    list(Loops(1, ROUND).train([Job("cell", {"seed": 0})], Place(Path())))
+    list(Loops(1, ROUND).train([Job("cell", {"seed": 0})], RunContext(Path())))
     turns = int(ROUND * arguments.seconds / (time.perf_counter() - started))
     places = ("here", "processes:1", "processes:2", "ray")
     times: dict[tuple[str, str], list[float]] = {}

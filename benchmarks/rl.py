@@ -24,10 +24,8 @@ from torch.distributions import Categorical
 
 from catnat_lab.devices import one_thread
 from catnat_lab.provenance import provenance
-from catnat_lab.rl.atari import Atari
-from catnat_lab.rl.games import make_games
-from catnat_lab.rl.ppo import ActorCritic, Learner
-from catnat_lab.rl.settings import Settings
+from catnat_lab.rl.games import Atari, make_games
+from catnat_lab.rl.ppo import ActorCritic, Learner, Settings
 
 COLUMNS = ("contender", "envs", "steps_per_second", "low", "high", "of_games_alone", "by_plain_loop")
 
@@ -83,7 +81,7 @@ def plain_loop(settings: Settings, device: torch.device) -> Callable[[], None]:
                 last = t == steps - 1
                 goes_on, after = 1 - (end if last else ends[t + 1]), following if last else values[t + 1]
                 surprise = rewards[t] + settings.discount * after * goes_on - values[t]
-                advantages[t] = carried = surprise + settings.discount * settings.trace * goes_on * carried
+                advantages[t] = carried = surprise + settings.discount * settings.gae_lambda * goes_on * carried
             returns = advantages + values
         for _ in range(settings.epochs):
             for rows in torch.randperm(settings.batch, device=device).view(settings.minibatches, -1):
@@ -100,7 +98,7 @@ def plain_loop(settings: Settings, device: torch.device) -> Callable[[], None]:
                 loss = loss - settings.entropy * policy.entropy().mean() + settings.value * value_loss
                 optimizer.zero_grad()
                 loss.backward()
-                nn.utils.clip_grad_norm_(network.parameters(), settings.gradient)
+                nn.utils.clip_grad_norm_(network.parameters(), settings.max_grad_norm)
                 optimizer.step()
 
     return update

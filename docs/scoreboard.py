@@ -32,8 +32,9 @@ from catnat_lab.gsl import report as gsl
 from catnat_lab.heads import PAPER_HEADS
 from catnat_lab.report.page import as_csv, paper_rows, printed
 from catnat_lab.report.table import BASELINE, Cell, Column, Judgement, Key, Table, escaped, grid, judge
+from catnat_lab.rl.games import MINATAR
+from catnat_lab.rl.ppo import PAPER_STEPS
 from catnat_lab.rl.report import PAPER_SEEDS
-from catnat_lab.rl.settings import MINATAR, PAPER_STEPS
 from catnat_lab.stats import ALPHA, compare_all, paired, standing, welch_from_summaries
 from catnat_lab.vae import report as vae
 from catnat_lab.vae.presets import PAPER, PAPER_CELLS

@@ -1,13 +1,19 @@
 """A run that was stopped, in one file of safetensors: tensors by name, and the rest as JSON in the file's own header.
 
-A kill while it is written leaves the one before it. It names no other file.
+A kill while it is written leaves the one before it. It names no other file. Ctrl-C is noted, for a loop to save what it
+has before it ends.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any, Self
 
 import torch
@@ -19,6 +25,7 @@ from catnat_lab.errors import UserError
 from catnat_lab.files import whole_file
 
 FORMAT, HEADER = 2, "catnat checkpoint"
+FORMER = {"gradient": "max_grad_norm", "trace": "gae_lambda"}  # settings as they were called once
 
 
 @dataclass(frozen=True)
@@ -73,10 +80,15 @@ def read(path: Path) -> Saved:
             header, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         about = json.loads(header[HEADER])
         if about["format"] == FORMAT:
-            return Saved(dict(about["run"]), dict(about["progress"]), tensors)
+            return Saved(todays_names(dict(about["run"])), dict(about["progress"]), tensors)
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as problem:
         raise UserError(f"{path} is not a whole checkpoint ({problem}); delete it to begin again") from None
     raise UserError(f"{path} has the format {about['format']}; this catnat reads {FORMAT}")
+
+
+def todays_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a run that may have been begun by an older version."""
+    return {FORMER.get(name, name): value for name, value in settings.items()}
 
 
 def random_streams(device: torch.device) -> dict[str, Tensor]:
@@ -88,3 +100,30 @@ def set_random_streams(tensors: Mapping[str, Tensor], device: torch.device) -> N
     torch.set_rng_state(tensors["random"])
     if device.type == "cuda":
         torch.cuda.set_rng_state(tensors["random on the GPU"], device)
+
+
+class Stop:
+    asked = False
+
+
+@contextmanager
+def noted_stops() -> Iterator[Stop]:
+    """Within it the first Ctrl-C or SIGTERM is only noted; the second one ends the program at once."""
+    stop = Stop()
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # a worker: who conducts decides
+    if ignored or threading.current_thread() is not threading.main_thread():  # signals come to the main thread alone
+        yield stop
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if stop.asked:
+            raise KeyboardInterrupt
+        stop.asked = True
+        print("\nstopping after this update, with a checkpoint; once more stops at once", file=sys.stderr, flush=True)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -23,7 +23,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, TypeAlias, cast
 
 from catnat_lab.errors import UserError
-from catnat_lab.experiment import Experiment, Job, Outcome, Place, TimeIsUp, silent
+from catnat_lab.experiment import Experiment, Job, Outcome, RunContext, TimeIsUp, silent
 from catnat_lab.studies import Study
 
 TRIES = 3
@@ -49,11 +49,11 @@ def conduct(
         at_once = f", {min(workers, len(batches))} at once" if workers > 1 else ""
         stages = ", ".join(sorted({str(job.config["stage"]) for job in jobs if "stage" in job.config}))
         which = f" ({stages})" if stages else ""
-        executor.place.tell(f"jobs to train{which}: {len(jobs):,}, batches: {len(batches):,}{at_once}")
+        executor.context.tell(f"jobs to train{which}: {len(jobs):,}, batches: {len(batches):,}{at_once}")
         for job, outcome in executor.run(experiment, batches):
             if isinstance(outcome, str):
                 if outcome != last:  # a whole batch fails for one reason
-                    executor.place.tell(f"given up, {job.cell} {job.config}:\n{outcome.rstrip()}")
+                    executor.context.tell(f"given up, {job.cell} {job.config}:\n{outcome.rstrip()}")
                 last = outcome
                 study.fail(job, outcome)
             else:
@@ -74,19 +74,19 @@ def begin(experiment: Experiment, study: Study) -> dict[str, Any]:
     return both
 
 
-def executor_of(where: str, place: Place, gpus: float = 1.0) -> Executor:
+def executor_of(where: str, context: RunContext, gpus: float = 1.0) -> Executor:
     """Of here, processes:N, ray or ray:ADDRESS; on Ray a job takes one core and so many GPUs where it trains on one."""
     kind, _, rest = where.partition(":")
     if where == "here":
-        return Here(place)
+        return Here(context)
     if kind == "processes" and rest.isdecimal() and int(rest) > 0:
-        return Processes(place, int(rest))
+        return Processes(context, int(rest))
     if kind == "ray":
-        if place.ends != math.inf:
+        if context.ends != math.inf:
             raise UserError("minutes goes with here and processes: the machines of a cluster have clocks of their own")
         if not (0 < gpus <= 1 or (gpus > 1 and gpus == int(gpus))):
             raise UserError(f"job_gpus must lie in (0, 1], or be a whole number; got {gpus:g}")
-        return OnRay(place, rest or None, gpus if place.device.startswith("cuda") else 0.0)
+        return OnRay(context, rest or None, gpus if context.device.startswith("cuda") else 0.0)
     raise UserError(f"on must be here, processes:N, ray or ray:ADDRESS; got {where!r}")
 
 
@@ -110,11 +110,11 @@ class _Batch:
         return [(job, told) for job in given_up]
 
 
-def _train(experiment: Experiment, jobs: Sequence[Job], place: Place) -> Iterator[Told]:
+def _train(experiment: Experiment, jobs: Sequence[Job], context: RunContext) -> Iterator[Told]:
     """Outcomes as they come; then, where some are missing, why."""
     left = set(jobs)
     try:
-        for job, outcome in experiment.train(list(jobs), place):
+        for job, outcome in experiment.train(list(jobs), context):
             left.discard(job)
             yield job, outcome
         if left:
@@ -145,15 +145,15 @@ def _sent(told: Told) -> Told:
 class Here:
     """One batch after the other."""
 
-    place: Place
+    context: RunContext
     workers: int = 1
 
     def run(self, experiment: Experiment, batches: Sequence[list[Job]]) -> Iterator[Trained]:
         for number, batch in enumerate(map(_Batch, batches)):
-            place = replace(self.place, progress=_of_all(self.place.progress, number, len(batches)))
+            context = replace(self.context, progress=_of_all(self.context.progress, number, len(batches)))
             while batch.left:
-                for told in _train(experiment, list(batch.left), place):
-                    yield from batch.heard(told, self.place.tell)
+                for told in _train(experiment, list(batch.left), context):
+                    yield from batch.heard(told, self.context.tell)
 
 
 def _of_all(progress: Callable[[str, int, int], None], number: int, batches: int) -> Callable[[str, int, int], None]:
@@ -175,7 +175,7 @@ class _News:
 class Processes:
     """So many at a time. One that dies is replaced, and its batch goes on from its checkpoint."""
 
-    place: Place
+    context: RunContext
     workers: int
 
     def run(self, experiment: Experiment, batches: Sequence[list[Job]]) -> Iterator[Trained]:
@@ -207,7 +207,7 @@ class Processes:
                         process.join()
                         told = f"the process ended with code {process.exitcode}"
                     if isinstance(told, _News):
-                        self.place.news(*told.told)
+                        self.context.news(*told.told)
                         continue
                     if isinstance(told, tuple):
                         yield from batch.heard(told)
@@ -218,7 +218,7 @@ class Processes:
                         queue.clear()
                     elif told is not None:
                         yield from _waiting(busy) if isinstance(told, Exception) else ()
-                        yield from batch.heard(told, self.place.tell)
+                        yield from batch.heard(told, self.context.tell)
                         queue += [batch] if batch.left and not late else []
             if late:
                 raise late
@@ -229,11 +229,11 @@ class Processes:
                 pipe.close()
 
     def _start(self, experiment: Experiment, started: dict[Connection, BaseProcess]) -> Connection:
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
+        spawning = multiprocessing.get_context("spawn")
+        ours, theirs = spawning.Pipe()
         threads = max(1, (os.cpu_count() or 1) // self.workers)
-        place = Place(self.place.folder, self.place.device, self.place.ends)
-        process = context.Process(target=_serve, args=(theirs, experiment, place, threads), daemon=True)
+        context = RunContext(self.context.folder, self.context.device, self.context.ends)
+        process = spawning.Process(target=_serve, args=(theirs, experiment, context, threads), daemon=True)
         process.start()
         theirs.close()  # or its end would never be seen
         started[ours] = process
@@ -249,17 +249,17 @@ def _waiting(busy: Mapping[Connection, _Batch]) -> Iterator[Trained]:
                     yield from batch.heard(told)
 
 
-def _serve(pipe: Connection, experiment: Experiment, place: Place, threads: int) -> None:
+def _serve(pipe: Connection, experiment: Experiment, context: RunContext, threads: int) -> None:
     """Train what comes through the pipe, and tell of it; None when it is done. Until nobody is at the other end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes: who conducts ends the others
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    place = replace(place, news=lambda *told: pipe.send(_News(told)))
+    context = replace(context, news=lambda *told: pipe.send(_News(told)))
     if "torch" in sys.modules:  # else the experiment does without it
         sys.modules["torch"].set_num_threads(threads)
     with suppress(EOFError, OSError, KeyboardInterrupt):
         while True:
             told: Told | None = None
-            for told in _train(experiment, pipe.recv(), place):
+            for told in _train(experiment, pipe.recv(), context):
                 try:
                     pipe.send(_sent(told))
                 except (pickle.PicklingError, TypeError, AttributeError):  # an outcome that is no plain data
@@ -285,7 +285,7 @@ def _end_with_parent() -> None:
 class OnRay:
     """On a Ray cluster, whose workers and machines may come and go. All of them must see the folder of checkpoints."""
 
-    place: Place
+    context: RunContext
     address: str | None  # None: the cluster of this machine, or a new one
     gpus: float  # of a job, beside one core; a part of one lets several share it
 
@@ -314,8 +314,8 @@ class OnRay:
         """All batches. Ray itself tries those anew whose worker or machine was lost."""
         ray = self.ray
         remote = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=TRIES - 1)(_train_all)
-        what, place = ray.put(experiment), replace(self.place, progress=silent, news=silent, tell=silent)
-        running = {remote.remote(what, list(batch.left), place): batch for batch in map(_Batch, batches)}
+        what, context = ray.put(experiment), replace(self.context, progress=silent, news=silent, tell=silent)
+        running = {remote.remote(what, list(batch.left), context): batch for batch in map(_Batch, batches)}
         while running:
             (ready,), _ = ray.wait(list(running), num_returns=1)
             batch = running.pop(ready)
@@ -327,8 +327,8 @@ class OnRay:
             for told in every:
                 yield from batch.heard(told)
             if batch.left:
-                running[remote.remote(what, list(batch.left), place)] = batch
+                running[remote.remote(what, list(batch.left), context)] = batch
 
 
-def _train_all(experiment: Experiment, jobs: Sequence[Job], place: Place) -> list[Told]:
-    return [_sent(told) for told in _train(experiment, jobs, place)]
+def _train_all(experiment: Experiment, jobs: Sequence[Job], context: RunContext) -> list[Told]:
+    return [_sent(told) for told in _train(experiment, jobs, context)]

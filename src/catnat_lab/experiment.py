@@ -109,7 +109,7 @@ def silent(*_: object) -> None: ...
 
 
 @dataclass
-class Place:
+class RunContext:
     folder: Path  # of checkpoints and trained models
     device: str = "cpu"
     ends: float = math.inf  # on the monotonic clock: what is not done by then stops, with a checkpoint
@@ -157,7 +157,7 @@ class Experiment(ABC):
         return next((jobs for stage in self.stages(done) if (jobs := missing(done, stage))), [])
 
     @abstractmethod
-    def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
+    def train(self, jobs: Sequence[Job], context: RunContext) -> Iterator[tuple[Job, Outcome]]:
         """All of these, in any order."""
 
     def batches(self, jobs: Sequence[Job], size: int) -> list[list[Job]]:

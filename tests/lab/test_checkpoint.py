@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor
@@ -29,11 +30,13 @@ def checkpoint(folder: Path, **other: object) -> Checkpoint:
     return Checkpoint(folder / "run.safetensors", {**RUN, **other})
 
 
+@settings(max_examples=25)
 @given(progress=st.dictionaries(st.text(), plain, max_size=4), values=st.lists(st.floats(width=32), max_size=5))
 def test_what_was_saved_comes_back(
     tmp_path_factory: pytest.TempPathFactory, progress: dict[str, object], values: list[float]
 ) -> None:
     folder, tensors = tmp_path_factory.mktemp("folder"), {**TENSORS, "drawn": torch.tensor(values)}
+    assert checkpoint(folder).load(tensors) is None  # nothing was
     checkpoint(folder).save(progress, tensors)
     found = checkpoint(folder).load(tensors)
     assert found is not None and found.progress == progress and found.run == json.loads(json.dumps(RUN))
@@ -46,13 +49,6 @@ def _bits(x: Tensor) -> Tensor:
     return x.contiguous().flatten().view(torch.uint8)  # NaN is itself too
 
 
-def test_nothing_saved_is_nothing(tmp_path: Path) -> None:
-    assert checkpoint(tmp_path / "none").load(TENSORS) is None
-    checkpoint(tmp_path).save({}, TENSORS)
-    checkpoint(tmp_path).path.unlink()
-    assert checkpoint(tmp_path).load(TENSORS) is None
-
-
 @pytest.mark.parametrize(
     ("other", "tensors", "message"),
     [
@@ -62,7 +58,9 @@ def test_nothing_saved_is_nothing(tmp_path: Path) -> None:
         ({}, {**TENSORS, "a": torch.zeros(3)}, "has other tensors than this run"),
     ],
 )
-def test_another_runs_is_refused(tmp_path: Path, other: dict, tensors: dict[str, Tensor], message: str) -> None:
+def test_another_runs_is_refused(
+    tmp_path: Path, other: dict[str, Any], tensors: dict[str, Tensor], message: str
+) -> None:
     checkpoint(tmp_path).save({}, TENSORS)
     with pytest.raises(UserError, match=message):
         checkpoint(tmp_path, **other).load(tensors)
@@ -83,7 +81,6 @@ def test_a_part_of_a_file_is_refused(tmp_path: Path, share: float) -> None:
     ("header", "message"),
     [
         (None, HALF),
-        ({"format": "pt"}, HALF),
         ({HEADER: "{"}, HALF),
         ({HEADER: "[]"}, HALF),
         ({HEADER: '{"format": 2, "run": 3, "progress": {}}'}, HALF),
@@ -93,11 +90,8 @@ def test_a_part_of_a_file_is_refused(tmp_path: Path, share: float) -> None:
 )
 def test_other_peoples_files_are_refused(tmp_path: Path, header: dict[str, str] | None, message: str) -> None:
     path = tmp_path / "run.safetensors"
-    save_file(TENSORS_APART, path, header)
+    save_file({"a": torch.zeros(3)}, path, header)
     _refused(path, message)
-
-
-TENSORS_APART = {name: value.clone(memory_format=torch.contiguous_format) for name, value in TENSORS.items()}
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from catnat_lab.executors import Here, begin, conduct
-from catnat_lab.experiment import Job, Outcome, Place
+from catnat_lab.experiment import Job, Outcome, RunContext
 from catnat_lab.studies import Study, StudyError
 from tests.lab.toy import Toy, started, table
 
@@ -77,7 +77,7 @@ def serial(folder: Path, seeds: int) -> list[object]:
     with Study(folder / "serial.db", conduct=True) as study:
         toy = Toy(seeds=seeds)
         begin(toy, study)
-        conduct(toy, study, Here(Place(folder)), 3)
+        conduct(toy, study, Here(RunContext(folder)), 3)
         return list(table(study))
 
 

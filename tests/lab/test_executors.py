@@ -16,14 +16,14 @@ import pytest
 from catnat_lab import executors
 from catnat_lab.errors import UserError
 from catnat_lab.executors import Here, Processes, begin, conduct, executor_of, reason_of
-from catnat_lab.experiment import Job, Outcome, Place, TimeIsUp
+from catnat_lab.experiment import Job, Outcome, RunContext, TimeIsUp
 from catnat_lab.studies import Study
 from tests.lab.toy import Toy, table
 
 
 def found(path: Path, toy: Toy, workers: int | None, batch: int = 3) -> list[object]:
     """All that is finished when all is done."""
-    executor = Here(Place(path.parent)) if workers is None else Processes(Place(path.parent), workers)
+    executor = Here(RunContext(path.parent)) if workers is None else Processes(RunContext(path.parent), workers)
     with Study(path, conduct=True) as study:
         begin(toy, study)
         conduct(toy, study, executor, batch)
@@ -51,7 +51,7 @@ def test_whoever_watches_is_told_how_much_there_is(path: Path) -> None:
     toy = Toy(seeds=1)  # fewer final jobs than workers
     with Study(path, conduct=True) as study:
         begin(toy, study)
-        conduct(toy, study, Processes(Place(path.parent, tell=told.append), 3), 3)
+        conduct(toy, study, Processes(RunContext(path.parent, tell=told.append), 3), 3)
     assert told == [
         "jobs to train (search): 12, batches: 4, 3 at once",
         "jobs to train (final): 2, batches: 2, 2 at once",
@@ -60,15 +60,15 @@ def test_whoever_watches_is_told_how_much_there_is(path: Path) -> None:
 
 def test_the_steps_of_a_batch_are_told_as_those_of_its_stage(path: Path) -> None:
     class Steps(Toy):
-        def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
-            place.progress("", 1, 2)
-            yield from super().train(jobs, place)
-            place.progress("", 2, 2)
+        def train(self, jobs: Sequence[Job], context: RunContext) -> Iterator[tuple[Job, Outcome]]:
+            context.progress("", 1, 2)
+            yield from super().train(jobs, context)
+            context.progress("", 2, 2)
 
     told: list[tuple[int, int]] = []
     with Study(path, conduct=True) as study:
         begin(Steps(), study)
-        conduct(Steps(), study, Here(Place(path.parent, progress=lambda _, *steps: told.append(steps))), 6)
+        conduct(Steps(), study, Here(RunContext(path.parent, progress=lambda _, *steps: told.append(steps))), 6)
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)] * 2  # two batches a stage
 
 
@@ -89,8 +89,8 @@ def test_a_job_that_raises_is_given_up_with_its_traceback(path: Path, serial: li
 class Unsendable(Toy):
     """The outcomes of one seed go through no pipe."""
 
-    def train(self, jobs, place):  # type: ignore[no-untyped-def]
-        for job, outcome in super().train(jobs, place):
+    def train(self, jobs, context):  # type: ignore[no-untyped-def]
+        for job, outcome in super().train(jobs, context):
             yield job, replace(outcome, record={"curve": lambda: 0}) if job.config["seed"] == 2 else outcome
 
 
@@ -111,7 +111,7 @@ def test_a_reason_is_the_first_line_of_what_was_raised() -> None:
 
 def test_what_a_user_did_wrong_ends_it_all(path: Path) -> None:
     class Wrong(Toy):
-        def train(self, jobs, place):  # type: ignore[no-untyped-def]
+        def train(self, jobs, context):  # type: ignore[no-untyped-def]
             raise UserError("the digits are gone")
 
     with pytest.raises(UserError, match="the digits are gone"):
@@ -129,8 +129,8 @@ def wait_for(path: Path) -> None:
 class Clash(Toy):
     """Of two batches the first ends the run, when the second has told two outcomes."""
 
-    def train(self, jobs, place):  # type: ignore[no-untyped-def]
-        told, ended = place.folder / "told", place.folder / "ended"
+    def train(self, jobs, context):  # type: ignore[no-untyped-def]
+        told, ended = context.folder / "told", context.folder / "ended"
         if jobs[0].config["seed"] == 1:
             wait_for(told)
             ended.touch()
@@ -144,7 +144,7 @@ class Clash(Toy):
 
 def test_what_came_beside_an_error_is_kept(tmp_path: Path) -> None:
     batches = [[Job("one", {"seed": 1})], [Job("one", {"seed": 2}), Job("one", {"seed": 3})]]
-    run = Processes(Place(tmp_path), 2).run(Clash(), batches)
+    run = Processes(RunContext(tmp_path), 2).run(Clash(), batches)
     kept = [next(run)]
     wait_for(tmp_path / "ended")
     with pytest.raises(UserError, match="the digits are gone"):
@@ -156,19 +156,19 @@ def test_what_came_beside_an_error_is_kept(tmp_path: Path) -> None:
 class Weak(Toy):
     """The first batch ends at once; the second fails twice, when it is told to begin."""
 
-    def train(self, jobs, place):  # type: ignore[no-untyped-def]
+    def train(self, jobs, context):  # type: ignore[no-untyped-def]
         if jobs[0].config["seed"] == 2:
-            wait_for(place.folder / "go")
-            tries = place.folder / f"tried-{len(list(place.folder.glob('tried-*')))}"
+            wait_for(context.folder / "go")
+            tries = context.folder / f"tried-{len(list(context.folder.glob('tried-*')))}"
             tries.touch()
             if tries.name != "tried-2":
                 raise RuntimeError(tries.name)
         yield jobs[0], Outcome(1.0, {"process": os.getpid()}, {})
-        (place.folder / "told").touch()
+        (context.folder / "told").touch()
 
 
 def test_the_death_of_a_worker_that_waits_costs_no_try(tmp_path: Path) -> None:
-    run = Processes(Place(tmp_path), 2).run(Weak(), [[Job("one", {"seed": seed})] for seed in (1, 2)])
+    run = Processes(RunContext(tmp_path), 2).run(Weak(), [[Job("one", {"seed": seed})] for seed in (1, 2)])
     _, first = next(run)
     assert isinstance(first, Outcome)
     wait_for(tmp_path / "told")
@@ -183,8 +183,8 @@ def test_the_death_of_a_worker_that_waits_costs_no_try(tmp_path: Path) -> None:
 class Late(Toy):
     """Of three batches the first has no time left; the second goes on to its own end."""
 
-    def train(self, jobs, place):  # type: ignore[no-untyped-def]
-        late = place.folder / "late"
+    def train(self, jobs, context):  # type: ignore[no-untyped-def]
+        late = context.folder / "late"
         if jobs[0].config["seed"] == 1:
             late.touch()
             raise TimeIsUp
@@ -194,7 +194,7 @@ class Late(Toy):
 
 
 def test_when_time_is_up_what_is_in_training_comes_to_its_own_end(tmp_path: Path) -> None:
-    run = Processes(Place(tmp_path), 2).run(Late(), [[Job("one", {"seed": seed})] for seed in (1, 2, 3)])
+    run = Processes(RunContext(tmp_path), 2).run(Late(), [[Job("one", {"seed": seed})] for seed in (1, 2, 3)])
     kept = []
     with pytest.raises(TimeIsUp):
         for each in run:
@@ -203,8 +203,8 @@ def test_when_time_is_up_what_is_in_training_comes_to_its_own_end(tmp_path: Path
 
 
 class Stuck(Late):
-    def train(self, jobs, place):  # type: ignore[no-untyped-def]
-        yield from () if jobs[0].config["seed"] == 2 else super().train(jobs, place)
+    def train(self, jobs, context):  # type: ignore[no-untyped-def]
+        yield from () if jobs[0].config["seed"] == 2 else super().train(jobs, context)
         while True:
             time.sleep(1)
 
@@ -212,12 +212,12 @@ class Stuck(Late):
 def test_when_time_is_up_nobody_waits_for_what_is_stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executors, "GRACE", 0.2)
     with pytest.raises(TimeIsUp):
-        list(Processes(Place(tmp_path), 2).run(Stuck(), [[Job("one", {"seed": seed})] for seed in (1, 2)]))
+        list(Processes(RunContext(tmp_path), 2).run(Stuck(), [[Job("one", {"seed": seed})] for seed in (1, 2)]))
 
 
 def test_who_conducts_takes_no_worker_with_it(path: Path) -> None:
     before = set(multiprocessing.active_children())
-    processes = Processes(Place(path.parent), 2)
+    processes = Processes(RunContext(path.parent), 2)
     run = processes.run(Toy(), [[job] for job in Toy().left(_Nothing())])
     next(run)
     assert len(set(multiprocessing.active_children()) - before) == 2
@@ -233,8 +233,8 @@ class _Nothing:
 
 
 def test_where_is_checked(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    assert executor_of("here", place).workers == 1 and executor_of("processes:4", place).workers == 4
+    context = RunContext(tmp_path)
+    assert executor_of("here", context).workers == 1 and executor_of("processes:4", context).workers == 4
     for bad in ("there", "processes", "processes:0", "processes:x", ""):
         with pytest.raises(UserError, match=r"on must be here, processes:N, ray or ray:ADDRESS; got"):
-            executor_of(bad, place)
+            executor_of(bad, context)

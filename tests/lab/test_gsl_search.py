@@ -9,7 +9,7 @@ import pytest
 
 from catnat_lab.errors import UserError
 from catnat_lab.executors import Here, begin, conduct
-from catnat_lab.experiment import Outcome, Place
+from catnat_lab.experiment import Outcome, RunContext
 from catnat_lab.gsl import search as search_module
 from catnat_lab.gsl import train as training
 from catnat_lab.gsl.presets import PAPER, PRESETS, Settings, preset
@@ -39,7 +39,7 @@ def conducted(path, settings: Settings, stacked: int):
     with Study(path, conduct=True) as study:
         experiment = GraphLearning(settings)
         begin(experiment, study)
-        conduct(experiment, study, Here(Place(path.parent)), stacked)
+        conduct(experiment, study, Here(RunContext(path.parent)), stacked)
         return {cell: study.finished(name) for name, cell in experiment.cells.items() if cell[1] != OPTIMAL}
 
 

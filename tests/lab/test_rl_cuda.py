@@ -11,11 +11,9 @@ import torch
 
 from catnat_lab.checkpoint import read
 from catnat_lab.devices import Repeated
-from catnat_lab.experiment import Place
+from catnat_lab.experiment import RunContext
 from catnat_lab.rl.games import make_games
-from catnat_lab.rl.ppo import Learner
-from catnat_lab.rl.settings import preset
-from catnat_lab.rl.train import CHECKPOINT, train
+from catnat_lab.rl.ppo import CHECKPOINT, Learner, preset, train
 
 pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda")
@@ -44,9 +42,9 @@ def test_captured_updates_are_eager_updates(game: str, name: str, monkeypatch: p
 
 def test_a_stopped_run_goes_on(tmp_path: Path) -> None:
     settings = replace(preset("paper", "CartPole-v1"), envs=4, rollout=32, minibatches=2, epochs=2, steps=1280)
-    whole = train(settings, Place(tmp_path / "whole", "cuda"))
-    assert not train(settings, Place(tmp_path / "parts", "cuda", ends=0.0)).finished
-    again = train(settings, Place(tmp_path / "parts", "cuda"))
+    whole = train(settings, RunContext(tmp_path / "whole", "cuda"))
+    assert not train(settings, RunContext(tmp_path / "parts", "cuda", ends=0.0)).finished
+    again = train(settings, RunContext(tmp_path / "parts", "cuda"))
     assert again.finished and again.episodes == whole.episodes
     ours, theirs = (read(tmp_path / name / CHECKPOINT).tensors for name in ("parts", "whole"))
     for key, value in ours.items():
@@ -59,4 +57,4 @@ def test_learners_come_and_go(tmp_path: Path) -> None:
     settings = replace(preset("smoke", "CartPole-v1"), steps=64)
     for i in range(3):
         gc.collect()
-        assert train(replace(settings, seed=i), Place(tmp_path / f"{i}", "cuda")).finished
+        assert train(replace(settings, seed=i), RunContext(tmp_path / f"{i}", "cuda")).finished

@@ -2,52 +2,55 @@
 
 from __future__ import annotations
 
-import math
 import re
-import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from optuna.distributions import IntDistribution
 
+from catnat_lab.checkpoint import read
 from catnat_lab.cli import main
 from catnat_lab.errors import UserError
 from catnat_lab.executors import Here, begin, conduct
-from catnat_lab.experiment import Finished, Place, Results, TimeIsUp
-from catnat_lab.rl import report
-from catnat_lab.rl import train as training
-from catnat_lab.rl.ppo import Episode, Learner
-from catnat_lab.rl.settings import preset
-from catnat_lab.rl.sweep import SPACE, Plan, PolicySweep, curve_of, settings_of
-from catnat_lab.rl.train import Result
+from catnat_lab.experiment import Finished, Job, Outcome, Results, RunContext, TimeIsUp
+from catnat_lab.rl import ppo, report, search
+from catnat_lab.rl.ppo import Episode, Learner, Result, preset
+from catnat_lab.rl.search import SPACE, PolicySweep, SweepPlan, curve_of, settings_of
 from catnat_lab.studies import Study
 
-PLAN = Plan(games=("CartPole-v1",), heads=("softmax", "catnat-paper"), steps=600, trials=3, best=2, seeds=2)
-SEEDS = [(0, 1), (0, 2), (1, 1), (1, 2)]  # rank and seed of the final runs
+PLAN = SweepPlan(games=("CartPole-v1",), heads=("softmax", "catnat-paper"), steps=600, trials=3, best=2, seeds=2)
 
 
-def final_of(study: Study, head: str) -> list[Finished]:
-    """The final runs in the order of their seeds."""
-    found = study.finished(f"rl CartPole-v1 {head}", stage="final")
-    return sorted(found, key=lambda trial: (trial.config["rank"], trial.config["seed"]))
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rollouts of seconds, not of minutes."""
+    cheap = {"rollout": 32, "epochs": 1, "envs": 8}
+    monkeypatch.setattr(search, "preset", lambda name, game: replace(preset(name, game), **cheap))
+    for name, high in (("rollout", 64), ("epochs", 3)):
+        monkeypatch.setitem(SPACE, name, IntDistribution(SPACE[name].low, high, step=SPACE[name].step))  # type: ignore[attr-defined]
 
 
-def sweep(folder: Path, plan: Plan = PLAN, minutes: float | None = None) -> dict[str, list[float]]:
-    """Run it; the final scores by head."""
+def sweep(folder: Path, plan: SweepPlan = PLAN) -> dict[str, list[float]]:
+    """Run it; the final scores by head, in the order of their seeds."""
     with Study(folder / "study.db", conduct=True) as study:
         plan = plan.grown(begin(PolicySweep(plan), study))
-        ends = math.inf if minutes is None else time.monotonic() + 60 * minutes
-        conduct(PolicySweep(plan), study, Here(Place(folder, ends=ends)), 1)
+        conduct(PolicySweep(plan), study, Here(RunContext(folder)), 1)
+        found: dict[str, list[float]] = {}
         for head in plan.heads:
             tried = study.finished(f"rl CartPole-v1 {head}", stage="tpe")
             assert len(tried) == plan.trials
             best = sorted(tried, key=lambda trial: trial.value)[: plan.best]
-            for trial in final_of(study, head):
+            final = study.finished(f"rl CartPole-v1 {head}", stage="final")
+            for trial in sorted(final, key=lambda trial: (trial.config["rank"], trial.config["seed"])):
                 chosen = best[trial.config["rank"]].config if plan.trials else {}
                 assert all(trial.config[name] == chosen[name] for name in SPACE if plan.trials)
-        return {head: [t.metrics["score"] for t in final_of(study, head)] for head in plan.heads}
+                found.setdefault(head, []).append(trial.metrics["score"])
+        return found
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small")
 def test_the_best_of_the_search_are_trained_over_seeds_and_a_stopped_study_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,7 +60,7 @@ def test_the_best_of_the_search_are_trained_over_seeds_and_a_stopped_study_goes_
     kept = sorted(path.name for path in (tmp_path / "whole" / "runs").iterdir())
     assert len(kept) == 2  # one a head, to be watched
     real, calls = Learner.learn, 0
-    monkeypatch.setattr(training, "SAVED_EVERY", -1.0)
+    monkeypatch.setattr(ppo, "SAVED_EVERY", -1.0)
 
     def learn(learner: Learner) -> None:
         nonlocal calls
@@ -73,30 +76,48 @@ def test_the_best_of_the_search_are_trained_over_seeds_and_a_stopped_study_goes_
     assert sweep(tmp_path / "stopped") == whole
 
 
-def test_time_stops_it_within_a_run(tmp_path: Path) -> None:
-    plan = Plan(games=("CartPole-v1",), heads=("softmax",), steps=3000, trials=0, seeds=1)
-    whole = sweep(tmp_path / "whole", plan)
-    with pytest.raises(TimeIsUp):
-        sweep(tmp_path / "parts", plan, minutes=1e-6)
-    assert sweep(tmp_path / "parts", plan) == whole
-
-
-def test_a_study_may_grow_but_not_change(tmp_path: Path) -> None:
-    small = Plan(games=("CartPole-v1",), heads=("softmax",), steps=300, trials=0, seeds=1)
-    first = sweep(tmp_path, small)
-    grown = sweep(tmp_path, Plan(games=("CartPole-v1",), heads=("softmax", "sparsemax"), steps=300, trials=0, seeds=2))
-    assert grown["softmax"][0] == first["softmax"][0] and len(grown["sparsemax"]) == 2
-    with pytest.raises(UserError, match="steps was 300, now 400"):
-        sweep(tmp_path, Plan(games=("CartPole-v1",), heads=("softmax",), steps=400, trials=0, seeds=1))
+@pytest.mark.usefixtures("small")
+def test_time_stops_it_within_a_run_and_it_may_grow_but_not_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = SweepPlan(games=("CartPole-v1",), heads=("softmax",), steps=600, trials=0, seeds=1)  # three updates
+    late = iter((False, True))  # it is asked before a run and after each of its updates
+    with monkeypatch.context() as patch, pytest.raises(TimeIsUp):
+        patch.setattr(RunContext, "is_late", property(lambda context: next(late)))
+        sweep(tmp_path, plan)
+    (run,) = (tmp_path / "runs").iterdir()
+    assert read(run / ppo.CHECKPOINT).progress["updates"] == 1
+    first = sweep(tmp_path, plan)
+    found = sweep(tmp_path, replace(plan, heads=("softmax", "sparsemax"), seeds=2))
+    assert found["softmax"][:1] == first["softmax"] and len(found["softmax"]) == len(found["sparsemax"]) == 2
+    with pytest.raises(UserError, match="steps was 600, now 700"):
+        sweep(tmp_path, replace(plan, steps=700))
 
 
 def test_the_search_is_over_the_papers_ranges() -> None:
-    ends = {name: (space.low, space.high) for name, space in SPACE.items() if not isinstance(space, tuple)}
-    assert ends["rate"] == (5e-5, 1e-2) and ends["clip"] == (0.01, 0.9) and ends["gradient"] == (0.1, 10.0)
+    ends = {name: (space.low, space.high) for name, space in SPACE.items()}  # type: ignore[attr-defined]
+    assert ends["rate"] == (5e-5, 1e-2) and ends["clip"] == (0.01, 0.9) and ends["max_grad_norm"] == (0.1, 10.0)
     assert ends["rollout"] == (32, 512) and ends["envs"] == (8, 16) and ends["entropy"] == (0.0, 1.0)
     lowest = {name: low for name, (low, _) in ends.items()} | {"seed": 3}
     assert settings_of(lowest, "Breakout", "softmax", 512).rollout == 32
     assert settings_of({"seed": 2}, "Breakout", "softmax", 512).rate == preset("paper", "Breakout").rate
+
+
+def test_trials_of_an_older_version_are_not_run_again(tmp_path: Path) -> None:
+    """Its searches have `gradient`; their best are trained with it, and the report says it by today's name."""
+    plan = SweepPlan(games=("CartPole-v1",), heads=("softmax",), steps=600, trials=1, best=1, seeds=1)
+    space = {name: space.low for name, space in SPACE.items()}  # type: ignore[attr-defined]
+    older = {name.replace("max_grad_norm", "gradient"): value for name, value in space.items()}
+    with Study(tmp_path / "study.db", conduct=True) as study:
+        begin(PolicySweep(plan), study)
+        outcome = Outcome(-9.0, {"score": 9.0, "episodes": 1.0}, {"curve": {"step": [600.0], "score": [9.0]}})
+        study.add(Job("rl CartPole-v1 softmax", {"stage": "tpe", "seed": 0, **older}), outcome)
+        (job,) = PolicySweep(plan).left(study)
+        assert job.config == {"stage": "final", "rank": 0, "seed": 1, **space}
+        study.add(Job(job.cell, {"stage": "final", "rank": 0, "seed": 1, **older}), outcome)
+        assert PolicySweep(plan).left(study) == []
+        rows = list(report.values_of(report.load(study)))
+    assert [row["max_grad_norm"] for row in rows] == [0.1, 0.1]
 
 
 def test_a_curve_is_of_means_over_parts_of_training() -> None:
@@ -106,23 +127,20 @@ def test_a_curve_is_of_means_over_parts_of_training() -> None:
     assert curve_of(Result(episodes, 100_000, True)) == {"step": [1000.0], "score": [5.0]}
 
 
+@pytest.mark.usefixtures("small")
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ["--output", str(tmp_path / "study"), "--device", "cpu"]
-    command = ["rl-sweep", "--preset", "smoke", "--heads", "softmax", "--steps", "200", *out]
-    assert main(command) == 0
+    assert main(["rl-sweep", "--preset", "smoke", "--heads", "softmax", "--steps", "200", *out]) == 0
     assert "mean score of the last 100 episodes" in capsys.readouterr().out
     page = (tmp_path / "study" / "report.html").read_text()
     assert "Learning curves" in page and "the best of 2 trials" in page
     values, curves = ((tmp_path / "study" / name).read_text().splitlines() for name in ("values.csv", "curves.csv"))
     assert len(values) == 1 + 2 + 2 and curves[0] == "game,head,rank,seed,step,score"
     assert {line.split(",")[3] for line in curves[1:]} == {"1", "2"}
-    assert main(["report", str(tmp_path / "study")]) == 0
-    capsys.readouterr()
     for given, message in (
         (["--games", "Breakot"], "near it"),
         (["--heads", "sofmax"], "head must be one of"),
         (["--seeds", "0"], "seeds must be at least 1; got 0"),
-        (["--preset", "huge"], "preset must be one of"),
         (["--minutes", "-1"], "minutes must be at least 0"),
     ):
         assert main(["rl-sweep", *given, "--output", str(tmp_path / "other"), "--device", "cpu"]) == 2

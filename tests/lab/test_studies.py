@@ -19,7 +19,7 @@ from optuna.distributions import FloatDistribution
 from catnat_lab import rates
 from catnat_lab.errors import UserError, plain
 from catnat_lab.executors import Here, begin, conduct
-from catnat_lab.experiment import Finished, Job, Outcome, Place, key_of, settled
+from catnat_lab.experiment import Finished, Job, Outcome, RunContext, key_of, settled
 from catnat_lab.studies import Study, StudyError, without_secrets
 from tests.lab.toy import CELLS, Toy, started, table
 
@@ -32,7 +32,7 @@ def outcome(value: float = 1.0) -> Outcome:
 
 def run(toy: Toy, study: Study) -> int:
     begin(toy, study)
-    return conduct(toy, study, Here(Place(Path("."))), 5)
+    return conduct(toy, study, Here(RunContext(Path("."))), 5)
 
 
 # -- what is kept --------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def test_a_job_that_fails_three_times_is_recorded_and_the_study_goes_on(path: Pa
     with Study(path, conduct=True) as study:
         toy = Toy(fails=(2,))
         begin(toy, study)
-        conduct(toy, study, Here(Place(Path("."))), 1)
+        conduct(toy, study, Here(RunContext(Path("."))), 1)
         assert sum(job.config["seed"] == 2 for job in toy.seen) == 2 * 3
         assert len(study.finished("one")) == len(study.finished("two")) == 3 * 2 + 3
         (reason,) = study.failed("one").values()
@@ -137,8 +137,8 @@ def test_a_search_that_fails_altogether_comes_to_an_end_in_one_line(study: Study
 @pytest.mark.parametrize("error", [KeyboardInterrupt, UserError("no"), OSError(28, "No space left on device")])
 def test_what_is_no_fault_of_a_job_ends_the_run_and_loses_nothing(study: Study, error: Any) -> None:
     class Broken(Toy):
-        def train(self, jobs: Any, place: Any) -> Any:
-            for i, found in enumerate(super().train(jobs, place)):
+        def train(self, jobs: Any, context: Any) -> Any:
+            for i, found in enumerate(super().train(jobs, context)):
                 if i == 2:
                     raise error
                 yield found

@@ -22,7 +22,7 @@ from catnat_lab.commands.options import Vae
 from catnat_lab.commands.studies import vae_settings
 from catnat_lab.errors import UserError
 from catnat_lab.executors import Here, begin, conduct
-from catnat_lab.experiment import Job, Place
+from catnat_lab.experiment import Job, RunContext
 from catnat_lab.files import read
 from catnat_lab.heads import PAPER_HEADS
 from catnat_lab.rates import by_rate
@@ -173,7 +173,7 @@ def test_without_a_search_its_settings_may_differ(tmp_path: Path) -> None:
 class Landscape(Autoencoders):
     """In place of training: a bound with its minimum at one rate."""
 
-    def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
+    def train(self, jobs: Sequence[Job], context: RunContext) -> Iterator[tuple[Job, Outcome]]:
         for job in jobs:
             value = abs(math.log(job.config["rate"] / 0.0003))
             yield job, Outcome(value, dict.fromkeys(vae_results.METRICS, value), {"curve": {}}, {})
@@ -188,7 +188,7 @@ def test_the_grid_is_widened_while_the_best_rate_is_at_its_end(tmp_path: Path) -
         with Study(tmp_path / "study.db", conduct=True) as study:
             begin(experiment, study)  # it may grow
             study.settle_note(SOURCE, {"source": "bars"})
-            conduct(experiment, study, Here(Place(tmp_path)), 5)
+            conduct(experiment, study, Here(RunContext(tmp_path)), 5)
             final = {trial.config["rate"] for trial in study.finished(name, stage="final")}
             return sorted(by_rate(study.finished(name, stage="coarse"))), final
 

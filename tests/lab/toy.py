@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from catnat_lab import rates
 from catnat_lab.executors import begin, conduct, executor_of
-from catnat_lab.experiment import Done, Experiment, Job, Outcome, Place
+from catnat_lab.experiment import Done, Experiment, Job, Outcome, RunContext
 from catnat_lab.studies import Study
 
 CELLS = ("one", "two")
@@ -45,11 +45,11 @@ class Toy(Experiment):
         final = [(cell, seed) for cell in CELLS for seed in range(1, self.seeds + 1)]
         yield [Job(c, {"stage": "final", "rate": best[c], "seed": s}) for c, s in final]
 
-    def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
+    def train(self, jobs: Sequence[Job], context: RunContext) -> Iterator[tuple[Job, Outcome]]:
         for job in jobs:
             self.seen.append(job)
             time.sleep(self.seconds)
-            once = place.folder / f"killed-{job.cell}-{job.config['seed']}"
+            once = context.folder / f"killed-{job.cell}-{job.config['seed']}"
             if job.config["seed"] in self.kills or (job.config["seed"] in self.kills_once and not once.exists()):
                 once.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -79,5 +79,5 @@ if __name__ == "__main__":
     with Study(where, conduct=True) as opened:
         toy = Toy(float(seconds), seeds=int(seeds))
         begin(toy, opened)
-        executor = executor_of(on, Place(Path(folder)))
+        executor = executor_of(on, RunContext(Path(folder)))
         conduct(toy, opened, executor, 3, lambda job: print("done", flush=True))

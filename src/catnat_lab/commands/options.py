@@ -34,6 +34,7 @@ def _read(kind: type, named: str, wanted: str = "", *, many: bool = False) -> Sp
     return Spec(1, named, lambda given: one(given[0]), valid, shown)
 
 
+RlPreset = Literal["smoke", "quick", "paper"]
 QUIET = tyro.conf.arg(help_behavior_hint="")  # None tells nothing; what is taken instead is in the option's comment
 Whole = Annotated[int | None, _read(int, "INT", "a whole number"), QUIET]
 Number = Annotated[float | None, _read(float, "FLOAT", "a number"), QUIET]
@@ -128,7 +129,9 @@ class Rl:
     game: str = "Breakout"
     # The policy's: softmax, sparsemax, catnat (by default), catnat-sigmoid, catnat-paper and its forms.
     head: Text = None
-    preset: str = "quick"  # smoke (seconds), quick (100,000 steps) or paper (8 million; of gymnasium's games 100,000).
+    # smoke (seconds), quick (100,000 steps, minutes on two cores) or paper (Atari's 8 million, on a GPU; 100,000 of
+    # gymnasium's games).
+    preset: RlPreset = "quick"
     seed: Whole = None  # Of the weights, the games and the draws; 1 by default.
     output: Place = None  # Folder of the checkpoint and the curves; by default runs/rl/GAME-HEAD-SEED.
     device: str = "auto"  # cpu, cuda, cuda:1 ...; auto takes a GPU where there is one.
@@ -142,7 +145,8 @@ class Rl:
     rate: Number = None  # Learning rate.
     clip: Number = None  # Of the probability ratio.
     entropy: Number = None  # Weight of the entropy.
-    gradient: Number = None  # Largest norm of a gradient.
+    max_grad_norm: Number = None  # Largest norm of a gradient.
+    gae_lambda: Number = None  # Lambda of generalised advantage estimation.
 
 
 @dataclass(frozen=True)
@@ -153,8 +157,8 @@ class RlSweep(_Study):
     """
 
     # smoke (seconds), quick (CartPole with default settings, no search, minutes) or paper (both games, 160 trials,
-    # then 10 x 10 runs).
-    preset: str = "quick"
+    # then 10 x 10 runs: weeks of a GPU).
+    preset: RlPreset = "quick"
     output: Path = Path("runs/rl-sweep")  # Folder of the study's database and its runs.
     threads: int = 0  # Of the Atari games of one process; 0: one a core.
     minutes: Number = None  # Stop after so many, with a checkpoint.
@@ -174,7 +178,7 @@ class RlMinatar:
     """
 
     # smoke (a minute per head), quick (minutes on two cores) or paper (all games, 64 seeds of 10 million steps, a GPU).
-    preset: str = "quick"
+    preset: RlPreset = "quick"
     output: Path = Path("runs/minatar")  # Folder of the study's database, its checkpoint and its report.
     storage: Text = None  # File or URL of the study's database; by default an SQLite file in the output folder.
     on: str = "here"  # Where games and heads are trained: here, one after the other, or processes:N, side by side.
@@ -194,7 +198,7 @@ class RlMinatar:
 class RlWatch:
     """Show a trained policy play one game: its score, and a GIF, for which gymnasium's games need the extra watch."""
 
-    output: Path  # Folder of the run.
+    run: tyro.conf.Positional[Path]  # Folder of a run of `catnat rl`.
     gif: Place = None  # Where to write the picture; by default play.gif in that folder.
     seed: int = 12_345  # Of the game and the draws.
     greedy: bool = False  # Take the likeliest action in place of a drawn one.
@@ -255,9 +259,9 @@ class Report:
 
 @dataclass(frozen=True)
 class Status:
-    """What a study has done, is doing and has left."""
+    """What a study has done, is doing and has left; or how far a single run of `catnat rl` is."""
 
-    where: Annotated[str, tyro.conf.Positional]  # Folder or database URL of the study.
+    where: Annotated[str, tyro.conf.Positional]  # Folder or database URL of the study, or folder of the run.
 
 
 @dataclass(frozen=True)

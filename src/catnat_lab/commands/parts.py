@@ -19,7 +19,7 @@ from rich.table import Column
 
 from catnat_lab.errors import UserError, plain
 from catnat_lab.executors import begin, conduct, executor_of, reason_of
-from catnat_lab.experiment import Experiment, Place, TimeIsUp, listed, reporters, silent
+from catnat_lab.experiment import Experiment, RunContext, TimeIsUp, listed, reporters, silent
 from catnat_lab.files import write
 from catnat_lab.provenance import continued, provenance
 from catnat_lab.report.page import terminal
@@ -119,7 +119,7 @@ def run_study(
     """
     on, minutes = getattr(options, "on", "here"), getattr(options, "minutes", None)
     end_of(minutes)  # for their checks, before there is a study
-    executor_of(on, Place(output, str(device)), getattr(options, "job_gpus", 1.0))
+    executor_of(on, RunContext(output, str(device)), getattr(options, "job_gpus", 1.0))
     with Study(options.storage or output / DATABASE, conduct=True, tell=say) as study:
         whole = experiment.grown(begin(experiment, study))
         check(study)
@@ -134,8 +134,8 @@ def run_study(
         study.set_note(note, continued(study.settle_note(note, now), now))
         started, ends = time.monotonic(), end_of(minutes)
         with bars() as progress:
-            place = Place(output.resolve(), str(device), ends, progress, say)
-            executor = executor_of(on, place, getattr(options, "job_gpus", 1.0))
+            context = RunContext(output.resolve(), str(device), ends, progress, say)
+            executor = executor_of(on, context, getattr(options, "job_gpus", 1.0))
             try:
                 told = silent if on == "here" else Log(time.monotonic()).count
                 trained = conduct(whole, study, executor, batch, told) > 0

@@ -10,12 +10,11 @@ import tyro
 from catnat_lab import figure as pictures
 from catnat_lab.commands.options import Figure, Gsl, Report, Status
 from catnat_lab.commands.parts import noted_in, report_on, show
-from catnat_lab.commands.rl import report_run
+from catnat_lab.commands.rl import is_run, report_run, status_of_run
 from catnat_lab.commands.studies import gsl_settings
 from catnat_lab.errors import UserError, plain
 from catnat_lab.executors import NOW
 from catnat_lab.experiment import reporters
-from catnat_lab.rl.train import CHECKPOINT
 from catnat_lab.studies import CONDUCTOR, DATABASE, Study
 
 VALUES = "values.csv"  # every finished job, in the folder of a report
@@ -24,7 +23,7 @@ VALUES = "values.csv"  # every finished job, in the folder of a report
 def report(options: Report) -> None:
     """Read the study, or the run of `catnat rl`, and write the pages."""
     folder = Path(options.where)
-    if (folder / CHECKPOINT).exists() and not (folder / DATABASE).exists():
+    if is_run(folder):
         report_run(folder, options.output or folder)
         return
     if (folder / VALUES).exists() and not (folder / DATABASE).exists():
@@ -53,6 +52,9 @@ def report_published(folder: Path, output: Path | None) -> None:
 
 
 def status(options: Status) -> None:
+    if is_run(Path(options.where)):
+        status_of_run(Path(options.where))
+        return
     with Study(_study(options.where)) as study:
         cells = study.cells()
         done = {cell: len(study.finished(cell)) for cell in cells}

@@ -14,7 +14,7 @@ from catnat_lab.comparison.report import FINISHED, LOOKS, ORIGIN, Compared, load
 from catnat_lab.comparison.study import NOTE, VALIDATION, Comparing, Setup, Train, grid, others_of
 from catnat_lab.errors import UserError, check
 from catnat_lab.executors import begin, conduct, executor_of
-from catnat_lab.experiment import Job, Place
+from catnat_lab.experiment import Job, RunContext
 from catnat_lab.live import Watch
 from catnat_lab.provenance import continued, provenance
 from catnat_lab.studies import DATABASE, Study, command_line
@@ -102,7 +102,7 @@ def compare(
         experiment = asked.grown(begin(asked, study))
         facts = continued(study.settle_note(ORIGIN, now := provenance(command_line())), now)
         study.set_note(ORIGIN, facts | _changed(study, functions, watch.tell))
-        place = Place(folder.resolve(), "cuda" if gpus else "cpu", news=watch.news, tell=watch.tell)
+        context = RunContext(folder.resolve(), "cuda" if gpus else "cpu", news=watch.news, tell=watch.tell)
 
         def counted() -> tuple[int, int]:
             return sum(len(study.finished(cell)) for cell in experiment.cells), experiment.total(study)
@@ -113,7 +113,7 @@ def compare(
 
         watch.done, watch.total = counted()
 
-        executor, started = executor_of(where, place, gpus or 1.0), time.monotonic()
+        executor, started = executor_of(where, context, gpus or 1.0), time.monotonic()
         if conduct(experiment, study, executor, at_once if train_many else 1, finished):
             spent = float(study.note(ORIGIN).get("seconds", 0)) + time.monotonic() - started
             study.set_note(ORIGIN, study.note(ORIGIN) | {"seconds": f"{spent:.0f}"})

@@ -22,7 +22,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 
 from catnat_lab.errors import UserError, check, check_distinct, check_least
 from catnat_lab.executors import ENDS
-from catnat_lab.experiment import Done, Experiment, Finished, Job, Outcome, Place, Plan
+from catnat_lab.experiment import Done, Experiment, Finished, Job, Outcome, Plan, RunContext
 from catnat_lab.rates import by_rate, proposed, rounded
 from catnat_lab.report.table import BASELINE
 
@@ -276,21 +276,21 @@ class Comparing(Experiment):
         words = [task, head] if len(self.tasks) > 1 else [head]
         return ", ".join([*words, *settings, f"{job.config['stage']} seed {job.config['seed']}"])
 
-    def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
+    def train(self, jobs: Sequence[Job], context: RunContext) -> Iterator[tuple[Job, Outcome]]:
         try:
-            yield from self._together(jobs) if self.many else ((job, self._run(job, place)) for job in jobs)
+            yield from self._together(jobs) if self.many else ((job, self._run(job, context)) for job in jobs)
         except Misuse:
             raise
         except ENDS as problem:  # a file that is missing, say: it ends this run, and not the study
             raise RuntimeError(f"{type(problem).__name__}: {problem}") from problem
 
-    def _run(self, job: Job, place: Place) -> Outcome:
+    def _run(self, job: Job, context: RunContext) -> Outcome:
         task, head = self.cells[job.cell]
         others = {name: job.config[name] for name in self.plan.others}
         came = self.tasks[task](head, job.config["rate"], job.config["seed"], **others)
         curve: dict[str, list[float]] = {}
         if inspect.isgenerator(came):
-            came, curve = _followed(came, partial(place.news, self.name_of(job)))
+            came, curve = _followed(came, partial(context.news, self.name_of(job)))
         return outcome_of(came, self.plan.lower_is_better, curve)
 
     def _together(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 
 from catnat_lab import rates
-from catnat_lab.experiment import Done, Job, Outcome, Place
+from catnat_lab.experiment import Done, Job, Outcome, RunContext
 from catnat_lab.gsl import train as training
 from catnat_lab.gsl.data import Dataset, make_dataset
 from catnat_lab.gsl.presets import Settings
@@ -51,8 +51,8 @@ class GraphLearning(rates.RateSearch):
         yield self.refined(done, heads)
         yield [job for name in heads for job in self.final(done, name, name)]
 
-    def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
-        plan, device = self.plan, torch.device(place.device)
+    def train(self, jobs: Sequence[Job], context: RunContext) -> Iterator[tuple[Job, Outcome]]:
+        plan, device = self.plan, torch.device(context.device)
         for theta in {self.cells[job.cell][0] for job in jobs} - set(self.datasets):
             self.datasets[theta] = make_dataset(theta, communities=plan.communities, pairs=plan.pairs)
         runs = {}
@@ -66,7 +66,7 @@ class GraphLearning(rates.RateSearch):
             return
         stages = {job.config["stage"] for job in jobs}
         told = "final seeds" if stages == {"final"} else f"rates ({', '.join(sorted(stages))})"
-        on_step = partial(place.progress, f"{told} ({len(runs)} side by side)")
+        on_step = partial(context.progress, f"{told} ({len(runs)} side by side)")
         for job, outcome in zip(runs, training.train(list(runs.values()), plan, device, on_step=on_step), strict=True):
             curve = {key: [round(value, 5) for value in values] for key, values in outcome.record["curve"].items()}
             learned = [round(t, 5) for t in outcome.record["theta"]]

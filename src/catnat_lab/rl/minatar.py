@@ -1,4 +1,4 @@
-"""MinAtar in JAX: PPO whose every update, games included, is one compiled program for many seeds at once.
+"""MinAtar in JAX, in one file: PPO whose every update, games included, is one compiled program for many seeds at once.
 
 The games are gymnax's (an extra, `minatar`); the algorithm is that of `ppo.py`, the policy's head that of `catnat.jax`.
 An update of all seeds is one compiled call, and between two of them training can be stopped.
@@ -6,6 +6,7 @@ An update of all seeds is one compiled call, and between two of them training ca
 
 import functools
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
@@ -17,11 +18,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import torch
 from jax import Array
 
 import catnat.jax as cj
+from catnat_lab.checkpoint import Checkpoint, noted_stops
+from catnat_lab.errors import UserError, check, check_known
+from catnat_lab.experiment import RunContext, TimeIsUp
 from catnat_lab.heads import activation_of, natural_reach, parameterization_of
-from catnat_lab.rl.settings import MinAtarSettings as Settings
+from catnat_lab.rl.games import MINATAR
+from catnat_lab.rl.ppo import EPSILON, Ppo
 
 STICKY = 0.1  # the probability that the action before is repeated, as in MinAtar
 FILTERS, FEATURES = 16, 128
@@ -29,8 +35,65 @@ FILTERS, FEATURES = 16, 128
 # flies 9 cells at most: no list is longer than 30. What finds no place would be dropped without a word. gymnax's lists
 # have 100 places, and who hits whom is 100 x 100 questions per game and step. This changes them for the whole process.
 seaquest.MAX_ENTITIES = seaquest_lists.MAX_ENTITIES = 40
+SAVED_EVERY = 60.0  # seconds
 LAST = 0.1  # the final score is the mean over the episodes that end in this last share of training
 Parameters = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Settings(Ppo):
+    """One training, of any number of seeds."""
+
+    steps: int = 10_000_000
+    envs: int = 64
+    minibatches: int = 8
+    clip: float = 0.2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_known("game", [self.game], MINATAR)
+        told = "be softmax or a catnat that does not revive here"  # JAX knows the library's alone
+        check("head", [self.head], lambda head: head != "sparsemax" and "revive" not in head, told)
+        parameterization_of(self.head, MINATAR[self.game])  # for its check of the tree
+        if self.batch % self.minibatches:
+            raise UserError(f"minibatches must divide the {self.batch} steps of a rollout; got {self.minibatches}")
+
+
+def train(settings: Settings, seeds: list[int], rates: list[float], context: RunContext, what: str) -> "Scores":
+    """All seeds side by side, each at its rate; from the checkpoint, where there is one."""
+    jax.config.update("jax_compilation_cache_dir", str(context.folder / "compiled"))  # for the next start
+    training = program(settings)
+    state, scores, done = training.begin(jnp.array(seeds)), Scores.nothing(len(seeds), settings.updates), 0
+    run = {"settings": settings.as_dict(), "seeds": seeds, "rates": rates, "device": jax.default_backend()}
+    checkpoint = Checkpoint.of(context.folder / "checkpoints", run)
+    if (saved := checkpoint.load(tensors_of(state, scores))) is not None:
+        arrays = {name: value.numpy() for name, value in saved.tensors.items()}
+        scores = Scores(**{name: arrays.pop(name) for name in vars(scores)})
+        state = jax.tree.unflatten(jax.tree.structure(state), [jnp.array(x) for x in arrays.values()])
+        done = saved.progress["done"]
+        context.tell(f"going on from step {done * settings.batch:,}")
+    saved_at, doing = time.monotonic(), f"{settings.game} {settings.head}, {what} ({len(seeds)} side by side)"
+    with noted_stops() as stop:
+        while done < settings.updates:
+            state, told = training.update(state, jnp.array(rates), settings.updates)
+            scores.add(done, told)
+            done += 1
+            late = context.is_late
+            last = late or stop.asked  # as it is now: what is asked for later is seen after the next update
+            if last or (time.monotonic() - saved_at > SAVED_EVERY and done < settings.updates):
+                checkpoint.save({"done": done}, tensors_of(state, scores))
+                saved_at = time.monotonic()
+            context.progress(doing, done * settings.batch, settings.updates * settings.batch)
+            if last:
+                raise TimeIsUp if late else KeyboardInterrupt
+    checkpoint.path.unlink(missing_ok=True)
+    return scores
+
+
+def tensors_of(state: "State", scores: "Scores") -> dict[str, torch.Tensor]:
+    """The state and the scores so far, by name; the leaves of the state in their order."""
+    arrays = {f"{i:04}": leaf for i, leaf in enumerate(jax.tree.leaves(state))} | vars(scores)
+    return {name: torch.from_numpy(np.array(value)) for name, value in arrays.items()}
 
 
 class Game(NamedTuple):
@@ -148,7 +211,7 @@ def advantages_of(settings: Settings, steps: Steps, following: Array) -> Array:
         carried, after = carry
         goes_on = 1.0 - step.over
         surprise = step.reward + settings.discount * goes_on * after - step.value
-        carried = surprise + settings.discount * settings.trace * goes_on * carried
+        carried = surprise + settings.discount * settings.gae_lambda * goes_on * carried
         return (carried, step.value), carried
 
     return jax.lax.scan(back, (jnp.zeros_like(following), following), steps, reverse=True)[1]
@@ -191,7 +254,7 @@ def program(settings: Settings) -> Program:
 def _program(settings: Settings) -> Program:
     game = StickyGame(settings.game)
     head = head_of(settings.head, game.actions)
-    optimizer = optax.chain(optax.clip_by_global_norm(settings.gradient), optax.scale_by_adam(eps=1e-5))
+    optimizer = optax.chain(optax.clip_by_global_norm(settings.max_grad_norm), optax.scale_by_adam(eps=EPSILON))
 
     def begin(seed: Array) -> State:
         key, weights, games = jax.random.split(jax.random.PRNGKey(seed), 3)
@@ -242,7 +305,7 @@ def _program(settings: Settings) -> Program:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Scores:
     """What the seeds have come to: the progress of every update, [seeds, updates]."""
 
     ended: np.ndarray[Any, np.dtype[np.float32]]
@@ -262,14 +325,16 @@ class Outcome:
         """The updates of the last part of training."""
         return slice(-max(1, round(LAST * self.ended.shape[1])), None)
 
-    def share_outside(self) -> list[float]:
-        """Of every seed, the share of nodes outside the natural range in the last part of training."""
-        return [float(share) for share in self.outside[:, self.last].mean(1)]
-
     def scores(self) -> list[float]:
         """Of every seed, the mean over the episodes of the last part of training; NaN where none has ended."""
         ended, count = self.ended[:, self.last].sum(1), self.count[:, self.last].sum(1)
         return [float(e / c) if c else math.nan for e, c in zip(ended, count, strict=True)]
+
+    def record(self) -> dict[str, Any]:
+        """What a study keeps of them; of nodes outside the natural range their share in the last part of training."""
+        outside = [round(float(share), 5) for share in self.outside[:, self.last].mean(1)]
+        scores = [round(score, 4) for score in self.scores()]
+        return {"scores": scores, "curves": np.round(self.curves(), 3).tolist(), "outside": outside}
 
     def curves(self, points: int = 50) -> np.ndarray[Any, Any]:
         """Means over parts of training, [seeds, points]; a part in which no episode ended has the mean before it."""

@@ -1,4 +1,4 @@
-"""The report of reinforcement learning, of a sweep and of MinAtar, from what the study holds and nothing else."""
+"""The report of reinforcement learning, of a sweep, of MinAtar and of one run, from what was kept and nothing else."""
 
 import math
 from collections.abc import Iterator
@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import mannwhitneyu
 
+from catnat_lab.checkpoint import todays_names
 from catnat_lab.experiment import Finished, Results
 from catnat_lab.heads import is_natural
 from catnat_lab.report.figures import Curve, CurvePanel, draw_curves
 from catnat_lab.report.page import PageFigure, Report, paper_rows, printed, write_pages
 from catnat_lab.report.table import Cell, Column, Table
-from catnat_lab.rl import minatar_study, sweep
-from catnat_lab.rl.settings import PAPER_STEPS
+from catnat_lab.rl.ppo import PAPER_STEPS, result_in
+from catnat_lab.rl.search import FIRST_SEARCH_SEED, SPACE, MinAtar, PolicySweep, curve_of
 from catnat_lab.stats import bootstrap, holm, improvement, interquartile_mean
 from catnat_lab.studies import Study
 
@@ -29,11 +30,46 @@ SCORES = {
         "Actions are sticky: with probability 0.1 the one before is repeated."
     ),
 }
-SEAQUEST = (
-    "Seaquest is pgx's, not quite MinAtar's own: enemy torpedoes that leave the screen are never removed from their "
-    "list, and one that left by the left edge stops all behind it there, so that late in a long game most torpedoes in "
-    "sight stand still and do no harm. Its scores cannot be compared with those published for MinAtar."
-)
+
+# -- what was kept ---------------------------------------------------------------------------------------------------
+
+
+def load(study: Study) -> Results:
+    """Runs by game and head: first those of the search, then the final ones; their kind is rl or minatar."""
+    kind = "minatar" if study.note(MinAtar.note) is not None else "rl"
+    settings, runs = study.note(MinAtar.note if kind == "minatar" else PolicySweep.note), {}
+    for game, head in product(settings["games"], settings["heads"]):
+        found = [run for job in study.finished(f"{kind} {game} {head}") for run in _runs(job, settings["steps"])]
+        final = [run for run in found if run.config["stage"] == "final"]
+        final.sort(key=lambda run: (run.config.get("rank", 0), run.config["seed"]))
+        runs[game, head] = [run for run in found if run.config["stage"] != "final"] + final
+    return Results(settings | {"kind": kind}, runs, study.note(f"{kind} provenance") or {})
+
+
+def _runs(job: Finished, steps: int) -> Iterator[Finished]:
+    """A job of the sweep is one run; of MinAtar it is all seeds of a rate, or of all rates."""
+    config, record = todays_names(job.config), job.record
+    if "by rate" in record:
+        for rate, scores in record["by rate"].items():
+            for seed, score in enumerate(scores, FIRST_SEARCH_SEED):
+                yield Finished(-score, {"score": score}, {}, {"stage": "search", "rate": float(rate), "seed": seed})
+    elif "scores" in record:
+        outside = record.get("outside") or [math.nan] * len(record["scores"])
+        for seed, (score, values, share) in enumerate(zip(record["scores"], record["curves"], outside, strict=True), 1):
+            ends = np.linspace(0, steps, len(values) + 1)[1:].tolist()  # of the parts of training
+            found = {"curve": {"step": ends, "score": values}, "outside": share}
+            yield Finished(-score, {"score": score}, found, config | {"seed": seed})
+    else:
+        yield Finished(job.value, job.metrics, record, config)
+
+
+def load_run(folder: Path, provenance: dict[str, str]) -> Results:
+    """One run of `catnat rl`, by its checkpoint."""
+    settings, result = result_in(folder)
+    metrics = {"score": result.score, "episodes": float(len(result.episodes))}
+    run = Finished(-result.score, metrics, {"curve": curve_of(result)}, {"stage": "final", "seed": settings.seed})
+    plan = {"kind": "rl", "games": [settings.game], "heads": [settings.head], "steps": result.steps}
+    return Results(plan | {"trials": 0, "seeds": 1}, {(settings.game, settings.head): [run]}, provenance)
 
 
 def best_of(results: Results, game: str, head: str) -> list[Finished]:
@@ -45,33 +81,43 @@ def scores_of(results: Results, game: str, head: str) -> tuple[float, ...]:
     return tuple(run.metrics["score"] for run in best_of(results, game, head))
 
 
-def load(study: Study) -> Results:
-    """Runs by game and head: first those of the search, then the final ones; their kind is rl or minatar."""
-    kind = "minatar" if study.note(minatar_study.NOTE) is not None else "rl"
-    settings, runs = study.note(minatar_study.NOTE if kind == "minatar" else sweep.NOTE), {}
-    for game, head in product(settings["games"], settings["heads"]):
-        trials = study.finished(f"{kind} {game} {head}")
-        found = trials if kind == "rl" else [run for trial in trials for run in _runs(trial, settings["steps"])]
-        final = [run for run in found if run.config["stage"] == "final"]
-        final.sort(key=lambda run: (run.config.get("rank", 0), run.config["seed"]))
-        runs[game, head] = [run for run in found if run.config["stage"] != "final"] + final
-    return Results(settings | {"kind": kind}, runs, study.note(f"{kind} provenance") or {})
+# -- the pages -------------------------------------------------------------------------------------------------------
 
 
-def _runs(trial: Finished, steps: int) -> Iterator[Finished]:
-    """A trial of MinAtar is all seeds of a rate, or of all rates."""
-    record = trial.record
-    if trial.config["stage"] == "rates":
-        for rate, scores in record["by rate"].items():
-            for seed, score in enumerate(scores, minatar_study.FIRST_SEARCH_SEED):
-                config = {"stage": "search", "rate": float(rate), "seed": seed}
-                yield Finished(-score, {"score": score}, {}, config)
-        return
-    outside = record.get("outside") or [math.nan] * len(record["scores"])
-    for seed, (score, values, share) in enumerate(zip(record["scores"], record["curves"], outside, strict=True), 1):
-        ends = np.linspace(0, steps, len(values) + 1)[1:].tolist()  # of the parts of training
-        found = {"curve": {"step": ends, "score": values}, "outside": share}
-        yield Finished(-score, {"score": score}, found, {**trial.config, "seed": seed})
+def write_report(results: Results, folder: Path) -> tuple[Path, tuple[Table, ...]]:
+    settings, table = results.settings, table_of(results)
+    title = "PPO" if settings["kind"] == "rl" else "PPO on MinAtar"
+    stages = {run.config["stage"] for runs in results.trials.values() for run in runs}
+    searched = ", those of the search among them" if stages - {"final"} else ""
+    report = Report(
+        title=f"{title}{' beside the paper' if table.has_paper else ''}",
+        summary=(
+            f"Policies of {', '.join(settings['heads'])} on {', '.join(settings['games'])}, {settings['seeds']} seeds "
+            f"of {settings['steps']:,} steps each. {results.finished()} runs are finished{searched}."
+        ),
+        provenance=results.provenance,
+        tables=(table,),
+        remarks=tuple(remarks_of(results, table)),
+        figures=tuple(figures_of(results)),
+    )
+    return write_pages(report, folder, {"values.csv": values_of(results), "curves.csv": curves_of(results)})
+
+
+def write_run_report(results: Results, folder: Path) -> tuple[Path, tuple[Table, ...]]:
+    ((game, head),) = results.trials
+    table, figures, words = table_of(results), tuple(figures_of(results)), words_of_run(results)[0]
+    page = Report(f"PPO on {game} by {head}", words, results.provenance, (table,), figures=figures)
+    return write_pages(page, folder, {"curves.csv": curves_of(results)})
+
+
+def words_of_run(results: Results) -> tuple[str, str]:
+    """The score of a single run, and its curve."""
+    ((run,),) = results.trials.values()
+    points = list(zip(run.record["curve"]["step"], run.record["curve"]["score"], strict=True))
+    shown = ", ".join(f"{value:.1f} ({step:,.0f})" for step, value in points[:: max(1, len(points) // 10)])
+    count, steps = int(run.metrics["episodes"]), results.settings["steps"]
+    words = f"Score {run.metrics['score']:.1f}, of the last 100 of {count:,} episodes in {steps:,} steps."
+    return words, f"Over training (steps): {shown or 'no episode has ended'}"
 
 
 def table_of(results: Results) -> Table:
@@ -95,31 +141,14 @@ def table_of(results: Results) -> Table:
     )
 
 
-def write_report(results: Results, folder: Path) -> tuple[Path, tuple[Table, ...]]:
-    settings, table = results.settings, table_of(results)
-    title = "PPO" if settings["kind"] == "rl" else "PPO on MinAtar"
-    stages = {run.config["stage"] for runs in results.trials.values() for run in runs}
-    searched = ", those of the search among them" if stages - {"final"} else ""
-    report = Report(
-        title=f"{title}{' beside the paper' if table.has_paper else ''}",
-        summary=(
-            f"Policies of {', '.join(settings['heads'])} on {', '.join(settings['games'])}, {settings['seeds']} seeds "
-            f"of {settings['steps']:,} steps each. {results.finished()} runs are finished{searched}."
-        ),
-        provenance=results.provenance,
-        tables=(table,),
-        remarks=tuple(remarks_of(results, table)),
-        figures=tuple(figures_of(results)),
-    )
-    return write_pages(report, folder, {"values.csv": values_of(results), "curves.csv": curves_of(results)})
-
-
 def values_of(results: Results) -> Iterator[dict[str, object]]:
-    names = ("rank", "seed", *sweep.SPACE) if results.settings["kind"] == "rl" else ("rate", "seed")
+    """One record a run."""
+    is_sweep = results.settings["kind"] == "rl"
+    names = ("stage", "rank", "seed", *SPACE) if is_sweep else ("stage", "rate", "seed")
     for (game, head), runs in results.trials.items():
         for run in runs:
-            tried = {name: run.config.get(name, "") for name in ("stage", *names)}
-            whole = {"episodes": int(run.metrics["episodes"])} if results.settings["kind"] == "rl" else {}
+            whole = {"episodes": int(run.metrics["episodes"])} if is_sweep else {}
+            tried = {name: run.config.get(name, "") for name in names}
             yield {"game": game, "head": head, **tried, "score": run.metrics["score"], **whole}
 
 
@@ -129,9 +158,9 @@ def curves_of(results: Results) -> Iterator[dict[str, object]]:
         for run in runs:
             if run.config["stage"] == "final":
                 rank = {"rank": run.config.get("rank", 0)} if results.settings["kind"] == "rl" else {}
-                place = {"game": game, "head": head, **rank, "seed": run.config["seed"]}
                 for step, score in zip(run.record["curve"]["step"], run.record["curve"]["score"], strict=True):
-                    yield place | {"step": round(step), "score": score}
+                    whose = {"game": game, "head": head, **rank, "seed": run.config["seed"]}
+                    yield whose | {"step": round(step), "score": score}
 
 
 def remarks_of(results: Results, table: Table) -> Iterator[str]:
@@ -161,8 +190,6 @@ def remarks_of(results: Results, table: Table) -> Iterator[str]:
                 "The paper trains the ten best configurations of its search over ten seeds and does not say whose mean "
                 "it prints. The table has our search's best one."
             )
-    if "pgx" in results.provenance and settings["kind"] == "minatar" and "Seaquest" in settings["games"]:
-        yield SEAQUEST
 
 
 def _finite(results: Results, game: str, head: str) -> list[float]:
@@ -215,7 +242,7 @@ def _chosen(results: Results) -> Iterator[str]:
         tried: dict[tuple[tuple[str, float], ...], list[float]] = {}
         for run in runs:
             if run.config["stage"] != "final":
-                chosen = tuple((name, run.config[name]) for name in sweep.SPACE if name in run.config)
+                chosen = tuple((name, run.config[name]) for name in SPACE if name in run.config)
                 tried.setdefault(chosen, []).append(run.metrics["score"])
         means = {chosen: mean for chosen, scores in tried.items() if math.isfinite(mean := float(np.mean(scores)))}
         if means:

@@ -8,8 +8,7 @@ from catnat_lab.errors import UserError
 from catnat_lab.files import whole_file
 from catnat_lab.heads import head
 from catnat_lab.rl.games import Array, make_games
-from catnat_lab.rl.ppo import ActorCritic
-from catnat_lab.rl.train import saved_in
+from catnat_lab.rl.ppo import ActorCritic, saved_in
 
 PACE = 70  # milliseconds a picture: 4 frames of 60 a second are 67, and GIFs know hundredths of a second
 MOST_PICTURES = 1500

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from catnat_lab import rates
-from catnat_lab.experiment import Done, Job, Outcome, Place
+from catnat_lab.experiment import Done, Job, Outcome, RunContext
 from catnat_lab.files import whole_file
 from catnat_lab.vae import train as training
 from catnat_lab.vae.data import Images, images_of
@@ -75,7 +75,7 @@ class Autoencoders(rates.RateSearch):
         alike = groupby(sorted(jobs, key=_kind), key=_kind)
         return [some for _, group in alike for some in super(Autoencoders, self).batches(list(group), size)]
 
-    def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
+    def train(self, jobs: Sequence[Job], context: RunContext) -> Iterator[tuple[Job, Outcome]]:
         cell, final = _kind(jobs[0])
         plan = self.plan.plan(cell, self.plan.steps if final else self.plan.search_steps)
         if not final:  # the test images have no part in the choice of a rate
@@ -84,12 +84,12 @@ class Autoencoders(rates.RateSearch):
         for job in jobs:
             _, _, data, _, head = job.cell.split(" ")
             runs.append(training.Run(data, head, job.config["rate"], job.config["seed"]))
-        saved = training.checkpoint_of(place.folder / CHECKPOINTS, runs, plan, place.device)
-        told = partial(place.progress, f"{cell} {'final seeds' if final else 'rates'} ({len(runs)} side by side)")
-        outcomes = training.train(runs, plan, self.images, self.plan.data, place.device, saved=saved, on_step=told)
+        saved = training.checkpoint_of(context.folder / CHECKPOINTS, runs, plan, context.device)
+        told = partial(context.progress, f"{cell} {'final seeds' if final else 'rates'} ({len(runs)} side by side)")
+        outcomes = training.train(runs, plan, self.images, self.plan.data, context.device, saved=saved, on_step=told)
         for job, run, found in zip(jobs, runs, outcomes, strict=True):
             if final and job.config["seed"] == 1:
-                self._keep(place.folder, job.cell, run, found)
+                self._keep(context.folder, job.cell, run, found)
             yield job, Outcome(found.value, found.metrics, found.record)
         saved.path.unlink(missing_ok=True)
 

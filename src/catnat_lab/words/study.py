@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from catnat_lab import rates
 from catnat_lab.devices import tensor_cores
 from catnat_lab.errors import check_distinct, check_known, check_least, pick
-from catnat_lab.experiment import Done, Job, Outcome, Place, Plan, TimeIsUp
+from catnat_lab.experiment import Done, Job, Outcome, Plan, RunContext, TimeIsUp
 from catnat_lab.language import Training, Trunk, fit, judge, parts
 from catnat_lab.words.corpus import Corpus
 from catnat_lab.words.heads import CLOSER, DEFAULTS, HEADS, REFITTED, RIVALS, SIGMOIDS, head_of, refit
@@ -105,17 +105,17 @@ class Words(rates.RateSearch):
         final = [job for cell in searched for job in self.final(done, cell, cell)]
         yield sorted(final, key=lambda job: int(job.config["seed"]))  # where time is up all heads are as far
 
-    def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
+    def train(self, jobs: Sequence[Job], context: RunContext) -> Iterator[tuple[Job, Outcome]]:
         with tensor_cores(), torch.random.fork_rng():
             for job in jobs:
-                yield job, self._train(job, place)
+                yield job, self._train(job, context)
 
-    def _train(self, job: Job, place: Place) -> Outcome:
+    def _train(self, job: Job, context: RunContext) -> Outcome:
         plan, head, final = self.plan, job.cell.split()[-1], job.config["stage"] == "final"
         steps, started = plan.steps if final else plan.search_steps, time.monotonic()
-        if started + self.spent.get((head, steps), 0.0) >= place.ends:
+        if started + self.spent.get((head, steps), 0.0) >= context.ends:
             raise TimeIsUp
-        train, validation, test = self.tokens(torch.device(place.device))
+        train, validation, test = self.tokens(torch.device(context.device))
         model = self.model(head, job.config["seed"], train.device)
         curve: dict[str, list[float]] = {"step": [], "validation": []}
         how = Training(steps, plan.batch, plan.length, job.config["rate"], job.config["seed"])
@@ -133,7 +133,7 @@ class Words(rates.RateSearch):
             if step in points:
                 curve["step"].append(step)
                 curve["validation"].append(judged(validation, plan.glanced))
-            place.progress(f"{plan.task}, {head}", step, steps)
+            context.progress(f"{plan.task}, {head}", step, steps)
         metrics = {"test": judged(test, plan.judged)} if final else {}
         value = judged(validation, plan.judged)
         self.spent[head, steps] = time.monotonic() - started

@@ -59,6 +59,16 @@ def key_of(config: Mapping[str, Any]) -> str:
 class Plan:
     """All that decides numbers: checked when it is made, and kept with them, so that nothing goes on as another."""
 
+    @property
+    def has_search(self) -> bool:
+        """Whether rates are searched, or there is one that is taken."""
+        return True
+
+    @property
+    def own_search(self) -> bool:
+        """Whether every final seed searches for itself; else they share one search."""
+        return False
+
     def as_dict(self) -> dict[str, Any]:
         """As JSON has it: with lists in place of tuples."""
         plan: dict[str, Any] = json.loads(json.dumps(asdict(self)))

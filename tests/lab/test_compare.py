@@ -26,9 +26,10 @@ from catnat_lab import compare
 from catnat_lab.cli import main
 from catnat_lab.comparison import run
 from catnat_lab.comparison.report import MOST, RULE, Compared, load, write_page
-from catnat_lab.comparison.study import SEARCH, FromFile, outcome_of
+from catnat_lab.comparison.study import FromFile, outcome_of
 from catnat_lab.errors import UserError
 from catnat_lab.experiment import Finished, Results, key_of, register
+from catnat_lab.search import OWN as SEARCH
 from catnat_lab.stats import needed
 from catnat_lab.studies import DATABASE, Study
 from tests.lab.comparable import recorded, train

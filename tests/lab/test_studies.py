@@ -16,7 +16,7 @@ import optuna
 import pytest
 from optuna.distributions import FloatDistribution
 
-from catnat_lab import rates
+from catnat_lab import search
 from catnat_lab.errors import UserError, plain
 from catnat_lab.executors import Here, begin, conduct
 from catnat_lab.experiment import Finished, Job, Outcome, Place, key_of, settled
@@ -131,7 +131,7 @@ def test_a_job_that_fails_three_times_is_recorded_and_the_study_goes_on(path: Pa
 
 def test_a_search_that_fails_altogether_comes_to_an_end_in_one_line(study: Study) -> None:
     with pytest.raises(UserError, match="no run of a search has been finished"):
-        run(Toy(fails=tuple(rates.search_seeds(2))), study)
+        run(Toy(fails=tuple(search.search_seeds(2))), study)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, UserError("no"), OSError(28, "No space left on device")])
@@ -191,8 +191,8 @@ def test_tpe_proposes_the_same_for_the_same_results_and_learns() -> None:
     space = {"rate": FloatDistribution(1e-4, 1.0, log=True)}
     tried: list[Finished] = []
     for _ in range(25):
-        job = rates.proposed("cell", space, {"seed": 0}, tried)
-        assert rates.proposed("cell", space, {"seed": 0}, tried) == job
+        job = search.proposed("cell", space, {"seed": 0}, tried)
+        assert search.proposed("cell", space, {"seed": 0}, tried) == job
         assert 1e-4 <= job.config["rate"] <= 1
         tried.append(Finished(abs(math.log10(job.config["rate"] / 0.03)), {}, {}, job.config))
     late, early = ([trial.value for trial in some] for some in (tried[-8:], tried[:8]))
@@ -201,7 +201,7 @@ def test_tpe_proposes_the_same_for_the_same_results_and_learns() -> None:
 
 def test_optuna_is_silent(study: Study, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder) -> None:
     run(Toy(), study)
-    rates.proposed("cell", {"rate": FloatDistribution(0.1, 1.0, log=True)}, {}, [])
+    search.proposed("cell", {"rate": FloatDistribution(0.1, 1.0, log=True)}, {}, [])
     assert capfd.readouterr() == ("", "") and not recwarn.list
 
 

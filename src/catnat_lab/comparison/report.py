@@ -21,13 +21,14 @@ from rich.console import Console
 from rich.table import Table as Columns
 from rich.text import Text
 
-from catnat_lab.comparison.study import NOT_SETTINGS, NOTE, SEARCH, TEST, VALIDATION, cell_of
+from catnat_lab.comparison.study import NOTE, TEST, VALIDATION, cell_of
 from catnat_lab.experiment import Results, key_of
 from catnat_lab.files import write
 from catnat_lab.report import figures
 from catnat_lab.report.figures import Searched
 from catnat_lab.report.page import PageFigure, Report, write_pages
 from catnat_lab.report.table import BASELINE, Cell, Column, Judgement, Table, judge
+from catnat_lab.search import NOT_SETTINGS, OWN
 from catnat_lab.stats import ALPHA, Comparison, needed
 from catnat_lab.studies import Study
 
@@ -234,7 +235,7 @@ class Compared(Results):
         for place in [] if self.settings["others"] else self.places:
             tried: dict[int, set[float]] = {}
             for run in self.stage(place, "search", "wider"):
-                tried.setdefault(run.config["seed"] - SEARCH, set()).add(run.config["rate"])
+                tried.setdefault(run.config["seed"] - OWN, set()).add(run.config["rate"])
             final = [(run.config["rate"], tried.get(run.config["seed"], set())) for run in self.stage(place, "final")]
             count = sum(len(rates) > 1 and rate in (min(rates), max(rates)) for rate, rates in final)
             found |= {place: (count, len(final))} if count else {}

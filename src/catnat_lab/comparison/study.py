@@ -22,14 +22,12 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 
 from catnat_lab.errors import UserError, check, check_distinct, check_least
 from catnat_lab.executors import ENDS
-from catnat_lab.experiment import Done, Experiment, Finished, Job, Outcome, Place, Plan
-from catnat_lab.rates import by_rate, proposed, rounded
+from catnat_lab.experiment import Done, Finished, Job, Outcome, Place, Plan
 from catnat_lab.report.table import BASELINE
+from catnat_lab.search import NOT_SETTINGS, OWN, RateSearch, Round, proposed, rounded
 
 NOTE = "compare settings"
-SEARCH = 1000  # repetition i searches with seed 1000 + i and is judged with seed i
 VALIDATION, TEST = "validation", "test"
-NOT_SETTINGS = ("stage", "seed", "trial")  # in the configuration of a run
 Train = Callable[..., Any]
 
 
@@ -99,7 +97,7 @@ class Setup(Plan):
         check("heads", self.heads, lambda head: isinstance(head, str) and bool(head.strip()), "be names")
         check("rates", self.rates, lambda rate: 0 < rate < math.inf, "be positive numbers")
         check_least(self, seeds=2, widen=0, trials=2)
-        check("seeds", [self.seeds], lambda seeds: seeds <= SEARCH, f"be at most {SEARCH}")
+        check("seeds", [self.seeds], lambda seeds: seeds <= OWN, f"be at most {OWN}")
         if len(self.heads) < 2:
             raise UserError(f"heads must be two or more, to be compared; got {self.heads[0]}")
         cells = [cell_of(task.partition("=")[0], head) for task, head in product(self.tasks, self.heads)]
@@ -108,6 +106,14 @@ class Setup(Plan):
             raise UserError(
                 f"tasks and heads must have names that do not run together, as x, x y with y, z; got {told}"
             )
+
+    @property
+    def has_search(self) -> bool:
+        return bool(self.others) or len(self.rates) > 1
+
+    @property
+    def own_search(self) -> bool:
+        return True
 
     @property
     def baseline(self) -> str:
@@ -168,7 +174,7 @@ def others_of(search: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass
-class Comparing(Experiment):
+class Comparing(RateSearch):
     """Every run is a call of a user's function; of ``many`` runs where it trains so many at a time."""
 
     plan: Setup
@@ -178,6 +184,8 @@ class Comparing(Experiment):
     kind: ClassVar[str] = "catnat compare"
     note: ClassVar[str] = NOTE
     growing: ClassVar[tuple[str, ...]] = ("tasks", "heads", "seeds")
+    searching: ClassVar[tuple[str, ...]] = ("search", "wider")
+    beyond: ClassVar[str] = "wider"
 
     def settled(self, before: dict[str, Any]) -> dict[str, Any]:
         """Whatever is added, the heads are compared with the same one."""
@@ -204,67 +212,34 @@ class Comparing(Experiment):
 
     def every_stage(self, done: Done) -> Iterator[list[Job]]:
         yield from self.searches(done)
-        yield [job for cell in self.cells for seed in self._seeds if (job := self.final(done, cell, seed))]
-
-    @property
-    def _seeds(self) -> range:
-        return range(1, 1 + self.plan.seeds)
+        yield [job for cell in self.cells for job in self.final(done, cell, cell)]
 
     def searches(self, done: Done) -> Iterator[list[Job]]:
-        every = [(cell, SEARCH + seed) for cell in self.cells for seed in self._seeds]
         if self.plan.others:
+            every = list(product(self.cells, self.rounds))
             for count in range(self.plan.trials):
-                tried = {place: self.tried(done, *place) for place in every}
-                yield [self.proposed(*place, found) for place, found in tried.items() if len(found) == count]
-        elif len(self.plan.rates) > 1:
-            yield [tries(*place, rate) for place in every for rate in self.plan.rates]
-            yield [tries(*place, rate, "wider") for place in every if (rate := self.wider(done, *place))]
+                tried = [(cell, one, self.tried(done, cell, one)) for cell, one in every]
+                yield [self.proposed(cell, one, found) for cell, one, found in tried if len(found) == count]
+        elif self.plan.has_search:
+            yield self.coarse(self.cells)
+            yield self.wider(done, self.cells)
 
-    def tried(self, done: Done, cell: str, seed: int) -> list[Finished]:
-        """In an order that does not depend on what was finished first."""
-        found = done.finished(cell, stage="search", seed=seed) + done.finished(cell, stage="wider", seed=seed)
-        return sorted(found, key=lambda run: (run.config.get("trial", 0), run.config["rate"]))
+    @property
+    def rates(self) -> Sequence[float]:
+        return self.plan.rates
 
-    def proposed(self, cell: str, seed: int, tried: Sequence[Finished]) -> Job:
+    def next_rate(self, best: float, neighbour: float) -> float:
+        """As far from the end as that is from its neighbour."""
+        return float(f"{best**2 / neighbour:.2g}")
+
+    def proposed(self, cell: str, one: Round, tried: Sequence[Finished]) -> Job:
+        (seed,) = one.searched
         fixed = {"stage": "search", "seed": seed, "trial": len(tried), "rate": self.plan.rates[0]}
         return Job(cell, proposed(f"{cell} {seed}", self.plan.space, fixed, tried).config)
 
-    def wider(self, done: Done, cell: str, seed: int) -> float | None:
-        """The next rate of one repetition, beyond that end of its grid where its best is, unless enough were added.
-
-        A grid that all repetitions shared would grow, or not, by the luck of one end, and no test would see that.
-        """
-        values = by_rate(self.tried(done, cell, seed))
-        rates = list(values)
-        best = min(rates, key=values.__getitem__, default=None)
-        if len(rates) < 2 or best not in (rates[0], rates[-1]):
-            return None
-        low, high = min(self.plan.rates), max(self.plan.rates)
-        if best == rates[0]:
-            added, neighbour = sum(rate < low for rate in rates), rates[1]
-        else:
-            added, neighbour = sum(rate > high for rate in rates), rates[-2]
-        rate = float(f"{best**2 / neighbour:.2g}")
-        return rate if added < self.plan.widen and not rates[0] <= rate <= rates[-1] else None
-
-    def final(self, done: Done, cell: str, seed: int) -> Job | None:
-        """At the best of this repetition's search; None where all of its runs diverged or failed, and so it did too."""
-        if before := done.finished(cell, stage="final", seed=seed):  # a search that went on later changes no result
-            return Job(cell, before[0].config)
-        tried = [run for run in self.tried(done, cell, SEARCH + seed) if math.isfinite(run.value)]
-        if tried:
-            chosen = min(tried, key=lambda run: run.value).config
-        elif self.plan.others or len(self.plan.rates) > 1:
-            return None
-        else:
-            chosen = {"rate": self.plan.rates[0]}
-        return Job(
-            cell, {name: chosen[name] for name in ("rate", *self.plan.others)} | {"stage": "final", "seed": seed}
-        )
-
     def total(self, done: Done) -> int:
         """How many runs there are, as far as it is known."""
-        grid = len(self.plan.rates) if len(self.plan.rates) > 1 else 0
+        grid = len(self.plan.rates) if self.plan.has_search else 0
         wider = sum(len(done.finished(cell, stage="wider")) for cell in self.cells)
         return len(self.cells) * self.plan.seeds * (1 + (self.plan.trials if self.plan.others else grid)) + wider
 
@@ -302,10 +277,6 @@ class Comparing(Experiment):
 
 def cell_of(task: str, head: str) -> str:
     return f"compare {task} {head}"
-
-
-def tries(cell: str, seed: int, rate: float, stage: str = "search") -> Job:
-    return Job(cell, {"stage": stage, "rate": rate, "seed": seed})
 
 
 # -- what a function gives ---------------------------------------------------------------------------------------------

@@ -86,6 +86,7 @@ class Job:
 
     cell: str
     config: Config = field(compare=False)
+    beside: tuple[tuple[float, ...], ...] = field(default=(), compare=False, repr=False)  # curves that it is told of
     key: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -165,6 +166,10 @@ class Experiment(ABC):
     def left(self, done: Done) -> list[Job]:
         """What can be trained now; none when all is done. It is asked again when all of that is trained."""
         return next((jobs for stage in self.stages(done) if (jobs := missing(done, stage))), [])
+
+    def name_of(self, job: Job) -> str:
+        """A job, for whoever watches."""
+        return f"{job.cell} {job.config}"
 
     @abstractmethod
     def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:

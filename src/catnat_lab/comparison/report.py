@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.table import Table as Columns
 from rich.text import Text
 
-from catnat_lab.comparison.study import NOTE, TEST, VALIDATION, cell_of
-from catnat_lab.experiment import Results, key_of
+from catnat_lab.comparison.study import NOTE, STOPPED, TEST, VALIDATION, cell_of
+from catnat_lab.experiment import Config, Finished, Results, key_of
 from catnat_lab.files import write
 from catnat_lab.report import figures
 from catnat_lab.report.figures import Searched
@@ -51,7 +51,7 @@ class Compared(Results):
     """All runs so far, and the verdict when the last one is in."""
 
     is_finished: bool = False
-    failed: dict[tuple[str, str], int] = field(default_factory=dict)  # runs that raised
+    failed: dict[tuple[str, str], list[Config]] = field(default_factory=dict)  # runs that raised
     looks: int = 1
     page: Path | None = None
 
@@ -178,8 +178,25 @@ class Compared(Results):
         return text + (f"; to see one of this size would take {needed}" if found.p >= ALPHA and needed else "")
 
     def _failures(self) -> str:
-        runs = [f"{count} of {self._named(*place)}" for place, count in self.failed.items() if count]
+        runs = [
+            f"{len(configs)} of {self._named(*place)} (rate {_listed([config['rate'] for config in configs])})"
+            for place, configs in self.failed.items()
+            if configs
+        ]
         return f"Runs that failed: {', '.join(runs)}." if runs else ""
+
+    @cached_property
+    def searched(self) -> list[Finished]:
+        """The runs of all searches."""
+        return [run for place in self.places for run in self.stage(place, "search", "wider")]
+
+    @property
+    def pruned(self) -> str:
+        """How many runs were stopped, of a study that prunes."""
+        if not self.settings.get("prune"):
+            return ""
+        stopped = sum(STOPPED in run.metrics for run in self.searched)
+        return f"Pruning was on, and stopped {stopped} of {len(self.searched)} runs of the search."
 
     def _caution(self) -> str:
         """What no test knows."""
@@ -198,7 +215,8 @@ class Compared(Results):
             for one, other in combinations(self.settings["heads"], 2):
                 if self._values(task, one) == self._values(task, other) != {}:
                     told.append(f"All runs are equal: {self._named(task, one)} and {other}. Does train use its head?")
-        searched = [run.metrics for place in self.places for run in self.stage(place, "search", "wider")]
+        told += [self.pruned] * bool(self.pruned)
+        searched = [run.metrics for run in self.searched if STOPPED not in run.metrics]
         if searched and all(metrics.get(VALIDATION) == metrics[TEST] for metrics in searched):
             told.append("Validation and test are equal: the rate was chosen by the test.")
         for (task, head), (count, of) in self.edges.items():
@@ -313,7 +331,7 @@ class Compared(Results):
             yield PageFigure("The searches", told, figures.draw_searches(searched, VALIDATION))
 
     def _search(self, task: str, head: str) -> Searched:
-        runs = self.stage((task, head), "search", "wider")
+        runs = [run for run in self.stage((task, head), "search", "wider") if STOPPED not in run.metrics]
         chosen = [run.config["rate"] for run in self.stage((task, head), "final")]
         return Searched([(run.config["rate"], run.metrics[VALIDATION]) for run in runs], chosen)
 
@@ -351,7 +369,7 @@ def load(study: Study) -> Compared:
         {place: study.finished(cell_of(*place)) for place in places},
         study.note(ORIGIN) or {},
         is_finished=study.note(FINISHED) == settings,
-        failed={place: len(study.failed(cell_of(*place))) for place in places},
+        failed={place: [json.loads(key) for key in study.failed(cell_of(*place))] for place in places},
         looks=len(study.note(LOOKS) or [0]),
     )
 

@@ -9,24 +9,29 @@ import importlib.util
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, cast
 
 import numpy as np
+import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.trial import create_trial
 
 from catnat_lab.errors import UserError, check, check_distinct, check_least
 from catnat_lab.executors import ENDS
 from catnat_lab.experiment import Done, Finished, Job, Outcome, Place, Plan
 from catnat_lab.report.table import BASELINE
 from catnat_lab.search import NOT_SETTINGS, OWN, RateSearch, Round, proposed, rounded
+from catnat_lab.studies import quiet
 
 NOTE = "compare settings"
+STOPPED = "stopped after step"  # the metric of a run that was pruned
+FEWEST = 2  # runs of a search that come to their end before any is compared with them
 VALIDATION, TEST = "validation", "test"
 Train = Callable[..., Any]
 
@@ -88,6 +93,7 @@ class Setup(Plan):
     lower_is_better: bool
     others: dict[str, Any] = field(default_factory=dict)  # searched beside the rate: [low, high], or a dict of choices
     trials: int = 20  # of every search of more than the rate
+    prune: bool = False
     widen: int = 3  # rates that a repetition may add at either end of the grid, while its best is there
 
     def __post_init__(self) -> None:
@@ -186,6 +192,7 @@ class Comparing(RateSearch):
     growing: ClassVar[tuple[str, ...]] = ("tasks", "heads", "seeds")
     searching: ClassVar[tuple[str, ...]] = ("search", "wider")
     beyond: ClassVar[str] = "wider"
+    unsaid: ClassVar[dict[str, Any]] = {"prune": False}
 
     def settled(self, before: dict[str, Any]) -> dict[str, Any]:
         """Whatever is added, the heads are compared with the same one."""
@@ -217,12 +224,39 @@ class Comparing(RateSearch):
     def searches(self, done: Done) -> Iterator[list[Job]]:
         if self.plan.others:
             every = list(product(self.cells, self.rounds))
-            for count in range(self.plan.trials):
+            for number in range(self.plan.trials):
                 tried = [(cell, one, self.tried(done, cell, one)) for cell, one in every]
-                yield [self.proposed(cell, one, found) for cell, one, found in tried if len(found) == count]
+                yield [self.beside(self.proposed(*each), each[-1]) for each in tried if len(each[-1]) == number]
         elif self.plan.has_search:
-            yield self.coarse(self.cells)
-            yield self.wider(done, self.cells)
+            grid, before = self.coarse(self.cells), set[float]()
+            for wave in self.waves():
+                yield [
+                    self.beside(job, (run for run in done.finished(job.cell) if run.config["rate"] in before))
+                    for job in grid
+                    if job.config["rate"] in wave
+                ]
+                before.update(wave)
+            yield [self.beside(job, done.finished(job.cell)) for job in self.wider(done, self.cells)]
+
+    def waves(self) -> list[list[float]]:
+        """Rates that are tried side by side: all of them, or, of a search that prunes, few at a time.
+
+        From the middle of the grid to its ends. A run is compared with those of earlier waves, and so with the same
+        ones wherever it is trained, whoever is faster, and whatever was stopped and went on.
+        """
+        if not self.plan.prune:
+            return [list(self.rates)]
+        rising = sorted(self.rates)
+        ranked = sorted(rising, key=lambda rate: abs(2 * rising.index(rate) - len(rising) + 1))
+        return [ranked[:FEWEST], *([rate] for rate in ranked[FEWEST:])]
+
+    def beside(self, job: Job, runs: Iterable[Finished]) -> Job:
+        """Of a search that prunes: with the curves of its repetition's runs, of these, that came to their end."""
+        if not self.plan.prune:
+            return job
+        ended = [run for run in runs if run.config["seed"] == job.config["seed"] and STOPPED not in run.metrics]
+        curves = tuple(tuple(run.record.get("curve", {}).get(VALIDATION, ())) for run in ended)
+        return replace(job, beside=curves if len(curves) >= FEWEST else ())
 
     @property
     def rates(self) -> Sequence[float]:
@@ -263,9 +297,18 @@ class Comparing(RateSearch):
         task, head = self.cells[job.cell]
         others = {name: job.config[name] for name in self.plan.others}
         came = self.tasks[task](head, job.config["rate"], job.config["seed"], **others)
-        curve: dict[str, list[float]] = {}
-        if inspect.isgenerator(came):
-            came, curve = _followed(came, partial(place.news, self.name_of(job)))
+        if not inspect.isgenerator(came):
+            if self.plan.prune:
+                raise Misuse(
+                    f"prune takes a train that yields (step, validation) as it goes; it gave {_described(came)}"
+                )
+            return outcome_of(came, self.plan.lower_is_better)
+        is_hopeless = hopeless(job.beside, self.plan.lower_is_better) if job.beside else lambda value: False
+        came, curve, stopped = _followed(came, partial(place.news, self.name_of(job)), is_hopeless)
+        if stopped:
+            return Outcome(
+                math.inf, {VALIDATION: math.nan, TEST: math.nan, STOPPED: curve["step"][-1]}, {"curve": curve}
+            )
         return outcome_of(came, self.plan.lower_is_better, curve)
 
     def _together(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
@@ -304,20 +347,45 @@ def outcome_of(came: Any, lower_is_better: bool, curve: Mapping[str, list[float]
     return Outcome(value if math.isfinite(value) else math.inf, metrics, {"curve": curves} if curves else {})
 
 
-def _followed(run: Iterator[Any], tell: Callable[[float, float], None]) -> tuple[Any, dict[str, list[float]]]:
-    """What a generator returns at its end, and what it yielded on its way."""
+def hopeless(beside: Sequence[Sequence[float]], lower_is_better: bool) -> Callable[[float], bool]:
+    """Told one validation after the other, whether a run is to be stopped: Optuna's rule of the median.
+
+    Its best so far is worse than the median of the others at the same point. A third of their length it is let be.
+    """
+    patience = min(map(len, beside)) // 3
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=FEWEST, n_warmup_steps=patience)
+    with quiet():
+        study = optuna.create_study(direction="minimize" if lower_is_better else "maximize", pruner=pruner)
+        for curve in beside:
+            study.add_trial(create_trial(value=0.0, intermediate_values=dict(enumerate(curve))))
+        trial, point = study.ask(), count()
+
+    def is_hopeless(value: float) -> bool:
+        trial.report(value, next(point))
+        return trial.should_prune()
+
+    return is_hopeless
+
+
+def _followed(
+    run: Generator[Any, Any, Any], tell: Callable[[float, float], None], is_hopeless: Callable[[float], bool]
+) -> tuple[Any, dict[str, list[float]], bool]:
+    """What a generator returns at its end, what it yielded on its way, and whether it was stopped before its end."""
     curve: dict[str, list[float]] = {"step": [], VALIDATION: []}
     while True:
         try:
             came = next(run)
         except StopIteration as end:
-            return end.value, curve if curve["step"] else {}
+            return end.value, curve if curve["step"] else {}, False
         if not isinstance(came, (tuple, list)) or len(came) != 2:
             raise Misuse(f"train must yield (step, validation) as it goes; got {_described(came)}")
         step, value = _one("the step", came[0]), _one("the validation on the way", came[1])
         curve["step"].append(step)
         curve[VALIDATION].append(value)
         tell(step, value)
+        if is_hopeless(value):
+            run.close()
+            return None, curve, True
 
 
 def _one(name: str, given: Any) -> float:

@@ -42,35 +42,29 @@ def conduct(
     experiment: Experiment, study: Study, executor: Executor, batch: int, on_finished: Callable[[Job], None] = silent
 ) -> int:
     """Train until nothing is left but what failed in this run, at most so many jobs a batch; how many were finished."""
-    with closing(executor):
-        return _conduct(experiment, study, executor, batch, on_finished)
-
-
-def _conduct(
-    experiment: Experiment, study: Study, executor: Executor, batch: int, on_finished: Callable[[Job], None]
-) -> int:
     finished, last = 0, ""
-    while jobs := experiment.left(study):
-        workers = executor.workers
-        size = min(batch, -(-len(jobs) // workers))
-        known = sum(len(study.finished(cell)) for cell in study.cells())
-        study.set_note(NOW, {"left": len(jobs), "finished": known, "workers": workers, "since": time.time()})
-        batches = experiment.batches(jobs, size)
-        at_once = f", {min(workers, len(batches))} at once" if workers > 1 else ""
-        stages = ", ".join(sorted({str(job.config["stage"]) for job in jobs if "stage" in job.config}))
-        which = f" ({stages})" if stages else ""
-        executor.place.tell(f"jobs to train{which}: {len(jobs):,}, batches: {len(batches):,}{at_once}")
-        for job, outcome in executor.run(experiment, batches):
-            if isinstance(outcome, str):
-                if outcome != last:  # a whole batch fails for one reason
-                    executor.place.tell(f"given up: {experiment.name_of(job)}\n{outcome.rstrip()}")
-                last = outcome
-                study.fail(job, outcome)
-            else:
-                study.add(job, outcome)
-                finished += 1
-                on_finished(job)
-    study.set_note(NOW, {"left": 0})
+    with closing(executor):
+        while jobs := experiment.left(study):
+            workers = executor.workers
+            size = min(batch, -(-len(jobs) // workers))
+            known = sum(len(study.finished(cell)) for cell in study.cells())
+            study.set_note(NOW, {"left": len(jobs), "finished": known, "workers": workers, "since": time.time()})
+            batches = experiment.batches(jobs, size)
+            at_once = f", {min(workers, len(batches))} at once" if workers > 1 else ""
+            stages = ", ".join(sorted({str(job.config["stage"]) for job in jobs if "stage" in job.config}))
+            which = f" ({stages})" if stages else ""
+            executor.place.tell(f"jobs to train{which}: {len(jobs):,}, batches: {len(batches):,}{at_once}")
+            for job, outcome in executor.run(experiment, batches):
+                if isinstance(outcome, str):
+                    if outcome != last:  # a whole batch fails for one reason
+                        executor.place.tell(f"given up: {experiment.name_of(job)}\n{outcome.rstrip()}")
+                    last = outcome
+                    study.fail(job, outcome)
+                else:
+                    study.add(job, outcome)
+                    finished += 1
+                    on_finished(job)
+        study.set_note(NOW, {"left": 0})
     return finished
 
 
@@ -162,14 +156,18 @@ def _sent(told: Told) -> Told:
 # -- in this process -------------------------------------------------------------------------------------------------
 
 
+class _Resting:
+    """What nothing has to be ended of."""
+
+    def close(self) -> None: ...
+
+
 @dataclass
-class Here:
+class Here(_Resting):
     """One batch after the other."""
 
     place: Place
     workers: int = 1
-
-    def close(self) -> None: ...
 
     def run(self, experiment: Experiment, batches: Sequence[list[Job]]) -> Iterator[Trained]:
         for number, jobs in enumerate(batches):
@@ -316,7 +314,7 @@ def _end_with_parent() -> None:
 
 
 @dataclass
-class OnRay:
+class OnRay(_Resting):
     """On a Ray cluster, whose workers and machines may come and go. All of them must see the folder of checkpoints."""
 
     place: Place
@@ -336,8 +334,6 @@ class OnRay:
         except Exception as problem:
             line = (str(problem).splitlines() or [type(problem).__name__])[0]
             raise UserError(f"on: there is no Ray cluster at {self.address or 'this machine'}: {line}") from None
-
-    def close(self) -> None: ...
 
     @property
     def workers(self) -> int:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import signal
 import sqlite3
+import sys
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -20,7 +22,7 @@ from catnat_lab import search
 from catnat_lab.errors import UserError, plain
 from catnat_lab.executors import Here, begin, conduct
 from catnat_lab.experiment import Finished, Job, Outcome, Place, key_of, settled
-from catnat_lab.studies import Study, StudyError, without_secrets
+from catnat_lab.studies import Study, StudyError, command_line, without_secrets
 from tests.lab.toy import CELLS, Toy, started, table
 
 JOB = Job("cell", {"rate": 0.1, "seed": 1})
@@ -100,8 +102,10 @@ def test_trials_of_others_do_no_harm(path: Path, study: Study, attributes: dict[
     theirs.add_trial(optuna.create_trial(value=0.0, user_attrs=attributes))
     theirs.add_trial(optuna.create_trial(state=optuna.trial.TrialState.FAIL, user_attrs=attributes | {"reason": "y"}))
     study.close()
-    with Study(path) as again:
+    told: list[str] = []
+    with Study(path, tell=told.append) as again:
         assert len(again.finished("cell")) == 1 and again.failed("cell") == {}
+    assert told == ["cell: 1 rows of the database are left out, for they say no configuration"] * 2
 
 
 def test_notes(path: Path, study: Study) -> None:
@@ -376,6 +380,12 @@ def test_a_read_only_folder_is_one_line(tmp_path: Path) -> None:
         "catnat gsl --storage postgresql+psycopg://me@corp:hunter2@host/db",
         "catnat gsl --storage postgresql://me:hun/hunter2@host/db",
         "catnat gsl --storage mssql+pyodbc:///?odbc_connect=host;PWD%3Dhunter2",
+        "catnat gsl --storage 'postgresql://me:my hunter2@host/db' --seeds 3",
+        "catnat gsl --storage postgresql://me:my hunter2@host/db",  # as nobody should have typed it
+        "catnat gsl --storage 'postgresql://me:a\thunter2@host/db'",
+        "catnat gsl --storage 'postgresql://host/db?user=me&p%61ssword=hun@hunter2'",
+        "catnat gsl --storage 'postgresql://me:hu?hunter2@host/db' --output me@here",
+        "postgresql://me:it's hunter2@host/db",
     ],
 )
 def test_passwords_are_left_out_of_texts_and_notes(study: Study, text: str) -> None:
@@ -383,7 +393,18 @@ def test_passwords_are_left_out_of_texts_and_notes(study: Study, text: str) -> N
     assert "hunter2" not in shown and "***" in shown
     study.set_note("provenance", {"command": text, "more": [text]})  # as an older version wrote it
     assert "hunter2" not in str(study.note("provenance")) and "***" in str(study.note("provenance"))
-    assert without_secrets("a: b @ c, https://x.org/y") == "a: b @ c, https://x.org/y"
+    for harmless in (
+        "a: b @ c, https://x.org/y?z=1",
+        "catnat --ray ray://head:10001 --x a@b",
+        "postgresql://host:1/db",
+    ):
+        assert without_secrets(harmless) == harmless
+
+
+def test_the_command_line_is_kept_without_a_password_that_a_shell_would_quote(monkeypatch: pytest.MonkeyPatch) -> None:
+    for secret in ("12 hunter2", "it's hunter2", "a\thunter2", "hun@hunter2"):
+        monkeypatch.setattr(sys, "argv", ["catnat", "gsl", "--storage", f"postgresql://me:{secret}@host/db"])
+        assert shlex.split(command_line()) == ["catnat", "gsl", "--storage", "postgresql://***@host/db"]
 
 
 def test_a_terminal_obeys_nothing_that_a_database_holds() -> None:

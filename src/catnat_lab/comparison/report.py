@@ -29,7 +29,7 @@ from catnat_lab.report.figures import Searched
 from catnat_lab.report.page import PageFigure, Report, write_pages
 from catnat_lab.report.table import BASELINE, Cell, Column, Judgement, Table, judge
 from catnat_lab.search import NOT_SETTINGS, OWN
-from catnat_lab.stats import ALPHA, Comparison, needed
+from catnat_lab.stats import ALPHA, Comparison, needed, standing
 from catnat_lab.studies import Study
 
 ORIGIN, LOOKS = "compare provenance", "compare looks"
@@ -119,9 +119,9 @@ class Compared(Results):
 
     def verdict(self, task: str, head: str) -> str:
         found = self.differences[task, head]
-        if found.p >= ALPHA:
-            return UNSEEN if self._can_be_seen(task, head) else TOO_FEW
-        return AHEAD if (found.difference < 0) == self.settings["lower_is_better"] else BEHIND
+        unseen = UNSEEN if self._can_be_seen(task, head) else TOO_FEW
+        said = {"ahead": AHEAD, "behind": BEHIND, "tied": unseen}
+        return said[standing(found.difference, found.p, self.settings["lower_is_better"])]
 
     @property
     def _level(self) -> float:

@@ -63,7 +63,7 @@ def status(options: Status) -> None:
         print(f"{plain(study.name)}: a study of {plain(kind or 'nothing yet')}")
         print(f"finished: {sum(done.values()):,} {jobs}")
         if failed:
-            print(f"failed: {', '.join(f'{plain(cell)}: {count}' for cell, count in failed.items())}")
+            print(f"failed: {', '.join(f'{plain(cell)} {count}' for cell, count in failed.items())}")
         new, seconds = sum(done.values()) - now.get("finished", 0), time.time() - now.get("since", time.time())
         left = now.get("left", 0) - new
         if not study.is_conducted():
@@ -82,7 +82,7 @@ def status(options: Status) -> None:
             minutes = seconds / new / 60
             print(f"rate: {1 / minutes:.3g} {jobs} per minute; this stage takes {left * minutes:.3g} minutes more")
         else:
-            print(f"rate: not known before one of the {jobs} of this stage is finished")
+            print(f"rate: not known before a {jobs[:-1]} of this stage is finished")
 
 
 def _command(study: Study, kind: str) -> str | None:

@@ -132,7 +132,8 @@ def small_digits(split: int = 0) -> Split:
 
 def mnist(folder: Path) -> Split:
     """MNIST's own split of 60,000 and 10,000, from its four IDX files."""
-    images, labels = load_digits(folder), load_labels(folder)
+    images = load_digits(folder)
+    labels = load_labels(folder, images)
     parts = [
         (pixels.numpy().astype(np.float32) / np.float32(255), classes.numpy())
         for pixels, classes in zip((images.train, images.test), labels, strict=True)

@@ -18,15 +18,14 @@ from typing import Any
 
 import torch
 
+import catnat.torch as ct
 from catnat_lab.devices import Repeated
 from catnat_lab.heads import PAPER_HEADS, head
 from catnat_lab.provenance import provenance
-from catnat_lab.vae import objective
 from catnat_lab.vae.data import images_of
 from catnat_lab.vae.digits import Digits
-from catnat_lab.vae.networks import convolutional
-from catnat_lab.vae.stack import Run
-from catnat_lab.vae.train import Plan, Trainer
+from catnat_lab.vae.model import convolutional, cross_entropy, kl_from_uniform
+from catnat_lab.vae.train import Plan, Run, Trainer
 from tests.lab import plain_autoencoder as plain
 
 PLAN = Plan(variables=20, classes=16, batch=100)
@@ -47,7 +46,7 @@ def plain_loop(device: torch.device, name: str) -> Callable[[], None]:
         z = torch.nn.functional.gumbel_softmax(log_q, 0.8, hard=True)
         logits = decoder(z.flatten(1))
         loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, x, reduction="sum") / len(x)
-        loss = loss + objective.kl_from_uniform(log_q).mean()
+        loss = loss + kl_from_uniform(log_q).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -94,11 +93,8 @@ def by_vmap(device: torch.device, runs: int) -> Callable[[], None]:
         x = data[torch.randint(len(data), (runs, PLAN.batch), device=device)]
         scores = network(0, x).view(runs, PLAN.batch, PLAN.variables, PLAN.classes)
         log_q = torch.cat([one.log_probs(scores[rows[0] : rows[-1] + 1, ..., : one.width]) for rows, one in heads])
-        noisy = log_q + objective.gumbels(log_q.detach())
-        soft = torch.softmax(noisy / 0.8, -1)
-        hard = objective.one_hot(noisy.detach().argmax(-1), PLAN.classes)
-        logits = network(1, (hard + (soft - soft.detach())).flatten(2)).flatten(2)
-        bound = objective.cross_entropy(logits, x.flatten(2)) + objective.kl_from_uniform(log_q)
+        logits = network(1, ct.latents.gumbel_softmax(log_q, 0.8).flatten(2)).flatten(2)
+        bound = cross_entropy(logits, x.flatten(2)) + kl_from_uniform(log_q)
         gradients = torch.autograd.grad(bound.mean(1).sum(), weights)
         for weight, gradient in zip(weights, gradients, strict=True):
             weight.grad = gradient.contiguous()  # torch's fused step wants one layout

@@ -8,10 +8,9 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, wraps
-from typing import Any, TypeVar, cast
+from functools import cache
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -36,7 +35,6 @@ _MEMBER = re.compile(
 # Either may end in a tree, as `Tree.from_nested` takes it: `catnat[[1,3],[0,[2,4]]]`; else it is the balanced one.
 FORBIDDEN = 1e4  # how far below the others a forbidden class's score is put: e to the minus that is 0
 HEAD_NAMES = ("softmax", "sparsemax", *_ACTIVATIONS)
-Train = TypeVar("Train", bound=Callable[..., list[Any]])
 
 
 @dataclass(frozen=True)
@@ -153,14 +151,6 @@ def _range(
     return centers - reach, centers + reach
 
 
-def tail_head(tail: float, gain: float = 1.0) -> str:
-    """The name of a member of the family, from the sigmoid (0.5) to the paper's natural (0)."""
-    return f"catnat-tail{tail:g}" + ("" if gain == 1 else f"-gain{gain:.4g}")
-
-
-DEFAULT = tail_head(catnat.Natural().tail)
-
-
 @cache
 def head(name: str, num_classes: int) -> Head:
     pi = parameterization_of(name, num_classes)
@@ -170,26 +160,6 @@ def head(name: str, num_classes: int) -> Head:
         exact = replace(pi, activation=catnat.Natural(tail=0.0, floor=0.0))  # it has a slope where the gate holds it
         return _Revived(name, num_classes - 1, exact, float(found["floor"]))
     return _Catnat(name, num_classes - 1, pi)
-
-
-def by_head(names: Sequence[str], num_classes: int) -> list[tuple[slice, Head]]:
-    """The heads of runs that are trained side by side, sorted by head, and the slice of them that each has."""
-    if list(names) != sorted(names):
-        raise ValueError("runs must be sorted by head")
-    firsts = {name: names.index(name) for name in dict.fromkeys(names)}
-    return [(slice(i, i + names.count(name)), head(name, num_classes)) for name, i in firsts.items()]
-
-
-def sorted_by_head(train: Train) -> Train:
-    """Have runs trained in the order of their heads; outcomes come in the order the runs came."""
-
-    @wraps(train)
-    def trained(runs: Sequence[Any], *args: Any, **kwargs: Any) -> list[Any]:
-        order = sorted(range(len(runs)), key=lambda i: runs[i].head)
-        found = dict(zip(order, train([runs[i] for i in order], *args, **kwargs), strict=True))
-        return [found[i] for i in range(len(runs))]
-
-    return cast(Train, trained)
 
 
 def parameterization_of(name: str, num_classes: int) -> catnat.Parameterization | None:

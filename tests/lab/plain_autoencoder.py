@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from catnat_lab.vae.networks import Autoencoder
-from catnat_lab.vae.stack import Stack
+from catnat_lab.vae.model import Autoencoder, Autoencoders
 
 
 def modules(model: Autoencoder) -> tuple[nn.Sequential, nn.Sequential]:
@@ -25,7 +24,7 @@ def modules(model: Autoencoder) -> tuple[nn.Sequential, nn.Sequential]:
 
 
 @torch.no_grad()
-def export(stack: Stack, row: int) -> tuple[nn.Sequential, nn.Sequential]:
+def export(stack: Autoencoders, row: int) -> tuple[nn.Sequential, nn.Sequential]:
     """One run of a stack as modules on the CPU."""
     encoder, decoder = modules(stack.model)
     values = iter([view[row].cpu() for view in stack.views()])

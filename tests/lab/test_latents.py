@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import product
 from typing import Any
 
 import pytest
@@ -13,11 +12,11 @@ from torch import Tensor
 
 import catnat
 import catnat.torch as ct
-from catnat_lab.latents import estimators
-from catnat_lab.latents.estimators import ESTIMATORS, SCORED, Cost
 from catnat_lab.latents.heads import HEADS, latent_head
 from catnat_lab.latents.noise import gumbels
-from catnat_lab.latents.train import Cell, Run, Setting, train
+from catnat_lab.latents.train import ESTIMATORS, ROOM, Cell, Run, Setting, Trainer, train
+from catnat_lab.vae.model import Autoencoders, cross_entropy, one_hot
+from tests.thinned import thinned
 
 SMALL = Setting(epochs=2, batch=10, hidden=(12, 8), samples=2)
 CPU = torch.device("cpu")
@@ -67,111 +66,40 @@ def test_a_hybrid_is_softmax_without_its_nodes_and_the_sigmoid_without_its_class
 
 # -- estimators ----------------------------------------------------------------------------------------------------
 
-CLASSES = 3
-LOGITS = torch.tensor([0.7, -1.1, 0.3], dtype=torch.float64)
 
-
-def gradient(name: str, noise: Tensor, cost: Cost, temperature: float = 1.0) -> Tensor:
-    """An estimator's gradient to the logits, of one variable of one image; noise [..., draws, K] is of runs."""
-    runs = noise.shape[:-2].numel()
-    logits = LOGITS.expand(runs, 1, 1, -1).clone().requires_grad_()
-    heat = torch.full((runs, 1, 1, 1), temperature, dtype=torch.float64)
-    shaped = noise.reshape(runs, noise.shape[-2], 1, 1, CLASSES)
-    loss = ESTIMATORS[name].loss(logits.log_softmax(-1), shaped, heat, cost)
-    assert loss.shape == (runs, 1)
-    (found,) = torch.autograd.grad(loss.sum(), logits)
-    return found[:, 0, 0]
-
-
-def drawing(*indices: int) -> Tensor:
-    """Noise that draws these classes: [draws, K]."""
-    return torch.stack([1e3 * torch.nn.functional.one_hot(torch.tensor(i), CLASSES).double() for i in indices])
-
-
-WEIGHT = torch.tensor([[1.0, 0.4, -0.7], [0.2, -1.5, 0.9], [0.3, 0.8, 0.5]], dtype=torch.float64)
-
-
-def quadratic(z: Tensor) -> Tensor:
-    return torch.einsum("...ni,ij,...nj->...", z, WEIGHT, z) + 2 * z[..., 0, 1]
-
-
-def cubic(z: Tensor) -> Tensor:
-    return quadratic(z) + (z[..., 0, :] * torch.tensor([1.0, 2.0, -1.0], dtype=z.dtype)).sum(-1) ** 3
-
-
-def exact_gradient(cost: Cost) -> Tensor:
-    """Of the expected cost, by enumeration."""
-    logits = LOGITS.clone().requires_grad_()
-    costs = torch.stack([cost(torch.eye(CLASSES, dtype=torch.float64)[k].view(1, 1, 1, 1, -1)) for k in range(CLASSES)])
-    (found,) = torch.autograd.grad((logits.softmax(-1) * costs.flatten()).sum(), logits)
-    return found
-
-
-def slope(probs: Tensor, at: Tensor) -> Tensor:
-    """The gradient ``at`` times the Jacobian of a softmax whose value is ``probs``."""
-    return probs * (at - (probs * at).sum())
-
-
-@pytest.mark.parametrize("temperature", [1.0, 1.4])
-@pytest.mark.parametrize("k", range(CLASSES))
-def test_reinmax_and_straight_through_are_their_formulas(k: int, temperature: float) -> None:
-    sample = torch.eye(CLASSES, dtype=torch.float64)[k].requires_grad_()
-    (of_cost,) = torch.autograd.grad(cubic(sample.view(1, 1, 1, 1, -1)).sum(), sample)
-    probs, heated = LOGITS.softmax(-1), (LOGITS / temperature).softmax(-1)
-    found = gradient("straight-through", drawing(k), cubic, temperature)[0]
-    torch.testing.assert_close(found, slope(heated, of_cost) / temperature)
-    middle = (sample.detach() + heated) / 2
-    expected = 2 * slope(middle, of_cost) - slope(probs, of_cost) / 2
-    torch.testing.assert_close(gradient("reinmax", drawing(k), cubic, temperature)[0], expected)
-
-
-def test_reinmax_is_exact_for_quadratic_costs_and_straight_through_is_not() -> None:
-    probs = LOGITS.softmax(-1)
-
-    def expected(name: str, cost: Cost) -> Tensor:
-        return sum((probs[k] * gradient(name, drawing(k), cost)[0] for k in range(CLASSES)), torch.zeros(CLASSES))
-
-    torch.testing.assert_close(expected("reinmax", quadratic), exact_gradient(quadratic))
-    assert (expected("straight-through", quadratic) - exact_gradient(quadratic)).abs().max() > 0.1
-    assert (expected("reinmax", cubic) - exact_gradient(cubic)).abs().max() > 0.01  # the check can fail
-
-
-def test_the_score_function_is_unbiased() -> None:
-    probs, total = LOGITS.softmax(-1), torch.zeros(CLASSES, dtype=torch.float64)
-    for drawn in product(range(CLASSES), repeat=SCORED):
-        total += probs[list(drawn)].prod() * gradient("score-function", drawing(*drawn), cubic)[0]
-    torch.testing.assert_close(total, exact_gradient(cubic))
-
-
-def test_gumbel_softmax_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    noise = gumbels(torch.tensor([5]), torch.tensor(0), (CLASSES,)).double()
-    monkeypatch.setattr(Tensor, "exponential_", lambda self: (-noise[0]).exp())  # what torch makes its noise of
-    logits = LOGITS.clone().requires_grad_()
-    sample = torch.nn.functional.gumbel_softmax(logits.log_softmax(-1), tau=0.6, hard=True)
-    (expected,) = torch.autograd.grad(cubic(sample.view(1, 1, 1, 1, -1)).sum(), logits)
-    torch.testing.assert_close(gradient("gumbel-softmax", noise, cubic, 0.6)[0], expected)
-
-
-def test_gumbel_rao_has_the_mean_of_gumbel_softmax_and_less_spread() -> None:
-    draws, heat = 20_000, 0.6
-    noise = gumbels(torch.tensor([7]), torch.tensor(0), (draws, ESTIMATORS["gumbel-rao"].draws, CLASSES))[0].double()
-    rao, plain = gradient("gumbel-rao", noise, cubic, heat), gradient("gumbel-softmax", noise[:, :1], cubic, heat)
-    error = ((rao.var(0) + plain.var(0)) / draws).sqrt()
-    assert ((rao.mean(0) - plain.mean(0)).abs() < 5 * error).all()
-    assert (rao.var(0) < plain.var(0)).all()
-    assert (plain.mean(0) - exact_gradient(cubic)).abs().max() > 20 * error.max()  # a bias would be seen
-
-
-def test_gumbel_raos_noise_draws_the_sample_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At a low temperature every relaxed sample is the sample itself."""
-    seen: dict[str, Tensor] = {}
-    monkeypatch.setattr(
-        estimators, "_with_gradient_of", lambda soft, sample, cost: seen.update(soft=soft, sample=sample)
-    )
-    log_q = LOGITS.log_softmax(-1).expand(500, 1, 1, -1)
-    noise = gumbels(torch.arange(500), torch.tensor(0), (11, 1, 1, CLASSES)).double()
-    estimators.gumbel_rao(log_q, noise, torch.full((1, 1, 1, 1), 1e-9, dtype=torch.float64), quadratic)
-    torch.testing.assert_close(seen["soft"], seen["sample"])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_steps_gradient_is_the_librarys_with_every_runs_own_noise_and_temperature(estimator: str) -> None:
+    """Each run by itself, with its noise, as one draws and descends by the library's names."""
+    some, cell, batch = images(40), Cell(2, 5, estimator), SMALL.batch
+    runs = [Run("softmax", 0.1, 0.7, 4), Run("softmax", 0.1, 1.4, 9)]
+    trainer = Trainer(runs, cell, SMALL, some, CPU)
+    x, views = some[:batch].float().expand(2, -1, -1) / 255, trainer.stack.views()
+    log_q = trainer.stack.log_probs(trainer.stack.scores(x, views))
+    noise = gumbels(torch.tensor([4, 9]), torch.tensor(0), (ESTIMATORS[estimator], batch, 2, 5))
+    (found,) = torch.autograd.grad(trainer.cost(x, views, log_q, noise).sum(), log_q, retain_graph=True)
+    for row, run in enumerate(runs):
+        own, drawn = log_q[row].detach().requires_grad_(), noise[row]
+        alone = Autoencoders([run], trainer.stack.model, CPU)
+        if estimator == "score-function":
+            costs, log_probs = [], []
+            for each in drawn:
+                z = one_hot((own + each).argmax(-1), 5)
+                costs.append(cross_entropy(alone.decode(z[None], alone.views())[0], x[row]))
+                log_probs.append((own * z).sum((-1, -2)))
+            cost = torch.stack(costs)
+            weights = cost.detach() - (cost.detach().sum(0) - cost.detach()) / (len(cost) - 1)
+            expected = (weights * torch.stack(log_probs)).mean(0)
+        else:
+            made = {
+                "reinmax": ct.latents.reinmax,
+                "gumbel-softmax": ct.latents.gumbel_softmax,
+                "straight-through": ct.latents.straight_through,
+                "gumbel-rao": ct.latents.gumbel_rao,
+            }[estimator](own, run.temperature, noise=drawn if estimator == "gumbel-rao" else drawn[0])
+            expected = cross_entropy(alone.decode(made[None], alone.views())[0], x[row])
+        (slope,) = torch.autograd.grad(expected.sum(), own)
+        torch.testing.assert_close(found[row], slope, rtol=1e-4, atol=1e-5)
+        assert slope.abs().max() > 0.01
 
 
 # -- noise ---------------------------------------------------------------------------------------------------------
@@ -218,32 +146,46 @@ def numbers(outcome: dict[str, Any]) -> Tensor:
     return torch.tensor([*values, *map(float, str(outcome["curve"]).split())])
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("estimator", thinned(ESTIMATORS, every=5))
 def test_a_run_of_a_stack_is_the_run_alone(estimator: str) -> None:
     some, other = images(40), images(55)[40:]
     cell = Cell(2, 5, estimator)
-    together = train(cell, RUNS, SMALL, some, {"train": some, "test": other}, CPU)
-    for place in (0, 3, len(RUNS) - 1):
-        (alone,) = train(cell, RUNS[place : place + 1], SMALL, some, {"train": some, "test": other}, CPU)
+    together = train(RUNS, cell, SMALL, some, {"train": some, "test": other}, CPU)
+    for place in (0, len(RUNS) - 1):
+        (alone,) = train(RUNS[place : place + 1], cell, SMALL, some, {"train": some, "test": other}, CPU)
         torch.testing.assert_close(numbers(together[place]), numbers(alone), rtol=1e-5, atol=2e-3)
     apart = torch.stack([numbers(found) for found in together])
     assert apart[:, 0].unique().numel() == len(RUNS)  # else there is nothing to tell apart
 
 
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [
+        ("reinmax", "546.595 546.879 545.608 546.127 544.283 543.706 543.371 543.352"),
+        ("gumbel-rao", "546.595 546.882 545.605 546.106 544.293 543.709 543.416 543.348"),
+        ("score-function", "546.444 547.223 546.249 545.938 544.713 543.510 543.281 543.176"),
+    ],
+)
+def test_a_run_is_what_it_was_when_the_study_began(estimator: str, expected: str) -> None:
+    """First weights, order, noise and steps: the study is long, and its rows must be of one program."""
+    (found,) = train([Run("catnat", 0.02, 0.7, 4)], Cell(2, 5, estimator), SMALL, images(40), {}, CPU)
+    assert [float(x) for x in str(found["curve"]).split()] == pytest.approx([*map(float, expected.split())], abs=0.005)
+
+
 def test_a_run_that_diverges_harms_no_other() -> None:
     some, cell = images(40), Cell(2, 5, "reinmax")
     lost, kept = Run("softmax", math.nan, 1.0, 4), RUNS[1]
-    found = train(cell, [lost, kept], SMALL, some, {"train": some}, CPU)
-    (alone,) = train(cell, [kept], SMALL, some, {"train": some}, CPU)
+    found = train([lost, kept], cell, SMALL, some, {"train": some}, CPU)
+    (alone,) = train([kept], cell, SMALL, some, {"train": some}, CPU)
     assert math.isnan(float(found[0]["train"]))
     torch.testing.assert_close(numbers(found[1]), numbers(alone), rtol=1e-5, atol=2e-3)
 
 
 def test_the_bound_does_not_depend_on_how_images_are_parted(monkeypatch: pytest.MonkeyPatch) -> None:
     some, cell = images(23), Cell(2, 5, "reinmax")
-    (whole,) = train(cell, RUNS[:1], SMALL, some, {"train": some}, CPU)
-    monkeypatch.setitem(train.__globals__["ROOM"], "cpu", 784 * 2 * 5)  # five images at a time
-    (parted,) = train(cell, RUNS[:1], SMALL, some, {"train": some}, CPU)
+    (whole,) = train(RUNS[:1], cell, SMALL, some, {"train": some}, CPU)
+    monkeypatch.setitem(ROOM, "cpu", 784 * 2 * 5)  # five images at a time
+    (parted,) = train(RUNS[:1], cell, SMALL, some, {"train": some}, CPU)
     assert float(parted["train"]) == pytest.approx(float(whole["train"]), rel=1e-6)
 
 
@@ -254,7 +196,7 @@ def test_a_gpus_captured_steps_are_the_plain_ones(estimator: str) -> None:
     some, cell = images(40).to(device), Cell(2, 5, estimator)
     setting = Setting(epochs=2, batch=10, hidden=(12, 8), samples=2, precise=True)
     plain = Setting(epochs=2, batch=10, hidden=(12, 8), samples=2, precise=True, plain=True)
-    captured = train(cell, RUNS, setting, some, {"train": some}, device)
-    stepped = train(cell, RUNS, plain, some.cpu(), {"train": some.cpu()}, CPU)
+    captured = train(RUNS, cell, setting, some, {"train": some}, device)
+    stepped = train(RUNS, cell, plain, some.cpu(), {"train": some.cpu()}, CPU)
     for found, expected in zip(captured, stepped, strict=True):
         torch.testing.assert_close(numbers(found), numbers(expected), rtol=1e-3, atol=0.02)

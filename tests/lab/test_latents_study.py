@@ -185,11 +185,11 @@ def test_a_killed_study_goes_on_and_runs_nothing_twice(
     trained: list[tuple[Cell, Run, int]] = []
     real = train
 
-    def counted(cell: Cell, runs: Sequence[Run], setting: Any, *rest: Any) -> Any:
+    def counted(runs: Sequence[Run], cell: Cell, setting: Any, *rest: Any) -> Any:
         if len(trained) > 50 and not killed:
             killed.append(True)
             raise KeyboardInterrupt
-        found = real(cell, runs, setting, *rest)
+        found = real(runs, cell, setting, *rest)
         trained.extend((cell, run, setting.epochs) for run in runs)
         return found
 
@@ -222,7 +222,7 @@ def test_a_search_looks_at_no_test_image_and_a_final_run_at_all_training_images(
 ) -> None:
     seen: list[tuple[int, dict[str, int]]] = []
 
-    def looked(cell: Cell, runs: Sequence[Run], setting: Any, images: Tensor, judged: dict[str, Tensor], _: Any) -> Any:
+    def looked(runs: Sequence[Run], cell: Cell, setting: Any, images: Tensor, judged: dict[str, Tensor], _: Any) -> Any:
         seen.append((len(images), {name: len(some) for name, some in judged.items()}))
         return [{name: 100.0 + run.rate for name in judged} | {"curve": ""} for run in runs]
 
@@ -242,7 +242,7 @@ def test_wrong_sizes_are_told(digits: Path, tmp_path: Path, capsys: pytest.Captu
 
 def test_training_needs_torch_and_numpy_alone() -> None:
     """The machine with the GPU may have nothing else."""
-    blocked = ["optuna", "scipy", "safetensors", "sqlalchemy", "entmax", "pandas", "matplotlib", "jax"]
+    blocked = ["tyro", "rich", "optuna", "scipy", "safetensors", "sqlalchemy", "entmax", "pandas", "matplotlib", "jax"]
     code = f"import sys\nfor name in {blocked}: sys.modules[name] = None\nimport catnat_lab.latents.__main__"
     env = {**os.environ, "PYTHONPATH": str(SRC)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)

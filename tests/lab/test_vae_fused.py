@@ -1,8 +1,9 @@
-"""A step in torch's compiled kernels is the step of plain code: on a GPU, or where there is none on a CPU."""
+"""On a GPU a step is compiled, captured and replayed: it is the step of plain code. What is traced is seen on a CPU."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,58 +13,70 @@ from torch import Tensor
 from catnat_lab import devices
 from catnat_lab.heads import PAPER_HEADS
 from catnat_lab.vae import train
-from catnat_lab.vae.data import images_of
-from catnat_lab.vae.digits import Digits
 from catnat_lab.vae.presets import TABLES
-from catnat_lab.vae.stack import Run
+from tests.lab.vae_cases import Kill, bars
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
-DEVICE = GPU if torch.cuda.is_available() else CPU
-RUNS = [Run("grey", name, 0.01, seed) for name in sorted(PAPER_HEADS) for seed in (1, 2)]
+RUNS = [train.Run("grey", name, 0.01, seed) for name in sorted(PAPER_HEADS) for seed in (1, 2)]
 
 
 @pytest.fixture
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Functions are compiled on a CPU, too, and every step has the same noise."""
+    """Functions are compiled on a CPU, too."""
     monkeypatch.setattr(devices, "_compiles", lambda device: True)
-    noise = torch.rand(len(RUNS), 20, 3, 4, generator=torch.Generator().manual_seed(1))
-    by_device = {device.type: noise.to(device) for device in (CPU, DEVICE)}
-    monkeypatch.setattr(train, "gumbels", lambda like: by_device[like.device.type])
 
 
-def state_after_two_steps(table: str, optimizer: str, device: torch.device) -> dict[str, Tensor]:
+def call(function: Callable[[], None]) -> None:
+    function()
+
+
+def state_after_two_steps(table: str, optimizer: str, device: torch.device, captured: bool = True) -> dict[str, Tensor]:
     """The second step sees the running statistics and parameters that the first has changed in place."""
     network, _, estimator = TABLES[table]
     plan = train.Plan(network, 3, 4, optimizer, estimator, steps=2, batch=20)
-    pixels = torch.randint(0, 256, (240, 784), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    images = images_of(Digits(pixels, pixels[:30], "noise"), ("grey",), False)
-    one = train.Trainer(RUNS, plan, images, ("grey",), device)
+    one = train.Trainer(RUNS, plan, bars(), ("grey",), device)
+    torch.manual_seed(1)  # the noise is drawn outside of what is compiled
     one.order.copy_(torch.arange(one.order.shape[1]))
     for _ in range(2):
-        one.repeated(one._step)
+        (one.repeated if captured else call)(one._step)
     return {name: tensor.cpu() for name, tensor in one.state().items()}
 
 
-def plain(monkeypatch: pytest.MonkeyPatch, *case: str) -> dict[str, Tensor]:
+def plain(monkeypatch: pytest.MonkeyPatch, device: torch.device, *case: str) -> dict[str, Tensor]:
     with monkeypatch.context() as patch:
         patch.setattr(devices, "_compiles", lambda device: False)
-        return state_after_two_steps(*case, CPU)
+        return state_after_two_steps(*case, device, captured=False)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("everywhere")
+@pytest.mark.gpu
 @pytest.mark.parametrize("table", ["sgd", "mlp"])
-def test_a_fused_step_is_a_plain_one(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = plain(monkeypatch, table, "sgd")
-    for name, tensor in state_after_two_steps(table, "sgd", DEVICE).items():
+def test_a_compiled_and_captured_step_is_a_plain_one(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = plain(monkeypatch, GPU, table, "sgd")
+    for name, tensor in state_after_two_steps(table, "sgd", GPU).items():
         torch.testing.assert_close(tensor, expected[name], rtol=1e-3, atol=1e-4, msg=name)
+
+
+@pytest.mark.gpu
+def test_a_killed_run_goes_on_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = train.Plan(variables=3, classes=4, steps=12, batch=20, samples=4)
+
+    def outcomes() -> list[train.Outcome]:
+        saved = train.checkpoint_of(tmp_path, RUNS, plan, "cuda")
+        return train.train(RUNS, plan, bars(), ("grey",), "cuda", saved=saved)
+
+    whole = outcomes()
+    Kill(monkeypatch, at=7)
+    with pytest.raises(KeyboardInterrupt):
+        outcomes()
+    for one, other in zip(whole, outcomes(), strict=True):
+        assert one.metrics == pytest.approx(other.metrics, rel=1e-3, nan_ok=True)
 
 
 @pytest.mark.usefixtures("everywhere")
 @pytest.mark.parametrize(("optimizer", "count"), [("sgd", 2), ("adam", 3)])
 def test_a_step_is_a_few_whole_graphs(optimizer: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the encoder does, what follows the heads, and Adam: each is traced once, and does what plain code does."""
-    expected = plain(monkeypatch, "adam", optimizer)
+    expected = plain(monkeypatch, CPU, "adam", optimizer)
     graphs = traced(monkeypatch)
     for name, tensor in state_after_two_steps("adam", optimizer, CPU).items():
         if name != "parameters" or optimizer == "sgd":  # Adam goes by the signs of gradients that are rounding alone

@@ -28,29 +28,15 @@ from catnat_lab.heads import PAPER_HEADS
 from catnat_lab.search import by_rate
 from catnat_lab.studies import Study
 from catnat_lab.vae import report as vae_results
-from catnat_lab.vae.data import Images, images_of
+from catnat_lab.vae.data import as_pixels, images_of
 from catnat_lab.vae.digits import Digits
 from catnat_lab.vae.presets import preset
 from catnat_lab.vae.search import SOURCE, Autoencoders, study_name
-from catnat_lab.vae.stack import Run
-from catnat_lab.vae.train import Outcome, Plan, checkpoint_of, train
-from tests.lab.vae_cases import Kill
-from tests.thinned import thinned
+from catnat_lab.vae.train import Outcome, Plan, Run, checkpoint_of, seed_of, train
+from tests.lab.vae_cases import Kill, bars, fake_digits
 
 PLAN = Plan(variables=2, classes=4, steps=6, batch=20, samples=4)
 RUNS = [Run("grey", "softmax", 0.002, 1), Run("grey", "catnat-paper", 0.002, 1)]
-
-
-def fake_digits(count: int = 240) -> Digits:
-    """Two kinds of images: a bar on the left or on the right."""
-    images = torch.zeros(count, 28, 28, dtype=torch.uint8)
-    images[::2, 4:24, 4:10] = 230
-    images[1::2, 4:24, 18:24] = 230
-    return Digits(images.flatten(1), images[:30].flatten(1), "bars")
-
-
-def bars() -> Images:
-    return images_of(fake_digits(), ("grey",), False)
 
 
 def trained(folder: Path | None = None, plan: Plan = PLAN, runs: list[Run] = RUNS) -> list[Outcome]:
@@ -58,17 +44,11 @@ def trained(folder: Path | None = None, plan: Plan = PLAN, runs: list[Run] = RUN
     return train(runs, plan, bars(), ("grey",), saved=saved)
 
 
-@pytest.mark.parametrize("network", thinned(["convolutional", "dense"]))
-def test_every_head_learns(network: str) -> None:
-    estimator = "straight-through" if network == "convolutional" else "score-function"
-    plan = replace(PLAN, network=network, estimator=estimator, steps=60)
+def test_every_head_learns() -> None:
+    plan = replace(PLAN, network="dense", steps=40)  # the convolutions are torch's, by a test of their own
     for outcome in trained(None, plan, [Run("grey", name, 0.003, 1) for name in PAPER_HEADS]):
         curve = outcome.record["curve"]["validation"]
         assert curve[-1] < 0.6 * curve[0] and outcome.metrics["nll"] <= -outcome.metrics["elbo"] + 1
-
-
-def test_the_same_stack_gives_the_same_results() -> None:
-    assert [o.metrics for o in trained()] == [o.metrics for o in trained()]
 
 
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,6 +64,13 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, monkeyp
     assert [o.record for o in again] == [o.record for o in whole]
     checkpoint_of(tmp_path, RUNS[::-1], PLAN).path.unlink()  # the same runs in any order
     assert not list(tmp_path.iterdir())
+
+
+def test_the_noise_has_the_seed_that_it_always_had() -> None:
+    """Else a study that goes on would have other numbers; another cell or other neighbours have another one."""
+    assert seed_of(PLAN, RUNS[:1]) == 34382183515899688
+    others = [seed_of(replace(PLAN, classes=5), RUNS[:1]), seed_of(PLAN, RUNS)]
+    assert len({34382183515899688, *others}) == 3
 
 
 def test_a_broken_checkpoint_is_told_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,6 +117,13 @@ def test_validation_and_test_images_are_not_trained_on() -> None:
 def test_bad_settings_are_told(changed: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
         replace(preset("smoke", "adam"), **changed)  # type: ignore[arg-type]
+
+
+def test_drawn_images_are_drawn_anew_with_their_greys_as_probabilities() -> None:
+    images = torch.tensor([0, 51, 255], dtype=torch.uint8).expand(2, 20_000, 3)
+    found = as_pixels(images, torch.tensor([True, False]), any_drawn=True)
+    assert set(found[0].unique().tolist()) == {0.0, 1.0} and found[1].equal(images[1] / 255)
+    torch.testing.assert_close(found[0].mean(0), torch.tensor([0.0, 0.2, 1.0]), atol=0.02, rtol=0)
 
 
 def test_a_batch_larger_than_the_data_is_told() -> None:
@@ -215,13 +209,12 @@ def test_the_grid_is_widened_while_the_best_rate_is_at_its_end(tmp_path: Path) -
         assert list(by_rate(study.finished(name, stage="refined"))) == [0.000228, 0.000274]  # and around no other
 
 
-@pytest.mark.parametrize("table", ["adam", "mlp"])
 @pytest.mark.slow
-def test_a_study_runs_reports_goes_on_and_grows(table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_runs_reports_goes_on_and_grows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "digits").mkdir()
     digits = write_idx(tmp_path / "digits")
-    command = ["vae", "--table", table, "--preset", "smoke", "--device", "cpu", "--digits", str(digits)]
-    command += ["--output", str(tmp_path / "study")]
+    command = ["vae", "--preset", "smoke", "--device", "cpu", "--digits", str(digits)]
+    command += ["--heads", "softmax", "catnat-paper", "--output", str(tmp_path / "study")]
     assert main(command) == 0
     told = capsys.readouterr()
     assert "final seeds" in told.err and "catnat-paper" in told.out and "holds more" not in told.err
@@ -233,7 +226,7 @@ def test_a_study_runs_reports_goes_on_and_grows(table: str, tmp_path: Path, caps
     assert main(command) == 0  # nothing is trained again
     with Study(tmp_path / "study" / "study.db") as study:
         assert vae_results.load(study).trials == first.trials
-    data = ["grey", "binary"] if table == "adam" else ["bernoulli", "grey"]
+    data = ["grey", "bernoulli"]
     grown = ["--seeds", "3", "--cells", "4x4", "2x4", "--data", *data]
     assert main([*command, *grown]) == 0  # it may grow,
     with Study(tmp_path / "study" / "study.db") as study:
@@ -260,16 +253,16 @@ def test_a_study_stopped_among_its_final_runs_goes_on_at_their_length(
     (tmp_path / "digits").mkdir()
     command = [
         "vae",
+        "--table",
+        "mlp",
         "--preset",
         "smoke",
         "--device",
         "cpu",
-        "--stacked",  # all final runs in one
+        "--stacked",
         "16",
-        "--digits",
-        str(write_idx(tmp_path / "digits")),
-        "--output",
-    ]
+    ]  # all final runs in one
+    command += ["--digits", str(write_idx(tmp_path / "digits")), "--output"]
 
     def final(name: str) -> dict[str, list[dict[str, float]]]:
         with Study(tmp_path / name / "study.db") as study:

@@ -3,8 +3,23 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from catnat_lab.vae import train as training
+from catnat_lab.vae.data import Images, images_of
+from catnat_lab.vae.digits import Digits
+
+
+def fake_digits(count: int = 240) -> Digits:
+    """Two kinds of images: a bar on the left or on the right."""
+    images = torch.zeros(count, 28, 28, dtype=torch.uint8)
+    images[::2, 4:24, 4:10] = 230
+    images[1::2, 4:24, 18:24] = 230
+    return Digits(images.flatten(1), images[:30].flatten(1), "bars")
+
+
+def bars() -> Images:
+    return images_of(fake_digits(), ("grey",), False)
 
 
 class Kill:

@@ -60,6 +60,24 @@ def test_samples_and_gradients_are_the_formulas(estimator: str, head: str) -> No
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_noise_that_is_handed_over_is_noise_that_is_drawn(estimator: str) -> None:
+    log_p = torch.randn(7, 3, CLASSES, dtype=torch.float64, generator=seeded(2)).log_softmax(-1).requires_grad_()
+    first, inner = (-drawn.log() for drawn in judge.noise_of(estimator, log_p.shape, seeded(1)))
+    noise = torch.cat((first[None], inner)) if estimator == "gumbel-rao" else first
+    heat = torch.linspace(0.5, 1.5, 7, dtype=torch.float64)[:, None, None]  # one a row
+    drawn = latents.ESTIMATORS[estimator](log_p, heat, generator=seeded(1))
+    given = latents.ESTIMATORS[estimator](log_p, heat, noise=noise)
+    torch.testing.assert_close(given, drawn)
+    if estimator != "score-function":
+        slopes = (torch.autograd.grad(cost(z, torch).sum(), log_p)[0] for z in (given, drawn))
+        torch.testing.assert_close(*slopes)
+    with pytest.raises(ValueError, match=r"noise must have the shape .*; got \(3, 5\)"):
+        latents.ESTIMATORS[estimator](log_p, heat, noise=torch.zeros(3, 5))
+    with pytest.raises(ValueError, match="leave one of them out"):
+        latents.ESTIMATORS[estimator](log_p, heat, noise=noise, generator=seeded(1))
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_draws_follow_q(estimator: str) -> None:
     log_p = torch.tensor([0.5, 0.3, 0.15, 0.04, 0.01]).log()
     z = latents.ESTIMATORS[estimator](log_p.expand(20_000, 5), TAU, generator=seeded(1))

@@ -89,6 +89,11 @@ ESTIMATORS: dict[str, Callable[..., Array]] = {
 }
 
 
+def kl_divergence(log_q: Array, log_prior: Array) -> Array:
+    """[...] KL(q || prior) in nats, of log-probabilities [..., K]: 0 log 0 is 0, in value and gradient."""
+    return p_log_ratio(log_q, log_prior).sum(-1)
+
+
 def soften(values: Array, tau: Tau) -> Array:
     """softmax(values / tau); where a probability is 0 it stays so, and the temperature's gradient finite."""
     tau = jnp.asarray(check_number("tau", tau, check_positive))
@@ -236,7 +241,7 @@ class CategoricalLatent:
         if prior is not None:
             sums = np.logaddexp.reduce(np.asarray(log_prior, np.float64), -1) if is_readable(log_prior) else np.zeros(1)
             core.check_prior(log_prior.shape, log_q.shape, np.abs(sums).max(initial=0), learns=self.prior is not None)
-        kl = p_log_ratio(log_q, log_prior).sum(-1)
+        kl = kl_divergence(log_q, log_prior)
         return Latent(self._outward(z.astype(h.dtype)), z, log_q, log_prior, kl)
 
     def log_probs(self, h: Array) -> Array:

@@ -225,10 +225,21 @@ def divided(values: Tensor, tau: float | Tensor) -> Tensor:
     return torch.where(dead, values, torch.where(dead, 0.0, values) / tau)
 
 
-def with_gumbel_noise(log_p: Tensor, generator: torch.Generator | None) -> Tensor:
+def with_gumbel_noise(log_p: Tensor, generator: torch.Generator | None, noise: Tensor | None = None) -> Tensor:
     """Whose largest entry is an exact draw."""
+    if noise is not None:
+        check_noise(noise, log_p.shape, generator)
+        return log_p + noise
     # minus the logarithm of an exponential variate is Gumbel noise
     return log_p - torch.empty_like(log_p).exponential_(generator=generator).log()
+
+
+def check_noise(noise: Tensor, shape: tuple[int, ...], generator: torch.Generator | None) -> None:
+    """Raise unless noise that was handed over has this shape, and stands alone."""
+    if noise.shape != shape:
+        raise ValueError(f"noise must have the shape {tuple(shape)}; got {tuple(noise.shape)}")
+    if generator is not None:
+        raise ValueError("noise is given, so a generator would draw nothing: leave one of them out")
 
 
 def largest(values: Tensor, dim: int = -1) -> Tensor:

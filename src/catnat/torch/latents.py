@@ -2,6 +2,7 @@
 
 Every estimator is a function of log-probabilities, so that it is the same for softmax and for catnat; logits do as
 well. It returns an exact one-hot sample (or, where its name says so, a relaxed one) whose gradient is the estimate.
+Gumbel noise [..., K] may be handed over in place of a generator: the same noise in two calls, or a stream per row.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from catnat.torch._compat import autocasts, is_plain
 from catnat.torch._eager import p_log_ratio
 from catnat.torch._inputs import check_integers, check_temperature
 from catnat.torch._walk import at_least_single, known
-from catnat.torch.estimators import divided, largest, with_gumbel_noise
+from catnat.torch.estimators import check_noise, divided, largest, with_gumbel_noise
 from catnat.torch.nn import Defined
 
 __all__ = ["CategoricalLatent", "Latent"]
@@ -32,48 +33,76 @@ __all__ = ["CategoricalLatent", "Latent"]
 Tau = float | Tensor
 
 
-def straight_through(log_p: Tensor, tau: Tau = 1.0, *, generator: torch.Generator | None = None) -> Tensor:
+def straight_through(
+    log_p: Tensor, tau: Tau = 1.0, *, generator: torch.Generator | None = None, noise: Tensor | None = None
+) -> Tensor:
     """The gradient of softmax(log p / tau); at tau = 1 that of the probabilities."""
-    return _passed(torch.softmax(divided(log_p, tau), -1), largest(with_gumbel_noise(log_p.detach(), generator)))
+    return _passed(torch.softmax(divided(log_p, tau), -1), largest(with_gumbel_noise(log_p.detach(), generator, noise)))
 
 
-def gumbel_softmax(log_p: Tensor, tau: Tau = 1.0, *, generator: torch.Generator | None = None) -> Tensor:
+def gumbel_softmax(
+    log_p: Tensor, tau: Tau = 1.0, *, generator: torch.Generator | None = None, noise: Tensor | None = None
+) -> Tensor:
     """The gradient of the relaxed sample softmax((log p + Gumbel noise) / tau), which the sample rounds."""
-    perturbed = with_gumbel_noise(log_p, generator)
+    perturbed = with_gumbel_noise(log_p, generator, noise)
     return _passed(torch.softmax(divided(perturbed, tau), -1), largest(perturbed))
 
 
-def gumbel_softmax_relaxed(log_p: Tensor, tau: Tau = 1.0, *, generator: torch.Generator | None = None) -> Tensor:
+def gumbel_softmax_relaxed(
+    log_p: Tensor, tau: Tau = 1.0, *, generator: torch.Generator | None = None, noise: Tensor | None = None
+) -> Tensor:
     """The relaxed sample softmax((log p + Gumbel noise) / tau) itself, inside the simplex."""
-    return torch.softmax(divided(with_gumbel_noise(log_p, generator), tau), -1)
+    return torch.softmax(divided(with_gumbel_noise(log_p, generator, noise), tau), -1)
 
 
-def gumbel_rao(log_p: Tensor, tau: Tau = 1.0, *, samples: int = 10, generator: torch.Generator | None = None) -> Tensor:
-    """Gumbel-softmax, its gradient averaged over noise that draws the same sample (Paulus and others, 2021)."""
+def gumbel_rao(
+    log_p: Tensor,
+    tau: Tau = 1.0,
+    *,
+    samples: int = 10,
+    generator: torch.Generator | None = None,
+    noise: Tensor | None = None,
+) -> Tensor:
+    """Gumbel-softmax, its gradient averaged over noise that draws the same sample (Paulus and others, 2021).
+
+    ``noise`` is [1 + samples, ..., K]: that of the sample, then the others'.
+    """
     core.check_sizes(samples=samples)
     fixed = log_p.detach().log_softmax(-1)  # logits are welcome
-    sample = largest(with_gumbel_noise(fixed, generator))
-    own = sample > 0
+    if noise is None:
+        sample = largest(with_gumbel_noise(fixed, generator))
+        variates = log_p.new_empty((samples, *log_p.shape)).exponential_(generator=generator)
+    else:
+        check_noise(noise, (1 + samples, *log_p.shape), generator)
+        sample, variates = largest(fixed + noise[0]), (-noise[1:]).exp()
     # given the class drawn, its perturbed log p is a Gumbel variate g, and the others are cut off at g; a Gumbel
     # variate is -log of an exponential one
-    variates = log_p.new_empty((samples, *log_p.shape)).exponential_(generator=generator)
-    variates.clamp_(min=torch.finfo(log_p.dtype).tiny)
+    own, variates = sample > 0, variates.clamp(min=torch.finfo(log_p.dtype).tiny)
     top = torch.where(own, variates, 0.0).sum(-1, keepdim=True)
     perturbed = -(top + torch.where(own, 0.0, variates * (-fixed).exp())).log()
     return _passed(torch.softmax(divided(perturbed + _slope_of(log_p), tau), -1).mean(0), sample)
 
 
-def reinmax(log_p: Tensor, tau: Tau = 1.0, *, generator: torch.Generator | None = None) -> Tensor:
+def reinmax(
+    log_p: Tensor, tau: Tau = 1.0, *, generator: torch.Generator | None = None, noise: Tensor | None = None
+) -> Tensor:
     """Second-order straight-through (Liu and others, 2023): exact for quadratic costs at tau = 1.
 
     A learned ``tau`` gets no gradient.
     """
     fixed = log_p.detach()
-    sample = largest(with_gumbel_noise(fixed, generator))
+    sample = largest(with_gumbel_noise(fixed, generator, noise))
     middle = (sample + torch.softmax(divided(fixed, tau), -1).detach()) / 2
     # a softmax whose value is the middle and whose slope is that of a softmax there
     there = torch.softmax(middle.log() + _slope_of(log_p), -1)
     return _passed(2 * there - torch.softmax(log_p, -1) / 2, sample)
+
+
+def _sample(
+    log_p: Tensor, tau: Tau = 1.0, *, generator: torch.Generator | None = None, noise: Tensor | None = None
+) -> Tensor:
+    """No gradient: the score function goes through log p of the sample."""
+    return largest(with_gumbel_noise(log_p.detach(), generator, noise))
 
 
 ESTIMATORS: dict[str, Callable[..., Tensor]] = {
@@ -82,8 +111,13 @@ ESTIMATORS: dict[str, Callable[..., Tensor]] = {
     "gumbel-rao": gumbel_rao,
     "reinmax": reinmax,
     "straight-through": straight_through,
-    "score-function": lambda log_p, tau, generator: largest(with_gumbel_noise(log_p.detach(), generator)),
+    "score-function": _sample,
 }
+
+
+def kl_divergence(log_q: Tensor, log_prior: Tensor) -> Tensor:
+    """[...] KL(q || prior) in nats, of log-probabilities [..., K]: 0 log 0 is 0, in value and gradient."""
+    return p_log_ratio(log_q, log_prior).sum(-1)
 
 
 def _slope_of(log_p: Tensor) -> Tensor:
@@ -269,8 +303,10 @@ class CategoricalLatent(Defined):
             core.check_prior(prior.shape, log_q.shape, off, learns=self.prior is not None)
         # 16 bits overflow easily
         vanishes = prior is not None or self.vanishes or h.element_size() < 4 or autocasts(h.device)
-        kl = p_log_ratio(log_q, log_prior) if vanishes else log_q.exp() * (log_q - log_prior)  # cheaper on a GPU
-        kl = kl.sum(-1)
+        if vanishes:
+            kl = kl_divergence(log_q, log_prior)
+        else:
+            kl = (log_q.exp() * (log_q - log_prior)).sum(-1)  # cheaper on a GPU
         return Latent(self._outward(z.to(h.dtype)), z, log_q, log_prior, kl)
 
     def log_probs(self, h: Tensor) -> Tensor:

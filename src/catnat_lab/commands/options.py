@@ -111,7 +111,7 @@ class Vae(_Study):
     search_steps: Whole = None  # Steps of a run of the search.
     seeds: Whole = None  # Final runs at the chosen rate.
     steps: Whole = None  # Steps of a final run.
-    samples: Whole = None  # Samples of the posterior to judge a test image by.
+    samples: Whole = None  # Samples of the posterior to evaluate a test image by.
     # Of mlp's score function: constant (the paper's 125) or leave-one-out, the mean of the batch's other images.
     baseline: Text = None
 

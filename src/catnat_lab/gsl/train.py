@@ -15,7 +15,7 @@ from catnat_lab.experiment import Outcome, silent
 from catnat_lab.gsl.data import Dataset, glorot
 from catnat_lab.gsl.energy import Baseline, energy, predict, weighted_log_prob
 from catnat_lab.gsl.presets import Settings
-from catnat_lab.heads import by_head, sorted_by_head
+from catnat_lab.stack import by_head, sorted_by_head
 
 START = 0.1  # every theta starts uniform in (0, START)
 CHUNK = 25  # steps for which random numbers are drawn at once; part of a run's stream, so a constant

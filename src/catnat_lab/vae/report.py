@@ -19,11 +19,10 @@ from catnat_lab.report.page import PageFigure, Report, paper_rows, printed, writ
 from catnat_lab.report.table import Cell, Column, Table
 from catnat_lab.stats import paired, summarize
 from catnat_lab.studies import Study
-from catnat_lab.vae.networks import NETWORKS
-from catnat_lab.vae.objective import one_hot
-from catnat_lab.vae.presets import PAPER, nearest, sizes
+from catnat_lab.vae.model import NETWORKS, Autoencoders, one_hot
+from catnat_lab.vae.presets import PAPER, TABLES, nearest, sizes
 from catnat_lab.vae.search import NOTE, SHOWN, SOURCE, study_name
-from catnat_lab.vae.stack import Run, Stack
+from catnat_lab.vae.train import Run
 
 FAR = 30.0  # nats
 PAPER_FILES = {"adam": "vae_adam.csv", "sgd": "vae_sgd.csv", "mlp": "vae_mlp_elbo.csv"}
@@ -286,8 +285,8 @@ def sheets_of(results: Results, folder: Path) -> dict[str, NDArray[Any]]:
 def sheet(path: Path, table: str, cell: str, head: str) -> NDArray[Any]:
     """Five rows of pictures by one trained model: images, reconstructions, samples (two rows), a traversal."""
     variables, classes = sizes(cell)
-    network = "dense" if table == "mlp" else "convolutional"
-    stack = Stack([Run("", head, 0.0, 0)], NETWORKS[network](variables, classes), "sgd", torch.device("cpu"))
+    model = NETWORKS[TABLES[table][0]](variables, classes)
+    stack = Autoencoders([Run("", head, 0.0, 0)], model, torch.device("cpu"))
     held = load_file(path)
     images = held.pop("images").float().unsqueeze(0) / 255  # [1, SHOWN, 784]
     stack.put({name: value.unsqueeze(0) for name, value in held.items()})

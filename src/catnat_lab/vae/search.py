@@ -22,7 +22,6 @@ from catnat_lab.vae import train as training
 from catnat_lab.vae.data import Images, images_of
 from catnat_lab.vae.digits import Digits
 from catnat_lab.vae.presets import Settings, nearest
-from catnat_lab.vae.stack import Run
 
 NOTE = "vae settings"
 SOURCE = "vae digits"
@@ -81,7 +80,7 @@ class Autoencoders(search.RateSearch):
         runs = []
         for job in jobs:
             _, _, data, _, head = job.cell.split(" ")
-            runs.append(Run(data, head, job.config["rate"], job.config["seed"]))
+            runs.append(training.Run(data, head, job.config["rate"], job.config["seed"]))
         saved = training.checkpoint_of(place.folder / CHECKPOINTS, runs, plan, place.device)
         told = partial(place.progress, f"{cell} {'final seeds' if final else 'rates'} ({len(runs)} side by side)")
         outcomes = training.train(runs, plan, self.images, self.plan.data, place.device, saved=saved, on_step=told)
@@ -91,7 +90,7 @@ class Autoencoders(search.RateSearch):
             yield job, Outcome(found.value, found.metrics, found.record)
         saved.path.unlink(missing_ok=True)
 
-    def _keep(self, folder: Path, name: str, run: Run, outcome: training.Outcome) -> None:
+    def _keep(self, folder: Path, name: str, run: training.Run, outcome: training.Outcome) -> None:
         """The first final model of every cell, with some test images, for pictures and for use elsewhere."""
         place = self.plan.data.index(run.data)
         test = self.images.test[place]

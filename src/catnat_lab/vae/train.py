@@ -15,33 +15,50 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+import catnat.torch as ct
 from catnat_lab import experiment
 from catnat_lab.checkpoint import Checkpoint, random_streams, set_random_streams
 from catnat_lab.devices import Repeated, forget_fused, fused, on_device, tensor_cores
 from catnat_lab.errors import UserError
 from catnat_lab.experiment import silent
-from catnat_lab.heads import sorted_by_head
+from catnat_lab.stack import sorted_by_head
 from catnat_lab.vae.data import Images, as_pixels
-from catnat_lab.vae.judge import judge
-from catnat_lab.vae.networks import NETWORKS
-from catnat_lab.vae.objective import OBJECTIVES, gumbels
-from catnat_lab.vae.stack import Run, Stack
+from catnat_lab.vae.evaluate import evaluate, outside_shares
+from catnat_lab.vae.model import NETWORKS, Autoencoders, cross_entropy, kl_from_uniform
 
+COOLING, COOLED_EVERY, COLDEST = 3e-5, 1000, 0.5  # temperature max(COLDEST, exp(-COOLING step)), every so many steps
+BASELINES: dict[str, float | ct.LeaveOneOut] = {  # of the score function, from the cross-entropies [R, B] of a batch
+    "constant": 125.0,  # the paper's: about what training begins to improve on
+    "leave-one-out": ct.LeaveOneOut(dim=1),  # the mean over the batch's other images
+}
 SAVED_EVERY = 60.0  # seconds between checkpoints
-CURVE_POINTS = 20  # of a run's curve, at most; judging all validation images takes as long as many steps
+CURVE_POINTS = 20  # of a run's curve, at most; evaluating all validation images takes as long as many steps
 TOLD_EVERY = 25  # steps between two calls of on_step: on a GPU a step takes less than a bar's redrawing
 
 
 @dataclass(frozen=True)
+class Run:
+    """One training run: on which data, by which head, at which rate, from which seed."""
+
+    data: str
+    head: str
+    rate: float
+    seed: int
+
+
+@dataclass(frozen=True)
 class Plan:
+    """What all runs of a stack share."""
+
     network: str = "convolutional"
     variables: int = 20
     classes: int = 16
     optimizer: str = "adam"
-    estimator: str = "straight-through"
+    estimator: str = "gumbel"  # of the library's; "score-function" takes the baseline
     steps: int = 30_000
     batch: int = 100
-    samples: int = 512  # of the posterior, to judge on the test images; 0: not at all
+    samples: int = 512  # of the posterior, to evaluate by on the test images; 0: not at all
+    baseline: str = "constant"
 
 
 @dataclass(frozen=True)
@@ -68,9 +85,9 @@ class Trainer:
         self.batches = count // plan.batch
         with device:
             model = NETWORKS[plan.network](plan.variables, plan.classes)
-        self.stack = Stack(runs, model, plan.optimizer, device)
+        self.stack = Autoencoders(runs, model, device, optimizer=plan.optimizer)
         # in two parts: heads, between them, have kernels of their own, and noise its stream
-        self.encode, self.objective = fused(self.stack.scores, device), fused(OBJECTIVES[plan.estimator], device)
+        self.encode, self.bound = fused(self.stack.scores, device), fused(self.minus_bound, device)
         self.order = torch.zeros((len(runs), count), dtype=torch.int32, device=device)
         self.loss = torch.zeros(len(runs), device=device)  # summed since the last point of the curve
         self.within = torch.arange(plan.batch, device=device)
@@ -84,28 +101,43 @@ class Trainer:
             self.order.copy_(torch.rand(self.order.shape, device=self.device).argsort(1))
         self.repeated(self._step)
 
+    def _step(self) -> None:
+        x, views = self.batch(), self.stack.views()
+        log_q = self.stack.log_probs(self.encode(x, views))  # [R, B, N, K]
+        noise = -torch.empty_like(log_q).exponential_().log()  # Gumbel's
+        bound = self.bound(x, views, log_q, noise)
+        self.loss += bound.detach().mean(1)
+        self.stack.step(bound.mean(1).sum())
+
     def batch(self) -> Tensor:
         """The step's images, [R, B, 784]."""
-        start = self.stack.step % self.batches * self.plan.batch
+        start = self.stack.steps % self.batches * self.plan.batch
         rows = self.order.index_select(1, start + self.within).long()
         return as_pixels(self.images.train[self.which.unsqueeze(1), rows], self.drawn, self.any_drawn)
 
-    def _step(self) -> None:
-        x, views = self.batch(), self.stack.views()
-        log_q = self.stack.log_probs(self.encode(x, views, True))
-        losses, bound = self.objective(self.stack, x, views, log_q, gumbels(log_q.detach()))
-        self.loss += bound.detach().mean(1)
-        self.stack.descend(losses.mean(1).sum())
+    def minus_bound(self, x: Tensor, views: list[Tensor], log_q: Tensor, noise: Tensor) -> Tensor:
+        """Minus the evidence lower bound [R, B]; its gradient is the estimator's, of the KL the exact one."""
+        z = ct.latents.ESTIMATORS[self.plan.estimator](log_q, temperature(self.stack.steps), noise=noise)
+        spent = cross_entropy(self.stack.decode(z, views), x)
+        if self.plan.estimator == "score-function":
+            log_prob = log_q.gather(-1, z.argmax(-1, keepdim=True)).sum((-1, -2))
+            spent = ct.score_function(spent, log_prob, BASELINES[self.plan.baseline])
+        return spent + kl_from_uniform(log_q)
 
-    def judged(self, images: Tensor, samples: int = 1) -> dict[str, Tensor]:
+    def evaluated(self, images: Tensor, samples: int = 1) -> dict[str, Tensor]:
         """How good the stack is by now, by so many samples an image."""
-        return judge(self.stack, images, self.which, self.drawn, samples)
+        return evaluate(self.stack, images, self.which, self.drawn, samples)
 
     @torch.no_grad()
     def outside(self) -> dict[int, float]:
         """By run, the share of nodes outside the natural range on some validation images."""
         x = as_pixels(self.images.validation[self.which, :256], self.drawn, self.any_drawn)
-        return self.stack.outside_shares(self.stack.scores(x, self.stack.views(), training=False))
+        return outside_shares(self.stack, self.stack.scores(x, self.stack.views(), training=False))
+
+
+def temperature(step: Tensor) -> Tensor:
+    refreshed = torch.div(step, COOLED_EVERY, rounding_mode="floor") * COOLED_EVERY
+    return torch.exp(-COOLING * refreshed).clamp(min=COLDEST)
 
 
 @sorted_by_head
@@ -119,10 +151,10 @@ def train(
     saved: Checkpoint | None = None,
     on_step: Callable[[int, int], None] = silent,
 ) -> list[Outcome]:
-    """Train all runs side by side and judge them, in the order they came. With a checkpoint, a killed call goes on."""
+    """Train all runs side by side and evaluate them, as ordered. With a checkpoint, a killed call goes on."""
     device = torch.device(device)
     forget_fused(device)
-    torch.manual_seed(_seed_of(plan, runs))
+    torch.manual_seed(seed_of(plan, runs))
     trainer = Trainer(runs, plan, images, variants, device)
     curve: Curve = {"step": [], "train": [], "validation": [], "dead": []}
     done = 0
@@ -143,15 +175,14 @@ def train(
             if saved is not None and time.monotonic() - at > SAVED_EVERY:
                 saved.save({"done": step + 1, "curve": curve}, trainer.state() | random_streams(device))
                 at = time.monotonic()
-        metrics = {"validation": -trainer.judged(trainer.images.validation)["elbo"]}
-        metrics |= trainer.judged(trainer.images.test, plan.samples) if plan.samples else {}
+        metrics = {"validation": -trainer.evaluated(trainer.images.validation)["elbo"]}
+        metrics |= trainer.evaluated(trainer.images.test, plan.samples) if plan.samples else {}
     outcomes = []
     for row in range(len(runs)):
         found = {key: float(value[row]) for key, value in metrics.items()}
         value = found["validation"] if math.isfinite(found["validation"]) else math.inf
-        model = {key: tensor[row].clone() for key, tensor in trainer.stack.trained().items()}
         points = {key: [point[row] for point in points] for key, points in curve.items()}
-        outcomes.append(Outcome(value, found, {"curve": points}, model))
+        outcomes.append(Outcome(value, found, {"curve": points}, trainer.stack.run(row)))
     return outcomes
 
 
@@ -164,7 +195,7 @@ def _add_point(curve: Curve, trainer: Trainer, step: int) -> None:
     outside = trainer.outside()
     curve["step"].append([float(step)] * runs)
     curve["train"].append([round(value, 4) for value in (trainer.loss / since).tolist()])
-    bounds = trainer.judged(trainer.images.validation)["elbo"]
+    bounds = trainer.evaluated(trainer.images.validation)["elbo"]
     curve["validation"].append([round(-value, 4) for value in bounds.tolist()])
     # stored as "dead" since all that is outside was; heads without a range have none
     curve["dead"].append([round(outside.get(row, 0.0), 5) for row in range(runs)])
@@ -177,7 +208,7 @@ def checkpoint_of(folder: Path, runs: Sequence[Run], plan: Plan, device: torch.d
     return Checkpoint.of(folder, run)
 
 
-def _seed_of(plan: Plan, runs: Sequence[Run]) -> int:
+def seed_of(plan: Plan, runs: Sequence[Run]) -> int:
     """Of the noise: another one for other cells, tables and neighbours."""
     text = json.dumps([plan.network, plan.optimizer, plan.variables, plan.classes, [asdict(run) for run in runs]])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")

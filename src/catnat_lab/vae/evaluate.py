@@ -1,21 +1,20 @@
 """How good trained autoencoders are: bounds on the log-likelihood of images they have not seen."""
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from catnat_lab.heads import natural_reach
 from catnat_lab.vae.data import as_pixels
-from catnat_lab.vae.objective import cross_entropy, entropy, kl_from_uniform, one_hot
-from catnat_lab.vae.stack import Stack
+from catnat_lab.vae.model import PIXELS, Autoencoders, cross_entropy, kl_from_uniform, one_hot
 
-SEED = 20260501  # of the samples to judge by: they do not depend on how long a model was trained
+SEED = 20260501  # of the samples: they do not depend on how long a model was trained
 ROOM = {"cuda": 1 << 27, "cpu": 1 << 22}  # pixels decoded at once
 
 
 @torch.no_grad()
-def judge(stack: Stack, images: Tensor, which: Tensor, drawn: Tensor, samples: int) -> dict[str, Tensor]:
+def evaluate(stack: Autoencoders, images: Tensor, which: Tensor, drawn: Tensor, samples: int) -> dict[str, Tensor]:
     """[R] means over images uint8 [D, n, 784], from so many samples of the posterior each.
 
     - nll: minus log of the mean importance weight p(x, z) / q(z | x), which no smaller number of samples lies below;
@@ -23,13 +22,12 @@ def judge(stack: Stack, images: Tensor, which: Tensor, drawn: Tensor, samples: i
     - elbo_paper: entropy minus cross-entropy, the same without its constant N log K, as the paper's last table has it;
     - bce and kl: its two parts.
     """
-    device = images.device
-    runs, count = len(which), images.shape[1]
+    device, (runs, count) = images.device, (len(which), images.shape[1])
     variables, classes = stack.model.variables, stack.model.classes
     views = [view.detach() for view in stack.views()]
-    decode = _decoder(stack, views)
-    totals = {key: torch.zeros(runs, device=device) for key in ("nll", "bce", "kl", "entropy")}
-    room = max(1, ROOM[device.type] // (784 * runs))
+    decode = stack.decoder(views, as_matrices=device.type == "cuda")
+    totals = {key: torch.zeros(runs, device=device) for key in ("nll", "bce", "kl")}
+    room = max(1, ROOM[device.type] // (PIXELS * runs))
     block = min(count, max(1, room // min(samples, 16)))
     any_drawn = bool(drawn.any())
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -46,9 +44,7 @@ def judge(stack: Stack, images: Tensor, which: Tensor, drawn: Tensor, samples: i
             for done in range(0, samples, max(1, room // here)):
                 some = min(max(1, room // here), samples - done)
                 index = torch.multinomial(probs, some, replacement=True).view(runs, here, variables, some).mT
-                z = one_hot(index, classes).flatten(1, 2)  # [R, B * s, N, K]
-                logits = decode(z).view(runs, here, some, 784)
-                found = cross_entropy(logits, x.unsqueeze(2))  # [R, B, s]
+                found = cross_entropy(decode(one_hot(index, classes)), x.unsqueeze(2))  # [R, B, s]
                 log_posterior = log_q.unsqueeze(2).expand(-1, -1, some, -1, -1).gather(-1, index.unsqueeze(-1))
                 weights = -found - variables * math.log(classes) - log_posterior.sum((-1, -2))
                 best = torch.logaddexp(best, weights.logsumexp(-1))
@@ -56,23 +52,22 @@ def judge(stack: Stack, images: Tensor, which: Tensor, drawn: Tensor, samples: i
             totals["nll"] -= (best - math.log(samples)).sum(1)
             totals["bce"] += spent.sum(1) / samples
             totals["kl"] += kl_from_uniform(log_q).sum(1)
-            totals["entropy"] += entropy(log_q).sum(1)
     means = {key: value / count for key, value in totals.items()}
     means["elbo"] = -means["bce"] - means["kl"]
-    means["elbo_paper"] = means.pop("entropy") - means["bce"]
-    return means
+    return means | {"elbo_paper": means["elbo"] + variables * math.log(classes)}
 
 
-def _decoder(stack: Stack, views: list[Tensor]) -> Callable[[Tensor], Tensor]:
-    """The trained decoders. On a GPU as matrices: ten times the arithmetic, in a fraction of the time."""
-    if not views[0].is_cuda:
-        return lambda z: stack.decode(z, views, training=False)
-    matrices = stack.decoder_matrices(views)
-
-    def decode(z: Tensor) -> Tensor:
-        x = z.flatten(2)
-        for i, (weight, bias) in enumerate(matrices):
-            x = torch.baddbmm(bias, torch.relu_(x) if i else x, weight)
-        return x
-
-    return decode
+@torch.no_grad()
+def outside_shares(stack: Autoencoders, scores: Tensor) -> dict[int, float]:
+    """By run, the share of nodes whose score is outside the natural range: where it is clipped, dead ones."""
+    found: dict[int, float] = {}
+    for rows, one in stack.heads:
+        pi = getattr(one, "parameterization", None)
+        reach = None if pi is None else natural_reach(pi.activation)
+        if pi is None or reach is None:
+            continue
+        centers = torch.tensor(pi.centers, device=scores.device, dtype=scores.dtype)
+        far = (scores[rows, ..., : one.width] - centers).abs()
+        outside = torch.where(far.isnan(), far, (far >= reach).to(far.dtype)).mean((1, 2, 3))
+        found |= dict(zip(range(rows.start, rows.stop), outside.tolist(), strict=True))
+    return found

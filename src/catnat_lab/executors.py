@@ -16,8 +16,8 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeAlias, cast
@@ -28,6 +28,9 @@ from catnat_lab.studies import Study
 
 TRIES = 3
 GRACE = 120.0  # seconds without a word after which a process is ended, once time is up
+WORKER = "catnat worker"  # the name of a process that trains
+UNGUARDED = 91  # how such a process ends that was about to conduct a study itself
+GUARD = "processes run a script again from its top: put what begins a study under if __name__ == '__main__':"
 NOW = "now"  # the note that says what is being trained
 ENDS = (UserError, TimeIsUp, OSError)  # trying again is no use
 Trained = tuple[Job, Outcome | str]  # or why it failed
@@ -40,27 +43,28 @@ def conduct(
 ) -> int:
     """Train until nothing is left but what failed in this run, at most so many jobs a batch; how many were finished."""
     finished, last = 0, ""
-    while jobs := experiment.left(study):
-        workers = executor.workers
-        size = min(batch, -(-len(jobs) // workers))
-        known = sum(len(study.finished(cell)) for cell in study.cells())
-        study.set_note(NOW, {"left": len(jobs), "finished": known, "workers": workers, "since": time.time()})
-        batches = experiment.batches(jobs, size)
-        at_once = f", {min(workers, len(batches))} at once" if workers > 1 else ""
-        stages = ", ".join(sorted({str(job.config["stage"]) for job in jobs if "stage" in job.config}))
-        which = f" ({stages})" if stages else ""
-        executor.context.tell(f"jobs to train{which}: {len(jobs):,}, batches: {len(batches):,}{at_once}")
-        for job, outcome in executor.run(experiment, batches):
-            if isinstance(outcome, str):
-                if outcome != last:  # a whole batch fails for one reason
-                    executor.context.tell(f"given up, {job.cell} {job.config}:\n{outcome.rstrip()}")
-                last = outcome
-                study.fail(job, outcome)
-            else:
-                study.add(job, outcome)
-                finished += 1
-                on_finished(job)
-    study.set_note(NOW, {"left": 0})
+    with closing(executor):
+        while jobs := experiment.left(study):
+            workers = executor.workers
+            size = min(batch, -(-len(jobs) // workers))
+            known = sum(len(study.finished(cell)) for cell in study.cells())
+            study.set_note(NOW, {"left": len(jobs), "finished": known, "workers": workers, "since": time.time()})
+            batches = experiment.batches(jobs, size)
+            at_once = f", {min(workers, len(batches))} at once" if workers > 1 else ""
+            stages = ", ".join(sorted({str(job.config["stage"]) for job in jobs if "stage" in job.config}))
+            which = f" ({stages})" if stages else ""
+            executor.context.tell(f"jobs to train{which}: {len(jobs):,}, batches: {len(batches):,}{at_once}")
+            for job, outcome in executor.run(experiment, batches):
+                if isinstance(outcome, str):
+                    if outcome != last:  # a whole batch fails for one reason
+                        executor.context.tell(f"given up: {experiment.name_of(job)}\n{outcome.rstrip()}")
+                    last = outcome
+                    study.fail(job, outcome)
+                else:
+                    study.add(job, outcome)
+                    finished += 1
+                    on_finished(job)
+        study.set_note(NOW, {"left": 0})
     return finished
 
 
@@ -90,11 +94,20 @@ def executor_of(where: str, context: RunContext, gpus: float = 1.0) -> Executor:
     raise UserError(f"on must be here, processes:N, ray or ray:ADDRESS; got {where!r}")
 
 
+class Unguarded(UserError): ...
+
+
+def refuse_in_worker() -> None:
+    """End a process that a study began, and that runs the script which began it: who conducts says why, once."""
+    if multiprocessing.current_process().name == WORKER:
+        sys.exit(UNGUARDED)
+
+
 class _Batch:
     """What is left of a batch, and how often it was tried."""
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
-        self.left, self.tries = dict.fromkeys(jobs), 0
+    def __init__(self, experiment: Experiment, jobs: Sequence[Job]) -> None:
+        self.left, self.tries, self.name_of = dict.fromkeys(jobs), 0, experiment.name_of
 
     def heard(self, told: Told, tell: Callable[[str], None] = silent) -> list[Trained]:
         """What follows: an outcome; all that is left, given up, when it has failed once too often; or the run's end."""
@@ -103,8 +116,10 @@ class _Batch:
         if not isinstance(told, str):
             del self.left[told[0]]
             return [told]
-        tell(f"a batch failed: {reason_of(told)}")
         self.tries += 1
+        first, *others = self.left
+        more = f" and {len(others)} more" if others else ""
+        tell(f"failed, try {self.tries} of {TRIES}: {self.name_of(first)}{more}: {reason_of(told)}")
         given_up = list(self.left) if self.tries >= TRIES else []
         self.left = {} if given_up else self.left
         return [(job, told) for job in given_up]
@@ -141,15 +156,22 @@ def _sent(told: Told) -> Told:
 # -- in this process -------------------------------------------------------------------------------------------------
 
 
+class _Resting:
+    """What nothing has to be ended of."""
+
+    def close(self) -> None: ...
+
+
 @dataclass
-class Here:
+class Here(_Resting):
     """One batch after the other."""
 
     context: RunContext
     workers: int = 1
 
     def run(self, experiment: Experiment, batches: Sequence[list[Job]]) -> Iterator[Trained]:
-        for number, batch in enumerate(map(_Batch, batches)):
+        for number, jobs in enumerate(batches):
+            batch = _Batch(experiment, jobs)
             context = replace(self.context, progress=_of_all(self.context.progress, number, len(batches)))
             while batch.left:
                 for told in _train(experiment, list(batch.left), context):
@@ -177,17 +199,18 @@ class Processes:
 
     context: RunContext
     workers: int
+    started: dict[Connection, BaseProcess] = field(default_factory=dict, repr=False)
 
     def run(self, experiment: Experiment, batches: Sequence[list[Job]]) -> Iterator[Trained]:
-        queue = deque(map(_Batch, batches))
+        queue = deque(_Batch(experiment, jobs) for jobs in batches)
         busy: dict[Connection, _Batch] = {}
-        started: dict[Connection, BaseProcess] = {}
+        started, is_whole = self.started, False
         late: TimeIsUp | None = None
         try:
             while queue or busy:
                 while queue and len(busy) < self.workers:
                     free = [pipe for pipe in started if pipe not in busy]
-                    idle = free[0] if free else self._start(experiment, started)
+                    idle = free[0] if free else self._start(experiment)
                     busy[idle] = queue.popleft()
                     try:
                         idle.send(list(busy[idle].left))
@@ -206,6 +229,8 @@ class Processes:
                         process = started.pop(pipe)
                         process.join()
                         told = f"the process ended with code {process.exitcode}"
+                        if process.exitcode == UNGUARDED:
+                            raise Unguarded(GUARD) from None
                     if isinstance(told, _News):
                         self.context.news(*told.told)
                         continue
@@ -222,21 +247,28 @@ class Processes:
                         queue += [batch] if batch.left and not late else []
             if late:
                 raise late
+            is_whole = True
         finally:
-            for pipe, process in started.items():
-                process.terminate()
-                process.join()
-                pipe.close()
+            if not is_whole:
+                self.close()
 
-    def _start(self, experiment: Experiment, started: dict[Connection, BaseProcess]) -> Connection:
+    def close(self) -> None:
+        """End the processes, which wait for another stage of the same experiment until then."""
+        while self.started:
+            pipe, process = self.started.popitem()
+            process.terminate()
+            process.join()
+            pipe.close()
+
+    def _start(self, experiment: Experiment) -> Connection:
         spawning = multiprocessing.get_context("spawn")
         ours, theirs = spawning.Pipe()
         threads = max(1, (os.cpu_count() or 1) // self.workers)
         context = RunContext(self.context.folder, self.context.device, self.context.ends)
-        process = spawning.Process(target=_serve, args=(theirs, experiment, context, threads), daemon=True)
+        process = spawning.Process(target=_serve, args=(theirs, experiment, context, threads), name=WORKER, daemon=True)
         process.start()
         theirs.close()  # or its end would never be seen
-        started[ours] = process
+        self.started[ours] = process
         return ours
 
 
@@ -282,7 +314,7 @@ def _end_with_parent() -> None:
 
 
 @dataclass
-class OnRay:
+class OnRay(_Resting):
     """On a Ray cluster, whose workers and machines may come and go. All of them must see the folder of checkpoints."""
 
     context: RunContext
@@ -315,7 +347,8 @@ class OnRay:
         ray = self.ray
         remote = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=TRIES - 1)(_train_all)
         what, context = ray.put(experiment), replace(self.context, progress=silent, news=silent, tell=silent)
-        running = {remote.remote(what, list(batch.left), context): batch for batch in map(_Batch, batches)}
+        queue = [_Batch(experiment, jobs) for jobs in batches]
+        running = {remote.remote(what, list(batch.left), context): batch for batch in queue}
         while running:
             (ready,), _ = ray.wait(list(running), num_returns=1)
             batch = running.pop(ready)

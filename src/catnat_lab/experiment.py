@@ -59,6 +59,16 @@ def key_of(config: Mapping[str, Any]) -> str:
 class Plan:
     """All that decides numbers: checked when it is made, and kept with them, so that nothing goes on as another."""
 
+    @property
+    def has_search(self) -> bool:
+        """Whether rates are searched, or there is one that is taken."""
+        return True
+
+    @property
+    def own_search(self) -> bool:
+        """Whether every final seed searches for itself; else they share one search."""
+        return False
+
     def as_dict(self) -> dict[str, Any]:
         """As JSON has it: with lists in place of tuples."""
         plan: dict[str, Any] = json.loads(json.dumps(asdict(self)))
@@ -76,6 +86,7 @@ class Job:
 
     cell: str
     config: Config = field(compare=False)
+    beside: tuple[tuple[float, ...], ...] = field(default=(), compare=False, repr=False)  # curves that it is told of
     key: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -155,6 +166,10 @@ class Experiment(ABC):
     def left(self, done: Done) -> list[Job]:
         """What can be trained now; none when all is done. It is asked again when all of that is trained."""
         return next((jobs for stage in self.stages(done) if (jobs := missing(done, stage))), [])
+
+    def name_of(self, job: Job) -> str:
+        """A job, for whoever watches."""
+        return f"{job.cell} {job.config}"
 
     @abstractmethod
     def train(self, jobs: Sequence[Job], context: RunContext) -> Iterator[tuple[Job, Outcome]]:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 30  # of a curve on a terminal
+FEWEST, SHARE = 4, 0.1  # of all runs, by which the time left is told
 
 
 def curve(values: Sequence[float], low: float, high: float) -> str:
@@ -28,9 +29,9 @@ class Watch:
     total: int = 0
     done: int = 0
     new: int = 0  # finished since this began
+    first: float = 0.0  # when the first of them was: what a process does once, it has done by then
     last: str = ""
     curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    begun: float = field(default_factory=time.monotonic)
     console: Console = field(default_factory=lambda: Console(stderr=True))
 
     def __enter__(self) -> "Watch":
@@ -51,16 +52,18 @@ class Watch:
     def finished(self, name: str, told: str, done: int, total: int) -> None:
         self.curves.pop(name, None)
         self.done, self.total, self.new = done, total, self.new + 1
+        self.first = self.first or time.monotonic()
         self.last = f"{name}: {told} ({done} of {total}{self.left})"
         if not self.console.is_terminal:
             self.tell(self.last)
 
     @property
     def left(self) -> str:
-        """Of the whole study, in minutes."""
-        if not self.new or self.done >= self.total:
+        """Of the whole study, in minutes; nothing before there are runs enough to go by."""
+        if self.new <= max(FEWEST, SHARE * self.total) or self.done >= self.total:
             return ""
-        return f", {(time.monotonic() - self.begun) / self.new * (self.total - self.done) / 60:.1f} minutes left"
+        each = (time.monotonic() - self.first) / (self.new - 1)
+        return f", {each * (self.total - self.done) / 60:.1f} minutes left"
 
     def shown(self) -> Group:
         table = Table(box=None, pad_edge=False, show_header=False)

@@ -1,10 +1,12 @@
 """Where a number comes from: the command, the commit, the machine and the versions."""
 
+import ast
 import datetime
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -46,6 +48,33 @@ def continued(first: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     before = [place for place in first.get("continued with", "").split("; ") if place]
     places = [*before, *([other] if other and other not in before[-1:] else [])]
     return first | ({"continued with": "; ".join(places)} if places else {})
+
+
+def sources(file: Path) -> list[Path]:
+    """A Python file and those that it imports from the folder it lies in, and these in turn."""
+    found: list[Path] = []
+    waiting = [file]
+    while waiting:
+        path = waiting.pop()
+        found.append(path)
+        with suppress(SyntaxError, ValueError):  # of what is not imported yet, and never may be
+            for folder, name in _imported(ast.parse(path.read_bytes()), path, file.parent):
+                place = folder.joinpath(*name.split("."))
+                fresh = {place.with_suffix(".py"), *(each / "__init__.py" for each in (place, *place.parents))}
+                beside = {each for each in fresh if file.parent in each.parents and each.is_file()}
+                waiting += sorted(beside - {*found, *waiting})
+    return found
+
+
+def _imported(code: ast.AST, path: Path, root: Path) -> Iterator[tuple[Path, str]]:
+    """Names of modules, and the folders from which they are looked for."""
+    for node in ast.walk(code):
+        if isinstance(node, ast.Import):
+            yield from ((root, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            folder = path.parents[node.level - 1] if node.level else root
+            names = [alias.name for alias in node.names]
+            yield from ((folder, ".".join(filter(None, (node.module, name)))) for name in ["", *names])
 
 
 def _commit() -> str:

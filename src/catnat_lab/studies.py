@@ -11,7 +11,6 @@ On a database server a call that finds it gone waits and tries again, for up to 
 import json
 import math
 import os
-import re
 import shlex
 import socket
 import sqlite3
@@ -25,6 +24,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote, unquote, urlencode
 
 import optuna
 import sqlalchemy
@@ -161,11 +161,14 @@ class Study(AbstractContextManager["Study"]):
         return self._cells[cell]
 
     def _trials(self, cell: str, state: TrialState) -> list[FrozenTrial]:
-        """Those whose attributes are a job's."""
+        """Those whose attributes are a job's; of others it is told how many there are."""
         if cell not in self.cells():
             return []
         trials = self._ask(lambda: self._cell(cell).get_trials(deepcopy=False, states=(state,)))
-        return [trial for trial in trials if _is_config(trial.user_attrs.get("config"))]
+        kept = [trial for trial in trials if _is_config(trial.user_attrs.get("config"))]
+        if broken := len(trials) - len(kept):
+            self._tell(f"{plain(cell)}: {broken} rows of the database are left out, for they say no configuration")
+        return kept
 
     def _cell(self, name: str) -> optuna.Study:
         """Who conducts makes it if it is missing."""
@@ -247,8 +250,9 @@ class Study(AbstractContextManager["Study"]):
         while inner := getattr(error, "orig", None) or error.__cause__:
             error = inner
         line = (str(error).splitlines() or [type(error).__name__])[0].strip()
-        for secret in (self.url.password, *(v for k, v in self.url.query.items() if "pass" in k.lower())):
-            line = line.replace(str(secret), "***") if secret else line
+        for secret in (self.url.password, *(held for name, held in self.url.query.items() if _is_secret(name))):
+            for written in filter(None, (str(secret or ""), quote(str(secret or "")))):
+                line = line.replace(written, "***")
         return plain(without_secrets(line))
 
     def _locked(self) -> AbstractContextManager[object]:
@@ -311,20 +315,66 @@ def quiet() -> Iterator[None]:
 
 
 def without_secrets(value: Any) -> Any:
-    """The same text, or JSON value, with *** for the password of every address in it."""
-    if isinstance(value, str):
-        value = re.sub(r"(\w://)\S*@", r"\1***@", value)
-        return re.sub(r"(?i)([?&][\w%]*(?:pass|p%61ss|pwd|secret|odbc)[\w%]*=)[^&\s]*", r"\1***", value)
+    """The same text, such as a command line, or JSON value, with *** for the password of every address in it."""
     if isinstance(value, dict):
         return {key: without_secrets(each) for key, each in value.items()}
-    return [without_secrets(each) for each in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [without_secrets(each) for each in value]
+    if not isinstance(value, str) or "://" not in value:
+        return value
+    try:
+        words = shlex.split(value)
+    except ValueError:  # an open quote
+        return masked(value)
+    if any(map(_is_cut, words)):
+        return masked(value)
+    shown = [masked(word) for word in words]
+    if len(shown) == 1:
+        return shown[0]
+    return value if shown == words else shlex.join(shown)
+
+
+def _is_cut(word: str) -> bool:
+    """Whether an address may end within its password, which holds a space and was not quoted."""
+    scheme, mark, rest = word.partition("://")
+    host, slash, _ = rest.partition("/")
+    _, colon, port = host.partition(":")
+    return bool(mark and colon) and "@" not in rest and not (port.isdigit() and (slash or scheme == "ray"))
+
+
+def masked(word: str) -> str:
+    """An address, perhaps behind an option's name, with *** for its user and for what may hold a password."""
+    end = word.find("://")
+    if end < 0:
+        return word
+    start = end
+    while start and (word[start - 1].isalnum() or word[start - 1] in "+_"):
+        start -= 1
+    try:
+        url = sqlalchemy.make_url(word[start:])
+    except (sqlalchemy.exc.ArgumentError, ValueError):  # all that may be a secret is left out
+        _, user, place = word[end + 3 :].rpartition("@")
+        place, options, query = place.partition("?")
+        return word[: end + 3] + "***@" * bool(user) + place + ("?***" if _is_secret(query) else options + query)
+    _, at, host = (url.host or "").rpartition("@")  # a password that holds an @ begins before the last one
+    secrets = [name for name in url.query if _is_secret(name)]
+    if not (secrets or at or url.username or url.password):
+        return word
+    left = [(name, "***" if name in secrets else held) for name, held in url.query.items()]
+    place = sqlalchemy.URL.create(url.drivername, host=host, port=url.port, database=url.database).render_as_string()
+    place = place.replace("://", "://***@", 1) if at or url.username or url.password else place
+    return word[:start] + place + ("?" + urlencode(left, doseq=True, safe="*") if left else "")
+
+
+def _is_secret(name: str) -> bool:
+    return any(word in unquote(name).lower() for word in ("pass", "pwd", "secret", "token", "odbc"))
 
 
 def command_line() -> str:
     """As it was typed, but for passwords; a shell takes it as it stands."""
     program = Path(sys.argv[0])
     begun = ["python", sys.argv[0]] if program.suffix == ".py" and program.stem != "__main__" else ["catnat"]
-    return shlex.join([*begun, *map(without_secrets, sys.argv[1:])])
+    return shlex.join([*begun, *map(masked, sys.argv[1:])])
 
 
 def _is_config(held: Any) -> bool:

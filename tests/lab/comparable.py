@@ -17,9 +17,11 @@ def train(head, rate, seed):  # type: ignore[no-untyped-def]
 
 
 def recorded(head, rate, seed):  # type: ignore[no-untyped-def]
-    """The same, a little slower, with a line for every run that was begun."""
+    """The same, a little slower and telling its way, with a line for every run that was begun."""
     with Path(os.environ["RECORD"]).open("a") as file:
         file.write(f"{head} {rate} {seed}\n")
-    time.sleep(0.03)
-    yield 1, 1.0
-    return train(head, rate, seed)
+    validation, test = train(head, rate, seed)
+    for step in range(6):
+        time.sleep(0.005)
+        yield step, validation + math.exp(-step)
+    return validation, test

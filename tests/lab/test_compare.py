@@ -5,56 +5,100 @@ from __future__ import annotations
 import csv
 import json
 import math
+import multiprocessing
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
+from io import StringIO
+from itertools import count, product
 from pathlib import Path
 from random import Random
+from statistics import median
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from optuna.trial import TrialState
+from rich.console import Console
 
 from catnat_lab import compare
 from catnat_lab.cli import main
 from catnat_lab.comparison import run
 from catnat_lab.comparison.report import MOST, RULE, Compared, load, write_page
-from catnat_lab.comparison.study import SEARCH, FromFile, outcome_of
+from catnat_lab.comparison.study import STOPPED, FromFile, outcome_of
 from catnat_lab.errors import UserError
-from catnat_lab.experiment import Finished, Results, key_of, register
+from catnat_lab.executors import UNGUARDED, WORKER, Processes, Unguarded
+from catnat_lab.experiment import Finished, Job, Outcome, Results, RunContext, key_of, register
+from catnat_lab.live import Watch
+from catnat_lab.provenance import sources
+from catnat_lab.search import OWN as SEARCH
 from catnat_lab.stats import needed
 from catnat_lab.studies import DATABASE, Study
 from tests.lab.comparable import recorded, train
+from tests.lab.toy import Ended
 
 
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new study's database, which takes long to make."""
-    path = tmp_path_factory.mktemp("empty") / DATABASE
-    Study(path, conduct=True).close()
-    return path
+class Remembered:
+    """A study in memory: what `compare` does with one is tested here, and how it is kept in test_studies.py."""
+
+    def __init__(self) -> None:
+        self.notes: dict[str, str] = {}
+        self.runs: dict[str, dict[str, Finished]] = {}
+        self.reasons: dict[str, dict[str, str]] = {}
+        self.given_up: set[Job] = set()
+        self.name, self.set_note = "remembered", lambda key, value: self.notes.update({key: json.dumps(value)})
+
+    def __enter__(self) -> Remembered:
+        self.given_up.clear()
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def cells(self) -> list[str]:
+        return list(self.runs)
+
+    def finished(self, cell: str, **match: Any) -> list[Finished]:
+        return [run for run in self.runs.get(cell, {}).values() if match.items() <= run.config.items()]
+
+    def add(self, job: Job, outcome: Outcome) -> None:
+        assert job.key not in self.runs.setdefault(job.cell, {})
+        self.runs[job.cell][job.key] = Finished(outcome.value, outcome.metrics, outcome.record, job.config)
+        self.reasons.get(job.cell, {}).pop(job.key, None)
+
+    def fail(self, job: Job, reason: str) -> None:
+        self.given_up.add(job)
+        self.reasons.setdefault(job.cell, {})[job.key] = reason
+
+    def failed(self, cell: str) -> dict[str, str]:
+        return self.reasons.get(cell, {})
+
+    def note(self, key: str) -> Any:
+        return json.loads(self.notes.get(key, "null"))
+
+    def settle_note(self, key: str, value: Any) -> Any:
+        self.notes.setdefault(key, json.dumps(value))
+        return self.note(key)
 
 
 @pytest.fixture
-def asked(empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Compared]:
-    """`compare` without its page, which takes long to draw."""
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Compared]:
+    """`compare` without its page and its database, which take long."""
+    studies: defaultdict[Path, Remembered] = defaultdict(Remembered)
     monkeypatch.setattr(run, "write_page", lambda results, folder: folder)
     monkeypatch.setattr(run, "provenance", lambda command: {"command": command})
 
     def call(function: Any = train, heads: Any = ("softmax", "better"), **changed: Any) -> Compared:
         settings = {"rates": RATES, "seeds": 2, "folder": tmp_path, "lower_is_better": True} | changed
-        if not (settings["folder"] / DATABASE).exists():
-            settings["folder"].mkdir(exist_ok=True)
-            shutil.copy(empty, settings["folder"])
+        monkeypatch.setattr(run, "Study", Study if settings.pop("kept", False) else lambda where, **_: studies[where])
         return compare(function, heads, **settings)
 
+    call.studies = studies  # type: ignore[attr-defined]
     return call
 
 
@@ -176,8 +220,9 @@ def test_a_repetition_whose_search_diverged_is_last_in_rank(asked: Callable[...,
 
 def test_what_looks_wrong_with_train_is_told(asked: Callable[..., Compared], tmp_path: Path) -> None:
     def told(function: Any, **changed: Any) -> str:
-        folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
-        return asked(function, folder=folder, seeds=3, **changed).sentence
+        return asked(function, folder=tmp_path / f"{next(number)}", seeds=3, **changed).sentence
+
+    number = count()
 
     def noise(*of: Any) -> float:
         return Random(f"{of}").random()
@@ -194,9 +239,9 @@ def test_what_looks_wrong_with_train_is_told(asked: Callable[..., Compared], tmp
 
 
 def test_failures_are_named_where_there_is_no_verdict() -> None:
-    failed = {("task", "b"): 2}
+    failed = {("task", "b"): [{"rate": 0.1, "seed": 1}, {"rate": 0.1, "seed": 2}]}
     results = results_of({("task", "a"): LOW, ("task", "b"): HIGH}, is_finished=False, failed=failed)
-    assert results.sentence.endswith("Runs that failed: 2 of b.")
+    assert results.sentence.endswith("Runs that failed: 2 of b (rate 0.1).")
 
 
 def test_all_comparisons_are_corrected_and_looks_too() -> None:
@@ -236,12 +281,15 @@ def test_a_study_that_grew_holds_the_runs_of_a_fresh_one(asked: Callable[..., Co
         return noise.gauss(3.0 * (rate < 0.02), 2), noise.gauss(3.0 * (rate < 0.02), 1)
 
     asked(beyond, seeds=3)
-    asked(beyond, seeds=5)
-    fresh = asked(beyond, seeds=5, folder=tmp_path / "fresh")
-    assert kept(tmp_path)[1] == kept(tmp_path / "fresh")[1]
+    grown, fresh = asked(beyond, seeds=5), asked(beyond, seeds=5, folder=tmp_path / "fresh")
+    assert keys(grown) == keys(fresh)
     sizes = [sum(run.config["seed"] == SEARCH + seed for run in runs) for runs in fresh.trials.values()
              for seed in range(1, 6)]  # fmt: skip
     assert len(set(sizes)) > 1  # their grids differ
+
+
+def keys(results: Compared) -> list[tuple[Any, str]]:
+    return sorted((place, key_of(run.config)) for place, runs in results.trials.items() for run in runs)
 
 
 def test_what_is_done_is_not_done_again_and_may_grow(asked: Callable[..., Compared]) -> None:
@@ -267,8 +315,7 @@ def test_a_study_that_was_asked_for_more_and_got_nothing_has_no_verdict(
     with monkeypatch.context() as patched, pytest.raises(UserError, match="no Ray cluster"):
         patched.setattr(run, "executor_of", unreachable)
         asked(rates=1e-3, seeds=4)
-    with Study(tmp_path / DATABASE) as study:
-        assert load(study).sentence.startswith("Not finished: 4 runs are there.")
+    assert load(asked.studies[tmp_path / DATABASE]).sentence.startswith("Not finished: 4 runs are there.")  # type: ignore[attr-defined]
     assert asked(rates=1e-3, seeds=4).is_finished
 
 
@@ -279,14 +326,37 @@ def test_what_all_are_compared_with_stays_when_heads_are_added(asked: Callable[.
     assert asked(heads=("better", "same", "new"), rates=1e-3).base == "better"
 
 
-def test_code_that_changed_is_told_with_the_verdict(asked: Callable[..., Compared], tmp_path: Path) -> None:
-    file = tmp_path / "mine.py"
-    for seeds, code in ((2, "a = 1"), (3, "a = 2"), (3, "a = 1")):
-        file.write_text(
-            f"{code}\nfrom tests.lab.comparable import train as of\ndef train(*given):\n    return of(*given)"
-        )
-        said = asked(FromFile(file, "train"), rates=1e-3, seeds=seeds).sentence
-        assert ("mine.py changed after some runs." in said) == (seeds == 3)  # also when it is as it was
+@pytest.mark.parametrize("which", ["mine", "beside"])
+def test_code_that_changed_is_told_with_the_verdict(asked: Callable[..., Compared], tmp_path: Path, which: str) -> None:
+    (tmp_path / "beside.py").write_text("from tests.lab.comparable import train as of\n")
+    (tmp_path / "mine.py").write_text("def train(*given):\n    import beside\n    return beside.of(*given)\n")
+    file = tmp_path / f"{which}.py"
+    first = file.read_text()
+    for seeds, code in ((2, first), (3, first + "a = 2"), (3, first)):
+        file.write_text(code)
+        said = asked(FromFile(tmp_path / "mine.py", "train"), rates=1e-3, seeds=seeds).sentence
+        assert (f"{which}.py changed after some runs." in said) == (seeds == 3)  # also when it is as it was
+
+
+def test_the_files_of_a_function_are_its_own_and_what_they_import_from_beside_them(tmp_path: Path) -> None:
+    code = {
+        "mine.py": "import os, torch, one\nfrom package import two\ndef f():\n    from package.deep.three import x",
+        "one.py": "import mine",
+        "package/__init__.py": "from . import four",
+        "package/two.py": "from .five import y",
+        "package/deep/__init__.py": "",
+        "package/deep/three.py": "from ..six import z\nthis is no Python",
+        "package/four.py": "",
+        "package/five.py": "import alone.seven",
+        "alone/seven.py": "",
+        "nobody.py": "",
+        "package/six.py": "",
+    }
+    for name, text in code.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = {path.relative_to(tmp_path).as_posix() for path in sources(tmp_path / "mine.py")}
+    assert found == code.keys() - {"nobody.py", "package/six.py"}
 
 
 @pytest.mark.parametrize("lower", [True, False])
@@ -313,7 +383,7 @@ def test_a_run_that_raises_tells_its_traceback_and_the_others_go_on(
     assert [math.isnan(test) for test in results.tests("failing", "better")] == [False, True, True, False]
     assert results.sentence.startswith("No difference seen between better and softmax: by ranks, p = ")
     assert results.sentence.endswith(
-        "Repetitions that diverged or failed, last in rank: 2 of better. Runs that failed: 2 of better."
+        "Repetitions that diverged or failed, last in rank: 2 of better. Runs that failed: 2 of better (rate 0.001)."
     )
     told = capsys.readouterr().err
     assert "in failing" in told and told.count('raise FileNotFoundError("no data")') == 1
@@ -346,6 +416,100 @@ def test_a_run_may_tell_its_way(asked: Callable[..., Compared], monkeypatch: pyt
         ("softmax, rate 0.001, final seed 1", 10.0, pytest.approx(0.1)),
         ("softmax, rate 0.001, final seed 1", 20.0, pytest.approx(0.05)),
     ]
+
+
+class Telling(Counted):
+    """A loss that falls to what `train` gives; it is interrupted before so many runs."""
+
+    def __init__(self, runs: float = math.inf) -> None:
+        super().__init__()
+        self.left, self.__name__, self.__qualname__ = runs, "telling", "telling"
+
+    def __call__(self, head: str, rate: float, seed: int) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+        (validation, test), noise = super().__call__(head, rate, seed), Random(f"{head} {rate} {seed}")
+        for step in range(1, 10):
+            yield 10 * step, validation + 3 * math.exp(-step) + noise.gauss(0, 0.3)
+        return validation, test
+
+
+def test_a_hopeless_run_of_the_search_is_stopped_and_whatever_interrupts_it_is_the_same_one(
+    asked: Callable[..., Compared], tmp_path: Path
+) -> None:
+    whole = asked(Telling(), rates="1e-5..1e-1", prune=True, seeds=3)
+    rates = sorted({run.config["rate"] for runs in whole.trials.values() for run in runs})
+    waves = {rate: max(0, place - 1) for place, rate in enumerate(sorted(rates, key=lambda r: abs(rates.index(r) - 4)))}
+    stopped = 0
+    for place, seed in product(whole.places, (1, 2, 3)):
+        runs = [run for run in whole.stage(place, "search", "wider") if run.config["seed"] == SEARCH + seed]
+        ended = {run.config["rate"]: run.record["curve"]["validation"] for run in runs if STOPPED not in run.metrics}
+        for each in runs:
+            wave, curve = waves[each.config["rate"]], each.record["curve"]["validation"]
+            others = [other for rate, other in ended.items() if waves[rate] < wave]
+            bad = [
+                k for k in range(3, len(curve)) if others and min(curve[: k + 1]) > median(other[k] for other in others)
+            ]
+            assert (STOPPED in each.metrics) == bool(bad) and bad[:1] == [len(curve) - 1] * bool(bad)
+            assert math.isfinite(each.value) == (not bad) and each.metrics.get(STOPPED, 90) == 10 * len(curve)
+            stopped += bool(bad)
+    assert 10 < stopped < len(whole.searched) and all(
+        STOPPED not in run.metrics for place in whole.places for run in whole.stage(place, "final")
+    )
+    assert f"Pruning was on, and stopped {stopped} of {len(whole.searched)} runs of the search." in whole.sentence
+    for left in (3, 20, 31):
+        with pytest.raises(KeyboardInterrupt):
+            asked(Telling(left), rates="1e-5..1e-1", prune=True, seeds=3, folder=tmp_path / "again")
+    assert str(asked(Telling(), rates="1e-5..1e-1", prune=True, seeds=3, folder=tmp_path / "again")) == str(whole)
+    with pytest.raises(UserError, match="prune was True, now False"):
+        asked(Telling(), rates="1e-5..1e-1", seeds=3)
+
+
+def test_trials_are_pruned_beside_the_trials_before_them(asked: Callable[..., Compared]) -> None:
+    def tuned(head: str, rate: float, seed: int, tau: float) -> Any:
+        yield from ((step, abs(math.log(tau))) for step in range(6))
+        return abs(math.log(tau)), Random(f"{head} {seed}").random()
+
+    results = asked(tuned, rates=1e-3, search={"tau": "0.1..10"}, trials=6, prune=True)
+    for place, seed in product(results.places, (1, 2)):
+        runs = [run for run in results.stage(place, "search") if run.config["seed"] == SEARCH + seed]
+        ended: list[float] = []
+        for each in sorted(runs, key=lambda run: run.config["trial"]):
+            value = abs(math.log(each.config["tau"]))
+            assert (STOPPED in each.metrics) == (len(ended) > 1 and value > median(ended))
+            ended += [] if STOPPED in each.metrics else [value]
+
+
+def test_what_cannot_be_pruned_is_said(asked: Callable[..., Compared]) -> None:
+    with pytest.raises(
+        UserError, match=r"prune takes a train that yields \(step, validation\) as it goes; it gave a tup"
+    ):
+        asked(prune=True)
+    with pytest.raises(UserError, match="prune goes with train, which yields"):
+        asked(None, train_many=lambda runs: [], prune=True)
+
+
+def test_a_process_that_runs_the_script_again_ends_and_is_told_in_one_line(
+    asked: Callable[..., Compared], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Unguarded, match=r"put what begins a study under if __name__ == '__main__':"):
+        list(Processes(RunContext(tmp_path), 1).run(Ended(), [[Job("one", {"seed": 1})]]))
+    monkeypatch.setattr(multiprocessing.current_process(), "name", WORKER)
+    with pytest.raises(SystemExit) as ended:
+        asked()
+    assert ended.value.code == UNGUARDED
+
+
+def test_the_time_left_is_told_when_there_is_something_to_go_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, watch = [0.0], Watch(console=Console(file=StringIO()))
+    monkeypatch.setattr("catnat_lab.live.time.monotonic", lambda: clock[0])
+    told = []
+    for done in range(1, 61):
+        clock[0] += 600 if done == 1 else 6  # what the first one takes is told by none that follows
+        watch.finished("run", "", done, 60)
+        told.append(watch.left)
+    assert told[:6] == [""] * 6 and told[6] == ", 5.3 minutes left" and told[-2:] == [", 0.1 minutes left", ""]
 
 
 def gives(came: Any) -> Callable[..., Any]:
@@ -418,8 +582,7 @@ def test_a_folder_of_another_study_is_refused(asked: Callable[..., Compared], tm
         asked(rates=1e-2)
     with pytest.raises(UserError, match=r"tasks was train=comparable.py:train, now <lambda>="):
         asked(gives((1.0, 1.0)), rates=1e-3)
-    with Study(tmp_path / "other" / "study.db", conduct=True) as study:
-        study.set_note("kind", "catnat gsl")
+    asked.studies[tmp_path / "other" / DATABASE].set_note("kind", "catnat gsl")  # type: ignore[attr-defined]
     with pytest.raises(UserError, match="holds a study of catnat gsl, not of catnat compare"):
         asked(folder=tmp_path / "other")
 
@@ -499,9 +662,9 @@ def test_the_command_says_what_the_function_says(
     assert main(["compare", *given, "--output", str(folder), "--better", "lower"]) == 0
     told = capsys.readouterr()
     assert told.out.startswith(f"{asked()}\n\nreport: {folder}")
-    assert "better, rate 0.0001, search seed 1001: validation 1.465 (2 of 16, " in told.err
+    assert "better, rate 0.0001, search seed 1001: validation 1.465 (2 of 16)" in told.err
     assert main(["status", str(folder)]) == 0
-    assert "finished: 16 jobs\nrunning: nothing; all that was asked for is done" in capsys.readouterr().out
+    assert "finished: 16 runs\nrunning: nothing; all that was asked for is done" in capsys.readouterr().out
     assert main(["report", str(folder)]) == 0
     assert str(asked()) in capsys.readouterr().out
 
@@ -574,13 +737,13 @@ def test_a_study_that_is_killed_goes_on(
     def begin() -> int:
         process = os.fork()  # what is imported is there, as it would not be in a new process
         if not process:
-            asked(recorded, rates=RATES[:2])
+            asked(recorded, rates=RATES[:2], kept=True)
             os._exit(0)
         return process
 
     killed(begin, record, kills)
     monkeypatch.setenv("RECORD", str(tmp_path / "serial"))
-    said = str(asked(recorded, rates=RATES[:2], folder=tmp_path / "once"))
+    said = str(asked(recorded, rates=RATES[:2], folder=tmp_path / "once", kept=True))
     assert kept(tmp_path) == kept(tmp_path / "once") == (said, kept(tmp_path)[1])
     assert (
         len(kept(tmp_path)[1])
@@ -594,7 +757,7 @@ def test_a_study_that_is_killed_goes_on(
 def test_a_command_that_is_killed_twenty_times_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record, kills, jobs = tmp_path / "record", 20, 2
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    asked = [f"{FILE}:recorded", "--better", "lower", "--seeds", "8", "--heads", "softmax,better"]
+    asked = [f"{FILE}:recorded", "--better", "lower", "--seeds", "8", "--heads", "softmax,better", "--prune"]
 
     def begin(folder: str = "killed", jobs: int = jobs) -> int:
         more = ["--jobs", str(jobs), "--output", str(tmp_path / folder)]

@@ -35,12 +35,6 @@ def serial(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
     return found(tmp_path_factory.mktemp("serial") / "study.db", Toy(), None)
 
 
-@pytest.mark.slow  # the next test has it, with some of them killed
-@pytest.mark.parametrize("workers", [3, 1])
-def test_processes_give_what_one_does(path: Path, serial: list[object], workers: int) -> None:
-    assert found(path, Toy(), workers) == serial
-
-
 def test_killed_workers_are_replaced_and_their_jobs_trained(path: Path, serial: list[object]) -> None:
     assert found(path, Toy(kills_once=(0, 1, 3)), 2) == serial
     assert len(list(path.parent.glob("killed-*"))) == 6

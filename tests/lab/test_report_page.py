@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 from collections import Counter
@@ -125,3 +126,10 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
 def test_records_are_csv_under_all_their_names() -> None:
     rows = [{"a": 1, "b": 0.1234567}, {"a": "x,y", "c": 1e6, "b": float("nan")}]
     assert as_csv(rows) == 'a,b,c\n1,0.123457,\n"x,y",nan,1e+06\n'
+
+
+def test_no_text_of_a_table_is_computed_by_a_spreadsheet() -> None:
+    bad = ('=HYPERLINK("http://x")', "+1+cmd", "-x", "@sum", "\tx")
+    found = [row["a"] for row in csv.DictReader(as_csv({"a": text} for text in bad).splitlines())]
+    assert found == [f"'{text}" for text in bad]
+    assert as_csv([{"a": -0.5, "b": "-0.5", "c": "a=b"}]) == "a,b,c\n-0.5,-0.5,a=b\n"

@@ -25,7 +25,7 @@ from catnat_lab.executors import Here, begin, conduct
 from catnat_lab.experiment import Job, RunContext
 from catnat_lab.files import read
 from catnat_lab.heads import PAPER_HEADS
-from catnat_lab.rates import by_rate
+from catnat_lab.search import by_rate
 from catnat_lab.studies import Study
 from catnat_lab.vae import report as vae_results
 from catnat_lab.vae.data import as_pixels, images_of

@@ -28,6 +28,7 @@ def compare(options: Compare) -> None:
         ray=options.ray,
         gpus=options.gpus,
         storage=options.storage,
+        prune=options.prune,
     )
     print(results)
     print(f"\nreport: {results.page}")

@@ -246,6 +246,7 @@ class Compare:
     jobs: int = 1  # How many runs train side by side, each in a process of its own.
     ray: Text = None  # Address of a Ray cluster that trains instead, or auto.
     gpus: float = 0.0  # Of a GPU, what a run takes on Ray; 0.25 lets four share it.
+    prune: bool = False  # Stop runs of the search that look hopeless on their way. It saves time and biases.
     storage: Text = None  # File or URL of the study's database; by default an SQLite file in the output folder.
 
 

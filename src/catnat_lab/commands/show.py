@@ -9,7 +9,7 @@ import tyro
 
 from catnat_lab import figure as pictures
 from catnat_lab.commands.options import Figure, Gsl, Report, Status
-from catnat_lab.commands.parts import noted_in, report_on, show
+from catnat_lab.commands.parts import noted_in, report_on, say, show
 from catnat_lab.commands.rl import is_run, report_run, status_of_run
 from catnat_lab.commands.studies import gsl_settings
 from catnat_lab.errors import UserError, plain
@@ -31,7 +31,7 @@ def report(options: Report) -> None:
         return
     where = _study(options.where)
     output = options.output or (where.parent if isinstance(where, Path) else Path("."))
-    with Study(where) as study:
+    with Study(where, tell=say) as study:
         report_on(study, output)
 
 
@@ -55,13 +55,15 @@ def status(options: Status) -> None:
     if is_run(Path(options.where)):
         status_of_run(Path(options.where))
         return
-    with Study(_study(options.where)) as study:
+    with Study(_study(options.where), tell=say) as study:
         cells = study.cells()
         done = {cell: len(study.finished(cell)) for cell in cells}
         failed = {cell: len(reasons) for cell in cells if (reasons := study.failed(cell))}
         now, who = study.note(NOW) or {}, study.note(CONDUCTOR) or {}
-        print(f"{plain(study.name)}: a study of {plain(study.note('kind') or 'nothing yet')}")
-        print(f"finished: {sum(done.values()):,} jobs")
+        kind = study.note("kind")
+        jobs = "runs" if kind == "catnat compare" else "jobs"
+        print(f"{plain(study.name)}: a study of {plain(kind or 'nothing yet')}")
+        print(f"finished: {sum(done.values()):,} {jobs}")
         if failed:
             print(f"failed: {', '.join(f'{plain(cell)} {count}' for cell, count in failed.items())}")
         new, seconds = sum(done.values()) - now.get("finished", 0), time.time() - now.get("since", time.time())
@@ -70,19 +72,19 @@ def status(options: Status) -> None:
             if now.get("left") == 0:
                 print(f"running: nothing; all that was asked for is done{', but what failed' if failed else ''}")
             else:
-                known = f"; at least {left:,} jobs are left" if now else ""
+                known = f"; at least {left:,} {jobs} are left" if now else ""
                 print(f"running: nothing{known}")
                 for command in filter(None, (_command(study, kind) for kind in reporters())):
                     print(f"to continue: {plain(command)}")
             return
         process, host, since = (plain(who.get(name)) for name in ("process", "host", "since"))
         print(f"running: process {process} on {host}, since {since}")
-        print(f"this stage: {new:,} of {now.get('left', 0):,} jobs, by {now.get('workers', 1)} at a time")
+        print(f"this stage: {new:,} of {now.get('left', 0):,} {jobs}, by {now.get('workers', 1)} at a time")
         if new > 0 and seconds > 0:
             minutes = seconds / new / 60
-            print(f"rate: {1 / minutes:.3g} jobs per minute; this stage takes {left * minutes:.3g} minutes more")
+            print(f"rate: {1 / minutes:.3g} {jobs} per minute; this stage takes {left * minutes:.3g} minutes more")
         else:
-            print("rate: not known before a job of this stage is finished")
+            print(f"rate: not known before a {jobs[:-1]} of this stage is finished")
 
 
 def _command(study: Study, kind: str) -> str | None:

@@ -21,14 +21,15 @@ from rich.console import Console
 from rich.table import Table as Columns
 from rich.text import Text
 
-from catnat_lab.comparison.study import NOT_SETTINGS, NOTE, SEARCH, TEST, VALIDATION, cell_of
-from catnat_lab.experiment import Results, key_of
+from catnat_lab.comparison.study import NOTE, STOPPED, TEST, VALIDATION, cell_of
+from catnat_lab.experiment import Config, Finished, Results, key_of
 from catnat_lab.files import write
 from catnat_lab.report import figures
 from catnat_lab.report.figures import Searched
 from catnat_lab.report.page import PageFigure, Report, write_pages
 from catnat_lab.report.table import BASELINE, Cell, Column, Judgement, Table, judge
-from catnat_lab.stats import ALPHA, Comparison, needed
+from catnat_lab.search import NOT_SETTINGS, OWN
+from catnat_lab.stats import ALPHA, Comparison, needed, standing
 from catnat_lab.studies import Study
 
 ORIGIN, LOOKS = "compare provenance", "compare looks"
@@ -50,7 +51,7 @@ class Compared(Results):
     """All runs so far, and the verdict when the last one is in."""
 
     is_finished: bool = False
-    failed: dict[tuple[str, str], int] = field(default_factory=dict)  # runs that raised
+    failed: dict[tuple[str, str], list[Config]] = field(default_factory=dict)  # runs that raised
     looks: int = 1
     page: Path | None = None
 
@@ -118,9 +119,9 @@ class Compared(Results):
 
     def verdict(self, task: str, head: str) -> str:
         found = self.differences[task, head]
-        if found.p >= ALPHA:
-            return UNSEEN if self._can_be_seen(task, head) else TOO_FEW
-        return AHEAD if (found.difference < 0) == self.settings["lower_is_better"] else BEHIND
+        unseen = UNSEEN if self._can_be_seen(task, head) else TOO_FEW
+        said = {"ahead": AHEAD, "behind": BEHIND, "tied": unseen}
+        return said[standing(found.difference, found.p, self.settings["lower_is_better"])]
 
     @property
     def _level(self) -> float:
@@ -177,8 +178,25 @@ class Compared(Results):
         return text + (f"; to see one of this size would take {needed}" if found.p >= ALPHA and needed else "")
 
     def _failures(self) -> str:
-        runs = [f"{count} of {self._named(*place)}" for place, count in self.failed.items() if count]
+        runs = [
+            f"{len(configs)} of {self._named(*place)} (rate {_listed([config['rate'] for config in configs])})"
+            for place, configs in self.failed.items()
+            if configs
+        ]
         return f"Runs that failed: {', '.join(runs)}." if runs else ""
+
+    @cached_property
+    def searched(self) -> list[Finished]:
+        """The runs of all searches."""
+        return [run for place in self.places for run in self.stage(place, "search", "wider")]
+
+    @property
+    def pruned(self) -> str:
+        """How many runs were stopped, of a study that prunes."""
+        if not self.settings.get("prune"):
+            return ""
+        stopped = sum(STOPPED in run.metrics for run in self.searched)
+        return f"Pruning was on, and stopped {stopped} of {len(self.searched)} runs of the search."
 
     def _caution(self) -> str:
         """What no test knows."""
@@ -197,7 +215,8 @@ class Compared(Results):
             for one, other in combinations(self.settings["heads"], 2):
                 if self._values(task, one) == self._values(task, other) != {}:
                     told.append(f"All runs are equal: {self._named(task, one)} and {other}. Does train use its head?")
-        searched = [run.metrics for place in self.places for run in self.stage(place, "search", "wider")]
+        told += [self.pruned] * bool(self.pruned)
+        searched = [run.metrics for run in self.searched if STOPPED not in run.metrics]
         if searched and all(metrics.get(VALIDATION) == metrics[TEST] for metrics in searched):
             told.append("Validation and test are equal: the rate was chosen by the test.")
         for (task, head), (count, of) in self.edges.items():
@@ -234,7 +253,7 @@ class Compared(Results):
         for place in [] if self.settings["others"] else self.places:
             tried: dict[int, set[float]] = {}
             for run in self.stage(place, "search", "wider"):
-                tried.setdefault(run.config["seed"] - SEARCH, set()).add(run.config["rate"])
+                tried.setdefault(run.config["seed"] - OWN, set()).add(run.config["rate"])
             final = [(run.config["rate"], tried.get(run.config["seed"], set())) for run in self.stage(place, "final")]
             count = sum(len(rates) > 1 and rate in (min(rates), max(rates)) for rate, rates in final)
             found |= {place: (count, len(final))} if count else {}
@@ -312,7 +331,7 @@ class Compared(Results):
             yield PageFigure("The searches", told, figures.draw_searches(searched, VALIDATION))
 
     def _search(self, task: str, head: str) -> Searched:
-        runs = self.stage((task, head), "search", "wider")
+        runs = [run for run in self.stage((task, head), "search", "wider") if STOPPED not in run.metrics]
         chosen = [run.config["rate"] for run in self.stage((task, head), "final")]
         return Searched([(run.config["rate"], run.metrics[VALIDATION]) for run in runs], chosen)
 
@@ -350,7 +369,7 @@ def load(study: Study) -> Compared:
         {place: study.finished(cell_of(*place)) for place in places},
         study.note(ORIGIN) or {},
         is_finished=study.note(FINISHED) == settings,
-        failed={place: len(study.failed(cell_of(*place))) for place in places},
+        failed={place: [json.loads(key) for key in study.failed(cell_of(*place))] for place in places},
         looks=len(study.note(LOOKS) or [0]),
     )
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import inspect
-import multiprocessing
 import pickle
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -11,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from catnat_lab.comparison.report import FINISHED, LOOKS, ORIGIN, Compared, load, write_page
-from catnat_lab.comparison.study import NOTE, VALIDATION, Comparing, Setup, Train, grid, others_of
+from catnat_lab.comparison.study import NOTE, STOPPED, VALIDATION, Comparing, Setup, Train, grid, others_of
 from catnat_lab.errors import UserError, check
-from catnat_lab.executors import begin, conduct, executor_of
+from catnat_lab.executors import Unguarded, begin, conduct, executor_of, refuse_in_worker
 from catnat_lab.experiment import Job, RunContext
 from catnat_lab.live import Watch
-from catnat_lab.provenance import continued, provenance
+from catnat_lab.provenance import continued, provenance, sources
 from catnat_lab.studies import DATABASE, Study, command_line
 
 SOURCES = "compare sources"
@@ -42,6 +41,7 @@ def compare(
     ray: str | None = None,
     gpus: float = 0.0,
     storage: str | None = None,
+    prune: bool = False,
 ) -> Compared:
     """Whether heads differ in a training function, each at its best settings.
 
@@ -66,11 +66,9 @@ def compare(
         ray: The address of a Ray cluster that trains instead, or "auto".
         gpus: Of a GPU, what a run on Ray takes.
         storage: The URL of the study's database, in place of a file in the folder.
+        prune: Whether to stop runs of the search that look hopeless on their way. It saves time and biases.
     """
-    # a process that is begun imports the script under this name first
-    own = any(getattr(each, "__module__", "") == "__mp_main__" for each in (train, train_many, *(tasks or {}).values()))
-    if own or multiprocessing.parent_process() is not None:
-        raise UserError("compare was called by a process that it began: put the call under if __name__ == '__main__':")
+    refuse_in_worker()
     for count, given in (("jobs", jobs), ("at_once", at_once)):
         check(count, [given], lambda number: type(number) is int and number > 0, "be a whole number of at least 1")
     functions = dict(tasks) if tasks else {}
@@ -84,20 +82,22 @@ def compare(
     tried = grid((search or {}).get("rate", rates))
     if train_many is not None and others:
         raise UserError("train_many takes no settings but head, rate and seed, so search must be left out")
+    if prune and train_many is not None:
+        raise UserError("prune goes with train, which yields (step, validation) as it goes; train_many does not")
     folder = Path(folder)
     for name, function in functions.items():
         _check(name, function, list(others), [("softmax", 0.1, 1)] if train_many is not None else ["softmax", 0.1, 1])
         if jobs > 1:
             _check_travels(name, function)
     where = f"ray:{ray}" if ray else f"processes:{jobs}" if jobs > 1 else "here"
-    with Study(storage or folder / DATABASE, conduct=True) as study, Watch() as watch:
+    with Watch() as watch, Study(storage or folder / DATABASE, conduct=True, tell=watch.tell) as study:
         known = (study.note(NOTE) or {}).get("lower_is_better")
         if lower_is_better is None and known is None:
             raise UserError(BETTER)
         lower = known if lower_is_better is None else lower_is_better
         named = tuple(f"{name}={_origin(function)[0]}" for name, function in functions.items())
         heads = (heads,) if isinstance(heads, str) else tuple(heads)
-        setup = Setup(named, heads, tried, seeds, bool(lower), others, trials)
+        setup = Setup(named, heads, tried, seeds, bool(lower), others, trials, prune=prune)
         asked = Comparing(setup, functions, train_many is not None)
         experiment = asked.grown(begin(asked, study))
         facts = continued(study.settle_note(ORIGIN, now := provenance(command_line())), now)
@@ -109,12 +109,18 @@ def compare(
 
         def finished(job: Job) -> None:
             (found,) = study.finished(job.cell, **job.config)
-            watch.finished(experiment.name_of(job), f"{VALIDATION} {found.metrics[VALIDATION]:.4g}", *counted())
+            came = f"{VALIDATION} {found.metrics[VALIDATION]:.4g}"
+            stopped = f"stopped after step {found.metrics[STOPPED]:g}" if STOPPED in found.metrics else ""
+            watch.finished(experiment.name_of(job), stopped or came, *counted())
 
         watch.done, watch.total = counted()
 
         executor, started = executor_of(where, context, gpus or 1.0), time.monotonic()
-        if conduct(experiment, study, executor, at_once if train_many else 1, finished):
+        try:
+            new = conduct(experiment, study, executor, at_once if train_many else 1, finished)
+        except Unguarded as problem:  # of a script, which ends here with this one line
+            raise SystemExit(f"error: {problem}") from None
+        if new:
             spent = float(study.note(ORIGIN).get("seconds", 0)) + time.monotonic() - started
             study.set_note(ORIGIN, study.note(ORIGIN) | {"seconds": f"{spent:.0f}"})
         judged = sum(len(study.finished(cell, stage="final")) for cell in experiment.cells)
@@ -159,9 +165,13 @@ def _origin(function: Any) -> tuple[str, Path | None]:
 
 
 def _changed(study: Study, functions: Mapping[str, Train], tell: Callable[[str], None]) -> dict[str, str]:
-    """Whether a function's file is another than when the study was begun: finished runs are kept, and it is told."""
+    """Whether a function's file, or one that it imports from beside it, changed since the study was begun.
+
+    Finished runs are kept, and it is told.
+    """
     files = [file for function in functions.values() if (file := _origin(function)[1])]
-    now = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    read = {path.relative_to(file.parent): path.read_bytes() for file in files for path in sources(file)}
+    now = {path.as_posix(): hashlib.sha256(code).hexdigest() for path, code in read.items()}
     before = study.settle_note(SOURCES, now)
     study.set_note(SOURCES, now | before)
     changed = [name for name, code in now.items() if before.get(name, code) != code]

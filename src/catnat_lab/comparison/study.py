@@ -9,27 +9,30 @@ import importlib.util
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, cast
 
 import numpy as np
+import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.trial import create_trial
 
 from catnat_lab.errors import UserError, check, check_distinct, check_least
 from catnat_lab.executors import ENDS
-from catnat_lab.experiment import Done, Experiment, Finished, Job, Outcome, Plan, RunContext
-from catnat_lab.rates import by_rate, proposed, rounded
+from catnat_lab.experiment import Done, Finished, Job, Outcome, Plan, RunContext
 from catnat_lab.report.table import BASELINE
+from catnat_lab.search import NOT_SETTINGS, OWN, RateSearch, Round, proposed, rounded
+from catnat_lab.studies import quiet
 
 NOTE = "compare settings"
-SEARCH = 1000  # repetition i searches with seed 1000 + i and is judged with seed i
+STOPPED = "stopped after step"  # the metric of a run that was pruned
+FEWEST = 2  # runs of a search that come to their end before any is compared with them
 VALIDATION, TEST = "validation", "test"
-NOT_SETTINGS = ("stage", "seed", "trial")  # in the configuration of a run
 Train = Callable[..., Any]
 
 
@@ -90,6 +93,7 @@ class Setup(Plan):
     lower_is_better: bool
     others: dict[str, Any] = field(default_factory=dict)  # searched beside the rate: [low, high], or a dict of choices
     trials: int = 20  # of every search of more than the rate
+    prune: bool = False
     widen: int = 3  # rates that a repetition may add at either end of the grid, while its best is there
 
     def __post_init__(self) -> None:
@@ -99,7 +103,7 @@ class Setup(Plan):
         check("heads", self.heads, lambda head: isinstance(head, str) and bool(head.strip()), "be names")
         check("rates", self.rates, lambda rate: 0 < rate < math.inf, "be positive numbers")
         check_least(self, seeds=2, widen=0, trials=2)
-        check("seeds", [self.seeds], lambda seeds: seeds <= SEARCH, f"be at most {SEARCH}")
+        check("seeds", [self.seeds], lambda seeds: seeds <= OWN, f"be at most {OWN}")
         if len(self.heads) < 2:
             raise UserError(f"heads must be two or more, to be compared; got {self.heads[0]}")
         cells = [cell_of(task.partition("=")[0], head) for task, head in product(self.tasks, self.heads)]
@@ -108,6 +112,14 @@ class Setup(Plan):
             raise UserError(
                 f"tasks and heads must have names that do not run together, as x, x y with y, z; got {told}"
             )
+
+    @property
+    def has_search(self) -> bool:
+        return bool(self.others) or len(self.rates) > 1
+
+    @property
+    def own_search(self) -> bool:
+        return True
 
     @property
     def baseline(self) -> str:
@@ -168,7 +180,7 @@ def others_of(search: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass
-class Comparing(Experiment):
+class Comparing(RateSearch):
     """Every run is a call of a user's function; of ``many`` runs where it trains so many at a time."""
 
     plan: Setup
@@ -178,6 +190,9 @@ class Comparing(Experiment):
     kind: ClassVar[str] = "catnat compare"
     note: ClassVar[str] = NOTE
     growing: ClassVar[tuple[str, ...]] = ("tasks", "heads", "seeds")
+    searching: ClassVar[tuple[str, ...]] = ("search", "wider")
+    beyond: ClassVar[str] = "wider"
+    unsaid: ClassVar[dict[str, Any]] = {"prune": False}
 
     def settled(self, before: dict[str, Any]) -> dict[str, Any]:
         """Whatever is added, the heads are compared with the same one."""
@@ -204,67 +219,61 @@ class Comparing(Experiment):
 
     def every_stage(self, done: Done) -> Iterator[list[Job]]:
         yield from self.searches(done)
-        yield [job for cell in self.cells for seed in self._seeds if (job := self.final(done, cell, seed))]
-
-    @property
-    def _seeds(self) -> range:
-        return range(1, 1 + self.plan.seeds)
+        yield [job for cell in self.cells for job in self.final(done, cell, cell)]
 
     def searches(self, done: Done) -> Iterator[list[Job]]:
-        every = [(cell, SEARCH + seed) for cell in self.cells for seed in self._seeds]
         if self.plan.others:
-            for count in range(self.plan.trials):
-                tried = {place: self.tried(done, *place) for place in every}
-                yield [self.proposed(*place, found) for place, found in tried.items() if len(found) == count]
-        elif len(self.plan.rates) > 1:
-            yield [tries(*place, rate) for place in every for rate in self.plan.rates]
-            yield [tries(*place, rate, "wider") for place in every if (rate := self.wider(done, *place))]
+            every = list(product(self.cells, self.rounds))
+            for number in range(self.plan.trials):
+                tried = [(cell, one, self.tried(done, cell, one)) for cell, one in every]
+                yield [self.beside(self.proposed(*each), each[-1]) for each in tried if len(each[-1]) == number]
+        elif self.plan.has_search:
+            grid, before = self.coarse(self.cells), set[float]()
+            for wave in self.waves():
+                yield [
+                    self.beside(job, (run for run in done.finished(job.cell) if run.config["rate"] in before))
+                    for job in grid
+                    if job.config["rate"] in wave
+                ]
+                before.update(wave)
+            yield [self.beside(job, done.finished(job.cell)) for job in self.wider(done, self.cells)]
 
-    def tried(self, done: Done, cell: str, seed: int) -> list[Finished]:
-        """In an order that does not depend on what was finished first."""
-        found = done.finished(cell, stage="search", seed=seed) + done.finished(cell, stage="wider", seed=seed)
-        return sorted(found, key=lambda run: (run.config.get("trial", 0), run.config["rate"]))
+    def waves(self) -> list[list[float]]:
+        """Rates that are tried side by side: all of them, or, of a search that prunes, few at a time.
 
-    def proposed(self, cell: str, seed: int, tried: Sequence[Finished]) -> Job:
+        From the middle of the grid to its ends. A run is compared with those of earlier waves, and so with the same
+        ones wherever it is trained, whoever is faster, and whatever was stopped and went on.
+        """
+        if not self.plan.prune:
+            return [list(self.rates)]
+        rising = sorted(self.rates)
+        ranked = sorted(rising, key=lambda rate: abs(2 * rising.index(rate) - len(rising) + 1))
+        return [ranked[:FEWEST], *([rate] for rate in ranked[FEWEST:])]
+
+    def beside(self, job: Job, runs: Iterable[Finished]) -> Job:
+        """Of a search that prunes: with the curves of its repetition's runs, of these, that came to their end."""
+        if not self.plan.prune:
+            return job
+        ended = [run for run in runs if run.config["seed"] == job.config["seed"] and STOPPED not in run.metrics]
+        curves = tuple(tuple(run.record.get("curve", {}).get(VALIDATION, ())) for run in ended)
+        return replace(job, beside=curves if len(curves) >= FEWEST else ())
+
+    @property
+    def rates(self) -> Sequence[float]:
+        return self.plan.rates
+
+    def next_rate(self, best: float, neighbour: float) -> float:
+        """As far from the end as that is from its neighbour."""
+        return float(f"{best**2 / neighbour:.2g}")
+
+    def proposed(self, cell: str, one: Round, tried: Sequence[Finished]) -> Job:
+        (seed,) = one.searched
         fixed = {"stage": "search", "seed": seed, "trial": len(tried), "rate": self.plan.rates[0]}
         return Job(cell, proposed(f"{cell} {seed}", self.plan.space, fixed, tried).config)
 
-    def wider(self, done: Done, cell: str, seed: int) -> float | None:
-        """The next rate of one repetition, beyond that end of its grid where its best is, unless enough were added.
-
-        A grid that all repetitions shared would grow, or not, by the luck of one end, and no test would see that.
-        """
-        values = by_rate(self.tried(done, cell, seed))
-        rates = list(values)
-        best = min(rates, key=values.__getitem__, default=None)
-        if len(rates) < 2 or best not in (rates[0], rates[-1]):
-            return None
-        low, high = min(self.plan.rates), max(self.plan.rates)
-        if best == rates[0]:
-            added, neighbour = sum(rate < low for rate in rates), rates[1]
-        else:
-            added, neighbour = sum(rate > high for rate in rates), rates[-2]
-        rate = float(f"{best**2 / neighbour:.2g}")
-        return rate if added < self.plan.widen and not rates[0] <= rate <= rates[-1] else None
-
-    def final(self, done: Done, cell: str, seed: int) -> Job | None:
-        """At the best of this repetition's search; None where all of its runs diverged or failed, and so it did too."""
-        if before := done.finished(cell, stage="final", seed=seed):  # a search that went on later changes no result
-            return Job(cell, before[0].config)
-        tried = [run for run in self.tried(done, cell, SEARCH + seed) if math.isfinite(run.value)]
-        if tried:
-            chosen = min(tried, key=lambda run: run.value).config
-        elif self.plan.others or len(self.plan.rates) > 1:
-            return None
-        else:
-            chosen = {"rate": self.plan.rates[0]}
-        return Job(
-            cell, {name: chosen[name] for name in ("rate", *self.plan.others)} | {"stage": "final", "seed": seed}
-        )
-
     def total(self, done: Done) -> int:
         """How many runs there are, as far as it is known."""
-        grid = len(self.plan.rates) if len(self.plan.rates) > 1 else 0
+        grid = len(self.plan.rates) if self.plan.has_search else 0
         wider = sum(len(done.finished(cell, stage="wider")) for cell in self.cells)
         return len(self.cells) * self.plan.seeds * (1 + (self.plan.trials if self.plan.others else grid)) + wider
 
@@ -288,9 +297,18 @@ class Comparing(Experiment):
         task, head = self.cells[job.cell]
         others = {name: job.config[name] for name in self.plan.others}
         came = self.tasks[task](head, job.config["rate"], job.config["seed"], **others)
-        curve: dict[str, list[float]] = {}
-        if inspect.isgenerator(came):
-            came, curve = _followed(came, partial(context.news, self.name_of(job)))
+        if not inspect.isgenerator(came):
+            if self.plan.prune:
+                raise Misuse(
+                    f"prune takes a train that yields (step, validation) as it goes; it gave {_described(came)}"
+                )
+            return outcome_of(came, self.plan.lower_is_better)
+        is_hopeless = hopeless(job.beside, self.plan.lower_is_better) if job.beside else lambda value: False
+        came, curve, stopped = _followed(came, partial(context.news, self.name_of(job)), is_hopeless)
+        if stopped:
+            return Outcome(
+                math.inf, {VALIDATION: math.nan, TEST: math.nan, STOPPED: curve["step"][-1]}, {"curve": curve}
+            )
         return outcome_of(came, self.plan.lower_is_better, curve)
 
     def _together(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
@@ -302,10 +320,6 @@ class Comparing(Experiment):
 
 def cell_of(task: str, head: str) -> str:
     return f"compare {task} {head}"
-
-
-def tries(cell: str, seed: int, rate: float, stage: str = "search") -> Job:
-    return Job(cell, {"stage": stage, "rate": rate, "seed": seed})
 
 
 # -- what a function gives ---------------------------------------------------------------------------------------------
@@ -333,20 +347,45 @@ def outcome_of(came: Any, lower_is_better: bool, curve: Mapping[str, list[float]
     return Outcome(value if math.isfinite(value) else math.inf, metrics, {"curve": curves} if curves else {})
 
 
-def _followed(run: Iterator[Any], tell: Callable[[float, float], None]) -> tuple[Any, dict[str, list[float]]]:
-    """What a generator returns at its end, and what it yielded on its way."""
+def hopeless(beside: Sequence[Sequence[float]], lower_is_better: bool) -> Callable[[float], bool]:
+    """Told one validation after the other, whether a run is to be stopped: Optuna's rule of the median.
+
+    Its best so far is worse than the median of the others at the same point. A third of their length it is let be.
+    """
+    patience = min(map(len, beside)) // 3
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=FEWEST, n_warmup_steps=patience)
+    with quiet():
+        study = optuna.create_study(direction="minimize" if lower_is_better else "maximize", pruner=pruner)
+        for curve in beside:
+            study.add_trial(create_trial(value=0.0, intermediate_values=dict(enumerate(curve))))
+        trial, point = study.ask(), count()
+
+    def is_hopeless(value: float) -> bool:
+        trial.report(value, next(point))
+        return trial.should_prune()
+
+    return is_hopeless
+
+
+def _followed(
+    run: Generator[Any, Any, Any], tell: Callable[[float, float], None], is_hopeless: Callable[[float], bool]
+) -> tuple[Any, dict[str, list[float]], bool]:
+    """What a generator returns at its end, what it yielded on its way, and whether it was stopped before its end."""
     curve: dict[str, list[float]] = {"step": [], VALIDATION: []}
     while True:
         try:
             came = next(run)
         except StopIteration as end:
-            return end.value, curve if curve["step"] else {}
+            return end.value, curve if curve["step"] else {}, False
         if not isinstance(came, (tuple, list)) or len(came) != 2:
             raise Misuse(f"train must yield (step, validation) as it goes; got {_described(came)}")
         step, value = _one("the step", came[0]), _one("the validation on the way", came[1])
         curve["step"].append(step)
         curve[VALIDATION].append(value)
         tell(step, value)
+        if is_hopeless(value):
+            run.close()
+            return None, curve, True
 
 
 def _one(name: str, given: Any) -> float:

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
-from catnat_lab import rates
+from catnat_lab import search
 from catnat_lab.experiment import Config, Finished, Results
 from catnat_lab.files import read
 from catnat_lab.gsl.data import true_edges
@@ -179,8 +179,8 @@ def _least_errors(results: Results) -> str:
     """The error of θ if it, and not the validation score, had chosen the rate."""
     told = []
     for head in results.settings["heads"]:
-        tried = [results.stage((theta, head), *rates.SEARCHING) for theta in _thetas(results)]
-        errors = [[e for e in rates.by_rate(some, "theta_mae").values() if math.isfinite(e)] for some in tried]
+        tried = [results.stage((theta, head), *search.SEARCHING) for theta in _thetas(results)]
+        errors = [[e for e in search.by_rate(some, "theta_mae").values() if math.isfinite(e)] for some in tried]
         if all(errors):
             told.append(f"{head} {', '.join(f'{min(some):.4f}' for some in errors)}")
     means = "The least error of θ over all rates tried, means over the search seeds,"
@@ -207,7 +207,7 @@ def figures_of(results: Results) -> Iterator[PageFigure]:
         curves = {head: curve for head, final in finals.items() if (curve := figures.curve_of(final, "validation_es"))}
         best = [trial.metrics.get("validation_es", math.nan) for trial in results.stage((theta, OPTIMAL), OPTIMAL)]
         panels += [CurvePanel(f"θ* = {theta}", curves, float(np.mean(best)) if best else None)] if curves else []
-        tried = {head: trials for head in heads if (trials := results.stage((theta, head), *rates.SEARCHING))}
+        tried = {head: trials for head in heads if (trials := results.stage((theta, head), *search.SEARCHING))}
         if tried:
             searched[theta] = tried
     if panels:
@@ -248,8 +248,8 @@ def draw_trades(searched: Mapping[str, Mapping[str, list[Finished]]]) -> Figure:
         axes.set(title=f"θ* = {theta}", xlabel="θ-MAE", xscale="log")
         found: list[float] = []
         for name, trials in tried.items():
-            look, best = figures.style(name), rates.best_rate(trials)
-            errors, scores = (rates.by_rate(trials, measure) for measure in ("theta_mae", "validation_es"))
+            look, best = figures.style(name), search.best_rate(trials)
+            errors, scores = (search.by_rate(trials, measure) for measure in ("theta_mae", "validation_es"))
             points = np.array([[*errors.values()], [*scores.values()]])
             kept = points[:, np.isfinite(points).all(0)]
             axes.plot(*kept, linestyle="-", linewidth=1, markersize=3, label=name, **look)

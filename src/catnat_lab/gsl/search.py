@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from catnat_lab import rates
+from catnat_lab import search
 from catnat_lab.experiment import Done, Job, Outcome, RunContext
 from catnat_lab.gsl import train as training
 from catnat_lab.gsl.data import Dataset, make_dataset
@@ -29,7 +29,7 @@ def study_name(theta: float, head: str) -> str:
 
 
 @dataclass
-class GraphLearning(rates.RateSearch):
+class GraphLearning(search.RateSearch):
     plan: Settings
     datasets: dict[float, Dataset] = field(default_factory=dict, repr=False)  # drawn when they are needed
 

@@ -121,9 +121,22 @@ def as_lines(rows: Iterable[Mapping[str, object]]) -> list[list[object]]:
 
 
 def as_csv(rows: Iterable[Mapping[str, object]]) -> str:
+    """Where a text would be a formula to a spreadsheet, it is quoted from it."""
+    kept = [{name: _no_formula(value) for name, value in row.items()} for row in rows]
     file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows(as_lines(rows))
+    csv.writer(file, lineterminator="\n").writerows(as_lines(kept))
     return file.getvalue()
+
+
+def _no_formula(value: object) -> object:
+    """As it is, unless a spreadsheet would compute it; a text that is a number is none."""
+    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
 
 
 def paper_rows(name: str) -> list[dict[str, str]]:

@@ -36,6 +36,7 @@ from catnat_lab.stats import (
     bold,
     compare_runs,
     corrected,
+    standing,
     summarize,
     welch_from_summaries,
 )
@@ -276,7 +277,7 @@ def _ahead(table: Table, against: dict[Key, Comparison], place: tuple[str, str])
     """The lines that are significantly better than the baseline."""
     (lower,) = (column.lower_is_better for column in table.columns if column.key == place[1])
     mine = {line: found for (group, line, key), found in against.items() if (group, key) == place}
-    return frozenset(line for line, found in mine.items() if found.p < ALPHA and (found.difference < 0) == lower)
+    return frozenset(line for line, found in mine.items() if standing(found.difference, found.p, lower) == "ahead")
 
 
 def _contest(table: Table, group: str, column: Column) -> Contest:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 
-from catnat_lab import experiment, rates
+from catnat_lab import experiment, search
 from catnat_lab.checkpoint import todays_names
 from catnat_lab.errors import check, check_distinct, check_least, pick
 from catnat_lab.experiment import Done, Experiment, Finished, Job, Outcome, RunContext, TimeIsUp
@@ -100,10 +100,10 @@ class PolicySweep(GamesAndHeads):
 
     def stages(self, done: Done) -> Iterator[list[Job]]:
         """The next trial of every cell's search; when all searches are done, the final seeds."""
-        fixed, seeds = {"stage": "tpe", "seed": rates.search_seeds(1)[0]}, range(1, self.plan.seeds + 1)
+        fixed, seeds = {"stage": "tpe", "seed": search.search_seeds(1)[0]}, range(1, self.plan.seeds + 1)
         tried = {name: done.finished(name, stage="tpe") for name in self.cells}
         searching = {name: trials for name, trials in tried.items() if len(trials) < self.plan.trials}
-        yield [rates.proposed(name, SPACE, fixed, trials) for name, trials in searching.items()]
+        yield [search.proposed(name, SPACE, fixed, trials) for name, trials in searching.items()]
         yield [
             Job(name, {"stage": "final", "rank": rank, "seed": seed, **chosen})
             for name in self.cells

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
-from catnat_lab import rates
+from catnat_lab import search
 from catnat_lab.experiment import Results
 from catnat_lab.heads import is_natural
 from catnat_lab.report.figures import CurvePanel, curve_of, draw_curves, draw_pictures
@@ -211,8 +211,8 @@ def _rates(results: Results) -> str:
         chosen = []
         for head in settings["heads"]:
             place = (settings["data"][0], cell, head)
-            if tried := results.stage(place, *rates.SEARCHING):
-                means, best = rates.by_rate(tried), rates.best_rate(tried)
+            if tried := results.stage(place, *search.SEARCHING):
+                means, best = search.by_rate(tried), search.best_rate(tried)
                 finals = [(data, other, head) for data in settings["data"] for other in (cell, *takers)]
                 used = next((trial.config["rate"] for one in finals for trial in results.stage(one, "final")), None)
                 notes = ["the end of its grid"] if len(means) > 1 and best in (min(means), max(means)) else []

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from safetensors.torch import save_file
 
-from catnat_lab import rates
+from catnat_lab import search
 from catnat_lab.experiment import Done, Job, Outcome, RunContext
 from catnat_lab.files import whole_file
 from catnat_lab.vae import train as training
@@ -35,7 +35,7 @@ def study_name(table: str, data: str, cell: str, head: str) -> str:
 
 
 @dataclass
-class Autoencoders(rates.RateSearch):
+class Autoencoders(search.RateSearch):
     plan: Settings
     digits: Digits = field(repr=False)
 
@@ -66,9 +66,6 @@ class Autoencoders(rates.RateSearch):
             for cell, data, head in product(plan.cells, plan.data, plan.heads)
             for job in self.final(done, name(data, cell, head), name(plan.data[0], nearest(cell, plan.searched), head))
         ]
-
-    def best(self, done: Done, cell: str, *stages: str) -> float | None:
-        return super().best(done, cell, *stages) if self.plan.has_search else self.plan.rates[0]
 
     def batches(self, jobs: Sequence[Job], size: int) -> list[list[Job]]:
         """Of one cell and length each."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from catnat_lab import rates
+from catnat_lab import search
 from catnat_lab.devices import tensor_cores
 from catnat_lab.errors import check_distinct, check_known, check_least, pick
 from catnat_lab.experiment import Done, Job, Outcome, Plan, RunContext, TimeIsUp
@@ -85,7 +85,7 @@ class Model(nn.Module):
 
 
 @dataclass
-class Words(rates.RateSearch):
+class Words(search.RateSearch):
     plan: Settings
     corpus: Corpus = field(repr=False)
     spent: dict[tuple[str, int], float] = field(default_factory=dict)  # seconds of a head's last run, by its steps

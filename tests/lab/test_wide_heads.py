@@ -14,9 +14,9 @@ import catnat
 import catnat.torch as ct
 from catnat_lab.cli import main
 from catnat_lab.errors import UserError
-from catnat_lab.words import study
-from catnat_lab.words.corpus import WORD, Corpus, counts
-from catnat_lab.words.heads import HEADS, Sampled, Topped, head_of, kept_nodes, log_uniform, refit
+from catnat_lab.wide_heads import train as study
+from catnat_lab.wide_heads.corpus import WORD, Corpus, counts
+from catnat_lab.wide_heads.heads import HEADS, Sampled, Topped, head_of, kept_nodes, log_uniform, refit
 from tests.thinned import thinned
 
 CPU = torch.device("cpu")

@@ -13,12 +13,13 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from catnat_lab.errors import UserError, check, check_distinct, check_known, check_least
 from catnat_lab.experiment import Done, Job, Outcome, Place, Plan, silent
-from catnat_lab.heads import PAPER_HEADS, parameterization_of
+from catnat_lab.heads import PAPER_HEADS, head, parameterization_of
 from catnat_lab.rates import RateSearch
-from catnat_lab.stack import by_head, sorted_by_head
+from catnat_lab.stack import Stack, sorted_by_head
 
 BASELINES = ("none", "moving-average", "leave-one-out")
 
@@ -253,7 +254,7 @@ def weighted_log_prob(weight: Tensor, graphs: Tensor, log_probs: Tensor) -> Tens
 
 START = 0.1  # every theta starts uniform in (0, START)
 CHUNK = 25  # steps for which random numbers are drawn at once; part of a run's stream, so a constant
-ADAM = (0.9, 0.999, 1e-8)
+WIDTH = 2  # the most scores that an edge has
 CURVE = ("step", "train_es", "validation_es", "theta_mae")  # what is recorded after every epoch
 
 
@@ -267,49 +268,24 @@ class Run:
     seed: int
 
 
-class Stack:
-    """Scores, weights and their Adam moments of R runs, sorted by head; each head sees its own slice."""
+def begun(runs: Sequence[Run], device: torch.device, dtype: torch.dtype) -> Stack:
+    """The first scores and weights of all runs: the same on every device, and the same graph whatever the head."""
+    edges, starts = runs[0].dataset.theta.numel(), []
+    for run in runs:
+        stream, one = torch.Generator().manual_seed(run.seed), head(run.head, 2)
+        theta = (START * torch.rand(edges, generator=stream)).to(dtype)
+        scores = one.scores_from_probs(torch.stack((1 - theta, theta), -1))  # [E, width]
+        padded = functional.pad(scores, (0, WIDTH - one.width))  # a catnat has one score an edge, and leaves the other
+        starts.append(torch.cat((padded.flatten(), glorot(stream).to(dtype).flatten())))
+    # not compiled: stacks come in many sizes, and torch's compiler keeps eight
+    return Stack(runs, 2, torch.stack(starts), [(edges, WIDTH), (FEATURES, OUTPUTS)], device, compiled=False)
 
-    def __init__(self, runs: Sequence[Run], device: torch.device, dtype: torch.dtype) -> None:
-        slices = by_head([run.head for run in runs], 2)
-        # the start is drawn on the CPU, so that it is the same on every device
-        streams = [torch.Generator().manual_seed(run.seed) for run in runs]
-        starts = [START * torch.rand(run.dataset.theta.numel(), generator=g) for run, g in zip(runs, streams)]
-        theta = torch.stack(starts).to(device, dtype)
-        self.weight = torch.stack([glorot(stream) for stream in streams]).to(device, dtype).requires_grad_()
-        probs = torch.stack((1 - theta, theta), -1)
-        self.heads = [one for _, one in slices]
-        self.scores = [one.scores_from_probs(probs[rows]).requires_grad_() for rows, one in slices]  # [r, E, width]
-        self.parameters = [*self.scores, self.weight]
-        rates = torch.tensor([run.rate for run in runs], device=device, dtype=dtype)
-        sizes = [scores.shape[0] for scores in self.scores]
-        self.rates = [rate.view(-1, 1, 1) for rate in (*rates.split(sizes), rates)]
-        self.moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in self.parameters]
-        self.steps = 0
 
-    def log_probs(self) -> Tensor:
-        """log(1 - theta) and log(theta) of every run [R, E, 2]."""
-        return torch.cat([one.log_probs(scores) for one, scores in zip(self.heads, self.scores, strict=True)])
-
-    @torch.no_grad()
-    def theta(self) -> Tensor:
-        """The learned probability of every edge [R, E]."""
-        return self.log_probs()[..., 1].exp()
-
-    @torch.no_grad()
-    def descend(self, loss: Tensor) -> None:
-        """One step of Adam, every run at its own rate. Runs share no parameters, so their summed loss serves all."""
-        with torch.enable_grad():
-            gradients = torch.autograd.grad(loss, self.parameters)
-        self.steps += 1
-        decay, square_decay, epsilon = ADAM
-        correction, square_correction = 1 - decay**self.steps, 1 - square_decay**self.steps
-        for p, gradient, rate, (mean, square) in zip(self.parameters, gradients, self.rates, self.moments, strict=True):
-            mean.lerp_(gradient, 1 - decay)
-            square.mul_(square_decay).addcmul_(gradient, gradient, value=1 - square_decay)
-            p.sub_(rate * (mean / correction) / ((square / square_correction).sqrt() + epsilon))
-        for one, scores in zip(self.heads, self.scores, strict=True):
-            scores.copy_(one.project(scores))
+@torch.no_grad()
+def learned(stack: Stack) -> tuple[Tensor, Tensor]:
+    """The probability of every edge [R, E], and the weights."""
+    scores, weight = stack.views()
+    return stack.log_probs(scores)[..., 1].exp(), weight
 
 
 class Data:
@@ -362,7 +338,7 @@ def train(
     training and the learned theta [N * N].
     """
     device = torch.device(device)
-    data, stack, baseline = Data(runs, device, dtype), Stack(runs, device, dtype), Baseline(plan.baseline)
+    data, stack, baseline = Data(runs, device, dtype), begun(runs, device, dtype), Baseline(plan.baseline)
     pairs, edges = data.train[0].shape[1], data.theta.shape[1]
     steps = pairs // plan.batch  # of an epoch
     curve, losses, step = [], torch.zeros(len(runs), device=device, dtype=dtype), 0
@@ -371,23 +347,25 @@ def train(
         for batch in order[:, : steps * plan.batch].split(plan.batch, 1):
             if step % CHUNK == 0:
                 uniforms = data.uniforms(CHUNK, plan.graphs, edges)
-            log_probs = stack.log_probs()
+            scores, weight = stack.views()
+            log_probs = stack.log_probs(scores)  # of no edge and an edge [R, E, 2]
             theta = log_probs.detach()[..., 1].exp()
             graphs = (uniforms[:, step % CHUNK] < theta.unsqueeze(1)).to(dtype)  # [R, M, E]
             x, y = (each[data.own.unsqueeze(1), batch] for each in data.train)
-            found = energy(predict(matrices(graphs), x, stack.weight), y)
+            found = energy(predict(matrices(graphs), x, weight), y)
             score = found.score()  # its own gradient reaches W alone; that of theta is the score function's
-            stack.descend((score + weighted_log_prob(baseline.weights(found), graphs, log_probs)).sum())
+            stack.step((score + weighted_log_prob(baseline.weights(found), graphs, log_probs)).sum())
+            stack.project(stack.views()[0].detach())
             losses += score.detach()
             step += 1
             on_step(step, plan.epochs * steps)
-        held = evaluate(stack.theta(), stack.weight, data, data.validation, plan.graphs)
+        held = evaluate(*learned(stack), data, data.validation, plan.graphs)
         point = (torch.full_like(losses, step), losses / steps, held["es"], held["theta_mae"])
         curve.append(torch.stack(point).cpu())
         losses.zero_()
-    theta = stack.theta()
-    test = evaluate(theta, stack.weight, data, data.test, plan.graphs)
-    test["validation_es"] = evaluate(theta, stack.weight, data, data.validation, plan.choice_graphs)["es"]
+    theta, weight = learned(stack)
+    test = evaluate(theta, weight, data, data.test, plan.graphs)
+    test["validation_es"] = evaluate(theta, weight, data, data.validation, plan.choice_graphs)["es"]
     curves = torch.stack(curve, -1)  # [4, R, epochs]
     outcomes = []
     for row in range(len(runs)):
@@ -448,9 +426,11 @@ def study_name(theta: float, head: str) -> str:
 
 @dataclass
 class GraphLearning(RateSearch):
-    """For every theta* and head: a coarse grid of rates, widened while the best one is at its end; a refined grid
-    around the best; then the final seeds at the rate with the lowest validation score of all, the mean over the search
-    seeds. Each step follows from what is done, so a study that was stopped goes on where it was.
+    """For every theta* and head the best rate, and there the final seeds.
+
+    The rates: a coarse grid, widened while the best one is at its end, and a refined grid around the best. The best has
+    the lowest validation score, the mean over the search seeds. Each stage follows from what is done, so a study that
+    was stopped goes on where it was.
     """
 
     plan: Settings

@@ -29,12 +29,12 @@ def demo(options: Demo) -> None:
     from catnat_lab.demo import page, study
 
     say("each head is searched over the same rates, then judged on fresh seeds at its best one")
-    held = study.Demo(options.output / f"latents-{options.seed}", options.seed)
-    held.run(study.workers())
-    for sentence in held.sentences():
+    folder = options.output / f"latents-{options.seed}"
+    found = study.run(study.Demo(options.seed), folder)
+    for sentence in found.sentences():
         print(sentence)
-    path = page.write_page(held, provenance(command_line()))
-    say(f"the page: {path}\nto run it again from the start, delete {held.folder}")
+    path = page.write_page(found, folder, provenance(command_line()))
+    say(f"the page: {path}\nto run it again from the start, delete {folder}")
 
 
 def gsl_settings(options: Gsl) -> "graphs.Settings":

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from catnat_lab.devices import tensor_cores
-from catnat_lab.errors import check_distinct, check_known, check_least, pick
+from catnat_lab.errors import check_distinct, check_known, check_least
 from catnat_lab.experiment import Done, Job, Outcome, Place, Plan, TimeIsUp
 from catnat_lab.rates import RateSearch
 from catnat_lab.wide_heads.corpus import Corpus
@@ -65,10 +65,6 @@ FEW: dict[str, Any] = {
     "batch": 4, "length": 16, "width": 16, "layers": 1, "judged": 500, "glanced": 100,
 }  # fmt: skip
 PRESETS = {"full": FULL, "smoke": {task: Settings(task, **FEW) for task in TASKS}}
-
-
-def preset(name: str, task: str) -> Settings:
-    return pick(task, pick(name, PRESETS), "task")
 
 
 # -- the network ------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean
@@ -51,24 +52,40 @@ class Demo(Experiment):
         yield [Job(cell, {"stage": "final", "rate": rate, "seed": 2 * self.seed + 1}) for cell, rate in best.items()]
 
     def train(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Job, Outcome]]:
-        torch.set_num_threads(1)  # there is a process per core
-        torch.set_flush_denormal(True)  # else Adam's second moments make the game's last steps take three times as long
         for job in jobs:
-            task, head = self.cells[job.cell]
-            kind, is_final = self.tasks[task], job.config["stage"] == "final"
-            count = kind.seeds if is_final else kind.search
-            training, curve = kind.train(head, job.config["rate"], job.config["seed"], count), list[Any]()
-            while True:
-                try:
-                    curve.append([*next(training)])
-                except StopIteration as end:
-                    shown = end.value
-                    break
-                place.news(job_name(job), curve[-1][0], mean(curve[-1][1]))
-            last: list[float] = curve[-1][1]
-            typical = sorted(range(count), key=last.__getitem__)[count // 2]
-            record = {"curve": curve} | ({"shown": shown[typical]} if is_final else {})
-            yield job, Outcome(mean(last) if kind.lower_is_better else -mean(last), {}, record)
+            with _one_core():
+                outcome = self._train(job, place)
+            yield job, outcome
+
+    def _train(self, job: Job, place: Place) -> Outcome:
+        task, head = self.cells[job.cell]
+        kind, is_final = self.tasks[task], job.config["stage"] == "final"
+        count = kind.seeds if is_final else kind.search
+        training, curve = kind.train(head, job.config["rate"], job.config["seed"], count), list[Any]()
+        while True:
+            try:
+                curve.append([*next(training)])
+            except StopIteration as end:
+                shown = end.value
+                break
+            place.news(job_name(job), curve[-1][0], mean(curve[-1][1]))
+        last: list[float] = curve[-1][1]
+        typical = sorted(range(count), key=last.__getitem__)[count // 2]
+        record = {"curve": curve} | ({"shown": shown[typical]} if is_final else {})
+        return Outcome(mean(last) if kind.lower_is_better else -mean(last), {}, record)
+
+
+@contextmanager
+def _one_core() -> Iterator[None]:
+    """As many processes as cores train, with one thread each, and no numbers so small that a CPU is slow with them."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)  # else Adam's second moments make the game's last steps take three times as long
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+        torch.set_num_threads(threads)
 
 
 def job_name(job: Job) -> str:

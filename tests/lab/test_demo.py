@@ -15,6 +15,7 @@ from catnat_lab.studies import DATABASE, Study
 TOY: dict[str, Digits | Game] = {"digits": Digits(steps=4, every=2, seeds=2), "game": Game(steps=4, every=2, seeds=2)}
 
 
+@pytest.mark.slow
 def test_a_toy_demo_runs_once_and_is_shown(tmp_path: Path) -> None:
     demo = Demo(tasks=TOY)
     found = run(demo, tmp_path, "here")

@@ -27,8 +27,8 @@ import catnat.torch as ct
 from catnat_lab import figure
 from catnat_lab.files import read as read_text
 from catnat_lab.files import write
-from catnat_lab.gsl import presets as graphs
 from catnat_lab.gsl import report as gsl
+from catnat_lab.gsl import train as graphs
 from catnat_lab.heads import PAPER_HEADS
 from catnat_lab.report.page import as_csv, paper_rows, printed
 from catnat_lab.report.table import BASELINE, Cell, Column, Judgement, Key, Table, escaped, grid, judge
@@ -156,7 +156,7 @@ def _graphs(folder: Path, name: str) -> Board:
     table = _table(title, "θ*", groups, gsl.COLUMNS, values, gsl.paper_of(), plan.seeds)
     command = json.loads(read_text(folder / "provenance.json"))["command"]  # it has no curves.csv: this says how long
     given = dict(re.findall(r"--(preset|epochs) (\S+)", command))
-    epochs = int(given.get("epochs") or graphs.preset(given.get("preset", "quick")).epochs)
+    epochs = int(given.get("epochs") or graphs.PRESETS[given.get("preset", "quick")].epochs)
     return Board(name, table, dict.fromkeys(values, epochs), {}, plan.epochs, "epochs")
 
 

@@ -984,7 +984,7 @@ def large_rates() -> str:
 
 def words(task: str) -> str:
     """The report's own table."""
-    lines = (RESULTS / "words" / task / "words.md").read_text(encoding="utf-8").splitlines(keepends=True)
+    lines = (RESULTS / "wide-heads" / task / "wide_heads.md").read_text(encoding="utf-8").splitlines(keepends=True)
     return "".join(line for line in lines if line.startswith("|"))
 
 

@@ -19,7 +19,7 @@ COMMAND = "from importlinter.cli import lint_imports_command; lint_imports_comma
 FOR_TYPES = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    "
 PLANTED = {
     "The lab stands on the library": ("catnat/torch/nn.py", "import catnat_lab.heads"),
-    "The lab uses the library's public modules alone": ("catnat_lab/gsl/data.py", "from catnat.torch import _eager"),
+    "The lab uses the library's public modules alone": ("catnat_lab/gsl/train.py", "from catnat.torch import _eager"),
     "The backends stand on the core and know nothing of each other": (
         "catnat/jax/nn.py",
         FOR_TYPES + "from catnat.torch.nn import Catnat",
@@ -36,7 +36,7 @@ PLANTED = {
         "catnat/torch/functional.py",
         "def later():\n    from catnat.torch._gpu.walk import anything",
     ),
-    "Inside the lab": ("catnat_lab/gsl/data.py", "from catnat_lab.vae import digits"),
+    "Inside the lab": ("catnat_lab/gsl/train.py", "from catnat_lab.vae import digits"),
 }
 
 

@@ -25,7 +25,7 @@ _REPORTERS = {
     "vae": "catnat_lab.vae.report",
     "rl": "catnat_lab.rl.report",
     "minatar": "catnat_lab.rl.report",
-    "words": "catnat_lab.words.report",
+    "words": "catnat_lab.wide_heads.report",
     "compare": "catnat_lab.comparison.report",
 }
 

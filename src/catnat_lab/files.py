@@ -36,7 +36,8 @@ def write(path: Path, text: str) -> Path:
 
 
 def renamed(text: str) -> str:
-    """What an older version wrote, with today's names of heads."""
+    """What an older version wrote, with today's names of heads and commands."""
+    text = re.sub(r"\bcatnat words\b", "catnat wide-heads", text)
     return re.sub(r"catnat-natural(-exact|-revive-fine|-revive|)(?!-)", lambda found: FORMER[found[1]], text)
 
 

@@ -53,7 +53,7 @@ def tree(
     way = set() if lit is None else {1, *(2 * node + bit for node, bit in shape.path(lit))}  # places that are lit
     level = 1.0 if p is None else float(p.max())
     x, y = _layout(shape, level)
-    mass, scores = (None, None) if p is None else (_masses(p, shape), reference.scores_from_probs(p, pi))
+    mass, scores = (None, None) if p is None else (reference.mass_below(p, pi), reference.scores_from_probs(p, pi))
     axes, labelled = _axes(ax), count <= MOST_LABELLED
     for place in range(2, 2 * count):
         node, (above, bit) = place >> 1, (shape.parents[place], place & 1)
@@ -212,15 +212,6 @@ def _layout(shape: Tree, level: float) -> tuple[Floats, Floats]:
     for node, place in reversed(list(enumerate(shape.node_places.tolist()))[1:]):
         x[place] = (x[2 * node] + x[2 * node + 1]) / 2
     return x, y
-
-
-def _masses(p: Floats, shape: Tree) -> Floats:
-    """[2K] the probability of passing every place."""
-    mass = np.zeros(2 * shape.num_classes)
-    mass[shape.class_places] = p
-    for node, place in reversed(list(enumerate(shape.node_places.tolist()))[1:]):
-        mass[place] = mass[2 * node] + mass[2 * node + 1]
-    return mass
 
 
 def _of_node(x: Floats, pi: Parameterization, quantity: str) -> Floats:

@@ -85,7 +85,7 @@ def _walk_down(log_0: Floats, log_1: Floats, pi: Parameterization) -> Floats:
     return log_reach
 
 
-def _walk_up(values: Floats, pi: Parameterization) -> Floats:
+def mass_below(values: Floats, pi: Parameterization) -> Floats:
     """[..., 2K] sum of the classes' values at or below every place."""
     assert pi.tree is not None
     total = np.zeros((*values.shape[:-1], 2 * pi.num_classes), dtype=values.dtype)
@@ -117,7 +117,7 @@ def catnat(scores: Floats, pi: Parameterization, mask: np.ndarray | None = None)
 def log_catnat_gradient(scores: Floats, upstream: Floats, pi: Parameterization) -> Floats:
     """The gradient of sum(upstream * log_catnat(scores)) in the scores."""
     _, _, slope_0, slope_1 = activation(scores, pi)
-    below = _walk_up(upstream, pi)
+    below = mass_below(upstream, pi)
     return below[..., 2::2] * slope_0 + below[..., 3::2] * slope_1
 
 
@@ -162,7 +162,7 @@ def cross_entropy(scores: Floats, target: Ints, pi: Parameterization) -> Floats:
 def scores_from_probs(probs: Floats, pi: Parameterization) -> Floats:
     """Scores whose catnat is ``probs``; 0 at nodes that are never reached."""
     assert not isinstance(pi.activation, str)
-    below = _walk_up(np.asarray(probs, dtype=np.float64), pi)
+    below = mass_below(np.asarray(probs, dtype=np.float64), pi)
     left, right = below[..., 2::2], below[..., 3::2]
     with np.errstate(divide="ignore", invalid="ignore"):
         z = np.log(right) - np.log(left)

@@ -1,31 +1,43 @@
 """The demo at toy size: searched, judged on fresh seeds, resumed, and told without hope."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from catnat_lab.demo import page, study
+from catnat_lab.demo import page
+from catnat_lab.demo.study import Demo, Found, run
 from catnat_lab.demo.tasks import Digits, Game
+from catnat_lab.errors import UserError
+from catnat_lab.experiment import Finished, RunContext
+from catnat_lab.studies import DATABASE, Study
 
 TOY: dict[str, Digits | Game] = {"digits": Digits(steps=4, every=2, seeds=2), "game": Game(steps=4, every=2, seeds=2)}
 
 
-def test_a_toy_demo_runs_and_goes_on(tmp_path: Path) -> None:
-    demo = study.Demo(tmp_path, tasks=TOY)
-    demo.run(workers=1)
-    assert len(demo.results) == 2 * sum(len(kind.rates) + 1 for kind in TOY.values()) and not demo.wanted()
-    searched = {run.seed for run in demo.results if not run.is_final}
-    assert searched.isdisjoint(run.seed for run in demo.results if run.is_final)
-    text = page.write_page(demo, {"command": "catnat demo"}).read_text()
-    assert all(sentence.split(".")[0] in text for sentence in demo.sentences()) and text.count("<svg") == 5
-    lost = demo.runs("game", "catnat")[-1]
-    (tmp_path / "runs" / f"{lost.name}.json").unlink()
-    again = study.Demo(tmp_path, tasks=TOY)
-    again.load()
-    assert again.wanted() == [lost] and again.results == {r: v for r, v in demo.results.items() if r != lost}
-    other = study.Demo(tmp_path, tasks={"game": Game(steps=6, every=2, seeds=2)})
-    other.load()
-    assert other.wanted() == other.search("game", "softmax") + other.search("game", "catnat")
+@pytest.mark.slow
+def test_a_toy_demo_runs_once_and_is_shown(tmp_path: Path) -> None:
+    demo = Demo(tasks=TOY)
+    found = run(demo, tmp_path, "here")
+    assert sys.float_info.min / 4 > 0  # what makes the trainings fast is not left behind
+    assert list(map(len, found.runs.values())) == [3] * 4
+    for *searched, final in found.runs.values():
+        assert [one.config["seed"] for one in searched] == [0, 0] and final.config["seed"] == 1
+        assert final.config["rate"] == min(searched, key=lambda one: one.value).config["rate"]
+    text = page.write_page(found, tmp_path, {"command": "catnat demo"}).read_text()
+    assert all(sentence.split(".")[0] in text for sentence in found.sentences()) and text.count("<svg") == 5
+    with Study(tmp_path / DATABASE) as study:
+        assert not demo.left(study)
+    with pytest.raises(UserError, match="begun with other settings"):
+        run(Demo(tasks={"game": Game(steps=6, every=2, seeds=2)}), tmp_path, "here")
+
+
+def test_more_is_better_in_the_game_and_less_in_the_bound() -> None:
+    demo = Demo(tasks={name: type(kind)(steps=2, every=1, seeds=2) for name, kind in TOY.items()})
+    for job in demo.stages(None).__next__()[::2]:
+        ((_, outcome),) = demo.train([job], RunContext(Path()))
+        mean = sum(outcome.record["curve"][-1][1]) / len(outcome.record["curve"][-1][1])
+        assert outcome.value == (-mean if job.cell.startswith("game") else mean)
 
 
 @pytest.mark.parametrize(
@@ -36,13 +48,9 @@ def test_a_toy_demo_runs_and_goes_on(tmp_path: Path) -> None:
         ([60.0, 90.0, 94.0], [55.0, 80.0, 99.0], "No difference seen (+3.3, 95% interval"),
     ],
 )
-def test_the_verdict_says_what_is_so(catnat: list[float], softmax: list[float], said: str, tmp_path: Path) -> None:
-    demo = study.Demo(tmp_path, tasks={"game": Game(seeds=3)})
-
-    for head, values in (("catnat", catnat), ("softmax", softmax)):
-        for run in demo.search("game", head):
-            demo.results[run] = {"curve": [(1, [0.0, run.rate])]}  # more is better: the larger rate is chosen
-        final = demo.final("game", head)
-        assert final and final.rate == max(demo.tasks["game"].rates)
-        demo.results[final] = {"curve": [(1, values)]}
-    assert said in demo.sentences()[0]
+def test_the_verdict_says_what_is_so(catnat: list[float], softmax: list[float], said: str) -> None:
+    runs = {
+        ("game", head): [Finished(0.0, {}, {"curve": [[1, values]]}, {"stage": "final"})]
+        for head, values in (("catnat", catnat), ("softmax", softmax))
+    }
+    assert said in Found(Demo(tasks={"game": Game(seeds=3)}), runs).sentences()[0]

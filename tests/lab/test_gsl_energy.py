@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 from torch import Tensor
 
-from catnat_lab.gsl.energy import BASELINES, Baseline, Energy, energy, predict, weighted_log_prob
+from catnat_lab.gsl.train import Baseline, Energy, energy, predict, weighted_log_prob
 from catnat_lab.heads import HEAD_NAMES, head
-from tests.thinned import thinned
 
 NODES, GRAPHS, DRAWS = 3, 4, 40_000
 EDGES = NODES**2
@@ -70,7 +67,13 @@ def estimates(name: str, small: Small, baseline: str, term: int) -> Tensor:
 
 @pytest.mark.parametrize(
     ("name", "baseline", "term"),
-    thinned(itertools.product(["softmax", "sparsemax", "catnat-sigmoid", "catnat-paper"], BASELINES, [0, 1])),
+    [
+        ("softmax", "leave-one-out", 0),
+        ("softmax", "none", 1),
+        ("sparsemax", "moving-average", 0),
+        ("catnat-paper", "leave-one-out", 1),
+        ("catnat-paper", "moving-average", 1),
+    ],
 )
 def test_the_score_function_gradient_is_unbiased(name, baseline, term, small):
     scores = scores_of(name, small)
@@ -95,12 +98,19 @@ def test_the_gradient_of_the_weights_is_unbiased(small):
     assert (error < exact.abs().max() / 20).all()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("term", [0, 1], ids=["miss", "spread"])
-def test_baselines_lower_the_variance(term, small):
-    spread = {kind: float(estimates("catnat-paper", small, kind, term).var(0).sum()) for kind in BASELINES}
-    assert spread["leave-one-out"] < 0.5 * spread["none"], spread
-    assert spread["moving-average"] < 0.5 * spread["none"], spread
+def test_the_leave_one_out_baseline_is_the_mean_cost_without_the_graph():
+    """Any other number leaves the gradient unbiased too, and its variance larger."""
+    generator = torch.Generator().manual_seed(6)
+    misses, apart = torch.rand(1, 5, generator=generator), torch.rand(1, 5, 5, generator=generator)
+    spreads = (apart + apart.mT) * (1 - torch.eye(5))
+    expected = []
+    for m in range(5):
+        others = [n for n in range(5) if n != m]
+        miss = misses[0, m] - sum(misses[0, n] for n in others) / 4
+        pairs = [spreads[0, n, k] for n in others for k in others if n != k]
+        expected.append((miss - (sum(spreads[0, m, n] for n in others) / 4 - sum(pairs) / len(pairs))) / 5)
+    found = Baseline("leave-one-out").weights(Energy(misses, spreads))
+    torch.testing.assert_close(found[0], torch.stack(expected))
 
 
 def test_the_energy_score_and_its_gradient_are_the_papers_formula():

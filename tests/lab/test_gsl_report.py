@@ -9,9 +9,8 @@ import pytest
 from matplotlib.lines import Line2D
 
 from catnat_lab.experiment import Finished, Results
-from catnat_lab.gsl.data import true_edges
-from catnat_lab.gsl.presets import PAPER, preset
 from catnat_lab.gsl.report import SEEDS, SPARSE, WEIGHTS, draw_trades, remarks_of, table_of
+from catnat_lab.gsl.train import PAPER, SMOKE, true_edges
 from catnat_lab.report.table import judge, verdict
 
 KEYS = ("es_paper", "pp_mae", "pp_mse", "theta_mae")
@@ -27,7 +26,7 @@ def trial(stage: str, seed: int, value: float, rate: float = 0.1, least: float =
 
 
 def results(**heads: list[Finished]) -> Results:
-    settings = preset("smoke").as_dict() | {"heads": list(heads), "thetas": [0.5]}
+    settings = SMOKE.as_dict() | {"heads": list(heads), "thetas": [0.5]}
     return Results(settings, {("0.5", head): trials for head, trials in heads.items()} | {("0.5", "optimal"): []}, {})
 
 

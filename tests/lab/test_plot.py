@@ -75,7 +75,7 @@ def test_branches_make_a_binary_tree_without_crossings(shape: catnat.Tree) -> No
     assert depths == sorted(len(shape.path(k)) for k in range(shape.num_classes)) or shape.num_classes == 1
 
 
-@pytest.mark.parametrize("shape", [tree for tree in TREES if tree.num_classes > 1], ids=lambda t: str(t.num_classes))
+@pytest.mark.parametrize("shape", TREES[1:5], ids=lambda t: str(t.num_classes))
 def test_the_lit_path_is_the_path(shape: catnat.Tree) -> None:
     for k in range(shape.num_classes):
         axes = cp.tree(shape, lit=k, ax=plt.figure().subplots())

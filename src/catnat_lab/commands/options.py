@@ -58,7 +58,8 @@ class _Study:
 class Gsl(_Study):
     """Graph structure learning, the paper's first table. Stop it whenever you like: the same command continues."""
 
-    preset: str = "quick"  # smoke (seconds), quick (minutes on two cores) or paper (all of the table, on a GPU).
+    # smoke (seconds), quick (minutes on two cores) or paper (all of the table, on a GPU).
+    preset: Literal["smoke", "quick", "paper"] = "quick"
     output: Path = Path("runs/gsl")  # Folder of the study's database and its report.
     # How many runs train side by side as one program, at most; by default 256 on a GPU and 8 on a CPU.
     stacked: Whole = None
@@ -206,19 +207,19 @@ class RlWatch:
 
 
 @dataclass(frozen=True)
-class Words(_Study):
+class WideHeads(_Study):
     """How good is a wide head? Language models of source code over very many classes, beside softmax.
 
     Stop it whenever you like: the same command continues.
     """
 
-    task: str = "pieces"  # pieces (of words: 32,768 classes) or words (whole ones: 200,001).
-    preset: str = "full"  # smoke (seconds) or full (for a GPU).
+    task: Literal["pieces", "words"] = "pieces"  # Pieces of words, 32,768 classes, or whole ones, 200,001.
+    preset: Literal["auto", "smoke", "full"] = "auto"  # smoke (seconds) or full; auto is full with a GPU, else smoke.
     # Folder of the tokens, TASK.npz, which are made where they are not there, and of the study, in its folder TASK.
-    output: Path = Path("runs/words")
+    output: Path = Path("runs/wide-heads")
     # Begin no run that would not end in time, judged by the head's last one; its first one is not judged.
     minutes: Number = None
-    heads: Texts = None  # Of those in catnat_lab/words/heads.py; by default the preset's, as all that follows.
+    heads: Texts = None  # Of those in catnat_lab/wide_heads/heads.py; by default the preset's, as all that follows.
     rates: Numbers = None  # Learning rates that are tried.
     search_steps: Whole = None  # Steps of a run of the search.
     seeds: Whole = None  # Final runs at the chosen rate.
@@ -289,7 +290,7 @@ COMMANDS: dict[str, tuple[type, str]] = {
     "rl-minatar": (RlMinatar, "rl"),
     "rl-watch": (RlWatch, "rl"),
     "compare": (Compare, "compare"),
-    "words": (Words, "studies"),
+    "wide-heads": (WideHeads, "studies"),
     "status": (Status, "show"),
     "report": (Report, "show"),
     "figure": (Figure, "show"),

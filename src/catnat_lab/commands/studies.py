@@ -1,4 +1,4 @@
-"""`catnat gsl` and `demo`, `vae` and `words`. Each imports its own experiment alone."""
+"""`catnat gsl` and `demo`, `vae` and `wide-heads`. Each imports its own experiment alone."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from catnat_lab.commands.options import Demo, Gsl, Vae, Words
+from catnat_lab.commands.options import Demo, Gsl, Vae, WideHeads
 from catnat_lab.commands.parts import chosen, device_of, run_study, say
 from catnat_lab.errors import UserError
 from catnat_lab.provenance import provenance
 from catnat_lab.studies import Study, command_line
 
 if TYPE_CHECKING:
-    from catnat_lab.gsl import presets as graphs
+    from catnat_lab.gsl import train as graphs
     from catnat_lab.vae.presets import Settings
 
 ON_CPU = 8  # runs trained as one program: few, so that little is lost with a killed one
@@ -29,22 +29,22 @@ def demo(options: Demo) -> None:
     from catnat_lab.demo import page, study
 
     say("each head is searched over the same rates, then judged on fresh seeds at its best one")
-    held = study.Demo(options.output / f"latents-{options.seed}", options.seed)
-    held.run(study.workers())
-    for sentence in held.sentences():
+    folder = options.output / f"latents-{options.seed}"
+    found = study.run(study.Demo(options.seed), folder)
+    for sentence in found.sentences():
         print(sentence)
-    path = page.write_page(held, provenance(command_line()))
-    say(f"the page: {path}\nto run it again from the start, delete {held.folder}")
+    path = page.write_page(found, folder, provenance(command_line()))
+    say(f"the page: {path}\nto run it again from the start, delete {folder}")
 
 
 def gsl_settings(options: Gsl) -> "graphs.Settings":
-    from catnat_lab.gsl.presets import preset
+    from catnat_lab.gsl.train import PRESETS
 
-    return chosen(preset(options.preset), options)
+    return chosen(PRESETS[options.preset], options)
 
 
 def gsl(options: Gsl) -> None:
-    from catnat_lab.gsl.search import GraphLearning
+    from catnat_lab.gsl.train import GraphLearning
 
     experiment, device = GraphLearning(gsl_settings(options)), device_of(options.device)
     run_study(experiment, options, options.output, device, stacked(options, device, 256))
@@ -82,20 +82,24 @@ def stacked(options: Gsl | Vae, device: torch.device, on_gpu: int) -> int:
     return options.stacked or (on_gpu if device.type == "cuda" else ON_CPU)
 
 
-def words(options: Words) -> None:
-    from catnat_lab.words import study as word_study
-    from catnat_lab.words.corpus import Corpus
+def wide_heads(options: WideHeads) -> None:
+    from catnat_lab.wide_heads import train
+    from catnat_lab.wide_heads.corpus import Corpus
 
-    plan, device = chosen(word_study.preset(options.preset, options.task), options), device_of(options.device)
+    device = device_of(options.device)
+    name = options.preset if options.preset != "auto" else "full" if device.type == "cuda" else "smoke"
+    if name != options.preset:
+        say(f"the preset is {name}: {'there is a GPU' if name == 'full' else 'full is for a GPU, and there is none'}")
+    plan = chosen(train.PRESETS[name][options.task], options)
     corpus = Corpus.load(options.output / f"{plan.task}.npz", plan.task, plan.classes, plan.tokens)
-    experiment = word_study.Words(plan, corpus)
+    experiment = train.WideHeads(plan, corpus)
 
     def timed(held: Study) -> None:
         """Before anything else runs on the device."""
-        if set(held.note(word_study.CLOCK) or {}) < set(plan.heads):
-            held.set_note(word_study.CLOCK, word_study.clock(experiment, device))
+        if set(held.note(train.CLOCK) or {}) < set(plan.heads):
+            held.set_note(train.CLOCK, train.clock(experiment, device))
             torch.cuda.empty_cache()  # other processes may train on the same GPU
-        seconds = word_study.whole_time(plan, held.note(word_study.CLOCK))
+        seconds = train.whole_time(plan, held.note(train.CLOCK))
         say(f"one after the other, all runs take about {seconds / 60:.1f} minutes and their judging")
 
-    run_study(experiment, options, options.output / plan.task, device, 1, check=timed)
+    run_study(experiment, replace(options, preset=name), options.output / plan.task, device, 1, check=timed)

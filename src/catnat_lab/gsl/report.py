@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 from catnat_lab import search
 from catnat_lab.experiment import Config, Finished, Results
 from catnat_lab.files import read
-from catnat_lab.gsl.data import true_edges
-from catnat_lab.gsl.presets import PAPER
-from catnat_lab.gsl.search import NOTE, OPTIMAL, study_name
+from catnat_lab.gsl.train import NOTE, OPTIMAL, PAPER, study_name, true_edges
 from catnat_lab.report import figures
 from catnat_lab.report.figures import CurvePanel
 from catnat_lab.report.page import PageFigure, Report, paper_rows, printed, write_pages

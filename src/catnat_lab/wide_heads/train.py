@@ -1,4 +1,7 @@
-"""The study: every head's rate by runs of one seed, then its final seeds; and what a step costs on its own."""
+"""How good is a wide head? Small language models of source code, which differ in nothing but their heads.
+
+From the top: the settings, the network, its training and evaluation, the study of all heads, and what a step costs.
+"""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -9,20 +12,20 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from catnat_lab import search
 from catnat_lab.devices import tensor_cores
-from catnat_lab.errors import check_distinct, check_known, check_least, pick
+from catnat_lab.errors import check_distinct, check_known, check_least
 from catnat_lab.experiment import Done, Job, Outcome, Plan, RunContext, TimeIsUp
-from catnat_lab.language import Training, Trunk, fit, judge, parts
-from catnat_lab.words.corpus import Corpus
-from catnat_lab.words.heads import CLOSER, DEFAULTS, HEADS, REFITTED, RIVALS, SIGMOIDS, head_of, refit
+from catnat_lab.search import RateSearch
+from catnat_lab.wide_heads.corpus import Corpus
+from catnat_lab.wide_heads.heads import CLOSER, DEFAULTS, HEADS, REFITTED, RIVALS, SIGMOIDS, head_of, refit
 
+# As older studies have them, of when the command was `catnat words`.
 NOTE = "words settings"
 CLOCK = "words clock"
 TASKS = ("pieces", "words")
+WARM_UP = 100  # steps in which the rate grows
 POINTS = 12  # of a curve
 REFIT_AT = 0.2  # of the steps
-WARM, TIMED = 5, 30  # steps of a clock
 
 
 @dataclass(frozen=True)
@@ -64,12 +67,24 @@ FEW: dict[str, Any] = {
 PRESETS = {"full": FULL, "smoke": {task: Settings(task, **FEW) for task in TASKS}}
 
 
-def preset(name: str, task: str) -> Settings:
-    return pick(task, pick(name, PRESETS), "task")
+# -- the network ------------------------------------------------------------------------------------------------------
 
 
-def study_name(task: str, head: str) -> str:
-    return f"words {task} {head}"
+class Trunk(nn.Module):
+    """A small transformer without its head."""
+
+    def __init__(self, classes: int, width: int, layers: int, length: int) -> None:
+        super().__init__()
+        self.embedding, self.places = nn.Embedding(classes, width), nn.Embedding(length, width)
+        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, layers, nn.LayerNorm(width), enable_nested_tensor=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """[B, L] to features [B, L, width]."""
+        places = torch.arange(ids.shape[1], device=ids.device)
+        mask = nn.Transformer.generate_square_subsequent_mask(ids.shape[1], device=ids.device)
+        features: Tensor = self.layers(self.embedding(ids) + self.places(places), mask=mask, is_causal=True)
+        return features
 
 
 class Model(nn.Module):
@@ -84,13 +99,56 @@ class Model(nn.Module):
         return found
 
 
+# -- training and evaluation ------------------------------------------------------------------------------------------
+
+
+def fit(
+    model: Model, tokens: Tensor, plan: Settings, steps: int, rate: float, seed: int
+) -> Iterator[tuple[int, torch.optim.Adam]]:
+    """Train by Adam, and stop for a moment after every step; the rate warms up, then falls to nothing."""
+    device, parameters = tokens.device, list(model.parameters())
+    optimiser = torch.optim.Adam(parameters, rate, fused=device.type == "cuda")
+    stream = torch.Generator().manual_seed(seed)
+    within = torch.arange(plan.length + 1, device=device)
+    for step in range(steps):
+        starts = torch.randint(len(tokens) - plan.length, (plan.batch, 1), generator=stream).to(device)
+        ids = tokens[starts + within].long()
+        for group in optimiser.param_groups:
+            group["lr"] = rate * min(1, (step + 1) / WARM_UP) * (1 - step / steps)
+        optimiser.zero_grad()
+        model(ids[:, :-1], ids[:, 1:]).backward()
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimiser.step()
+        yield step + 1, optimiser
+
+
+@torch.no_grad()
+def evaluate(model: Model, tokens: Tensor, most: int, plan: Settings) -> float:
+    """Mean nats per token over so many of them, at most."""
+    count = min(len(tokens), most) // (plan.length + 1)
+    rows = tokens[: count * (plan.length + 1)].view(count, plan.length + 1).long()
+    model.head.eval()  # of the trunk nothing changes with it
+    losses = [model(some[:, :-1], some[:, 1:]) * len(some) for some in rows.split(plan.batch)]
+    model.head.train()
+    return float(torch.stack(losses).sum() / len(rows))
+
+
+# -- the study --------------------------------------------------------------------------------------------------------
+
+
+def study_name(task: str, head: str) -> str:
+    return f"words {task} {head}"
+
+
 @dataclass
-class Words(search.RateSearch):
+class WideHeads(RateSearch):
+    """Every head's rate by runs of one seed, then its final seeds."""
+
     plan: Settings
     corpus: Corpus = field(repr=False)
     spent: dict[tuple[str, int], float] = field(default_factory=dict)  # seconds of a head's last run, by its steps
 
-    kind: ClassVar[str] = "catnat words"
+    kind: ClassVar[str] = "catnat wide-heads"
     note: ClassVar[str] = NOTE
     growing: ClassVar[tuple[str, ...]] = ("heads", "seeds")
 
@@ -118,29 +176,21 @@ class Words(search.RateSearch):
         train, validation, test = self.tokens(torch.device(context.device))
         model = self.model(head, job.config["seed"], train.device)
         curve: dict[str, list[float]] = {"step": [], "validation": []}
-        how = Training(steps, plan.batch, plan.length, job.config["rate"], job.config["seed"])
-
-        def judged(part: Tensor, most: int) -> float:
-            model.head.eval()  # of the trunk nothing changes with it
-            nats = judge(model, part, most, plan.batch, plan.length)
-            model.head.train()
-            return nats
-
         points = {steps * k // POINTS for k in range(1, POINTS + 1)} if final else set()
-        for step, optimiser in fit(list(model.parameters()), model, train, how):
+        for step, optimiser in fit(model, train, plan, steps, job.config["rate"], job.config["seed"]):
             if head.endswith(REFITTED) and step == int(REFIT_AT * steps):
                 refit(model.head, model.trunk.embedding.weight, optimiser)  # type: ignore[arg-type]
             if step in points:
                 curve["step"].append(step)
-                curve["validation"].append(judged(validation, plan.glanced))
+                curve["validation"].append(evaluate(model, validation, plan.glanced, plan))
             context.progress(f"{plan.task}, {head}", step, steps)
-        metrics = {"test": judged(test, plan.judged)} if final else {}
-        value = judged(validation, plan.judged)
+        metrics = {"test": evaluate(model, test, plan.judged, plan)} if final else {}
+        value = evaluate(model, validation, plan.judged, plan)
         self.spent[head, steps] = time.monotonic() - started
         return Outcome(value, metrics, {"curve": curve} if final else {})
 
     def tokens(self, device: torch.device) -> list[Tensor]:
-        return [torch.from_numpy(part).to(device) for part in parts(self.corpus.tokens)]
+        return [torch.from_numpy(part).to(device) for part in self.corpus.parts]
 
     def model(self, head: str, seed: int, device: torch.device) -> Model:
         """The trunks of a seed are the same with all heads."""
@@ -149,7 +199,12 @@ class Words(search.RateSearch):
             return Model(head, self.plan, self.corpus)
 
 
-def clock(experiment: Words, device: torch.device) -> dict[str, dict[str, float]]:
+# -- what a step costs ------------------------------------------------------------------------------------------------
+
+WARM, TIMED = 5, 30  # steps of a clock
+
+
+def clock(experiment: WideHeads, device: torch.device) -> dict[str, dict[str, float]]:
     """Milliseconds of a whole step for every head, the median over interleaved rounds, and MiB at its peak.
 
     Runs of a study may share a GPU, so their own seconds would tell nothing.
@@ -160,9 +215,7 @@ def clock(experiment: Words, device: torch.device) -> dict[str, dict[str, float]
         for head in plan.heads:
             before = torch.cuda.memory_allocated(device) if on_gpu else 0
             torch.cuda.reset_peak_memory_stats(device) if on_gpu else None
-            model = experiment.model(head, 0, device)
-            how = Training(WARM + TIMED, plan.batch, plan.length, 1e-4, 0)
-            runs[head] = fit(list(model.parameters()), model, train, how)
+            runs[head] = fit(experiment.model(head, 0, device), train, plan, WARM + TIMED, 1e-4, 0)
             for _ in range(WARM):
                 next(runs[head])
             peaks[head] = (torch.cuda.max_memory_allocated(device) - before) / 2**20 if on_gpu else 0.0

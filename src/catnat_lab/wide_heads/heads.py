@@ -14,8 +14,7 @@ from torch.nn import functional
 
 import catnat
 import catnat.torch as ct
-from catnat_lab.language import SIZE
-from catnat_lab.words.corpus import Corpus
+from catnat_lab.wide_heads.corpus import SIZE, Corpus
 
 SOFTMAX = "softmax"
 REFITTED = "refitted"

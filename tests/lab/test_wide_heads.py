@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +16,11 @@ import catnat
 import catnat.torch as ct
 from catnat_lab.cli import main
 from catnat_lab.errors import UserError
-from catnat_lab.words import study
-from catnat_lab.words.corpus import WORD, Corpus, counts
-from catnat_lab.words.heads import HEADS, Sampled, Topped, head_of, kept_nodes, log_uniform, refit
-from tests.thinned import thinned
+from catnat_lab.studies import Study
+from catnat_lab.wide_heads import report
+from catnat_lab.wide_heads import train as study
+from catnat_lab.wide_heads.corpus import WORD, Corpus, counts
+from catnat_lab.wide_heads.heads import HEADS, TREES, Sampled, Topped, head_of, kept_nodes, log_uniform, refit
 
 CPU = torch.device("cpu")
 CLASSES, WIDTH = 100, 16
@@ -29,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def corpus_of(task: str, folder: Path) -> Corpus:
-    plan = study.preset("smoke", task)
+    plan = study.PRESETS["smoke"][task]
     return Corpus.load(folder / f"{task}.npz", task, plan.classes, plan.tokens)
 
 
@@ -43,15 +46,26 @@ def small_corpus() -> Corpus:
 # -- tokens ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", thinned(study.TASKS, every=2))
+@pytest.mark.parametrize("task", [pytest.param("pieces", marks=pytest.mark.slow), "words"])
 def test_ids_are_ranks_of_frequency_in_the_training_part(task: str, folder: Path) -> None:
-    corpus, plan = corpus_of(task, folder), study.preset("smoke", task)
+    corpus, plan = corpus_of(task, folder), study.PRESETS["smoke"][task]
     numbers = counts(corpus.tokens, corpus.classes)
     assert (np.diff(numbers) <= 0).all() and numbers.sum() == 0.9 * plan.tokens == 0.9 * len(corpus.tokens)
     assert sorted(corpus.places) == list(range(plan.classes, 2 * plan.classes))  # all kinds are on the tree
     assert corpus.checksum == corpus_of(task, folder).checksum
     with pytest.raises(UserError, match="must hold tokens of 7 kinds; got 512"):
         Corpus.load(folder / f"{task}.npz", task, 7, plan.tokens)
+
+
+@pytest.mark.parametrize(
+    "broken", [lambda whole: whole[:-30], lambda whole: b"", lambda whole: whole[:99] + whole[100:]]
+)
+def test_a_broken_corpus_is_one_clear_line(broken: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    path = tmp_path / "words.npz"
+    np.savez_compressed(path, tokens=np.arange(500), places=np.arange(500))
+    path.write_bytes(broken(path.read_bytes()))
+    with pytest.raises(UserError, match=r"words\.npz is not a whole corpus \(.*\); delete it to have it made again"):
+        Corpus.load(path, "words", 500, 500)
 
 
 def test_words_are_whole() -> None:
@@ -73,6 +87,15 @@ def test_every_heads_probabilities_sum_to_one(name: str) -> None:
     rows, target = torch.randn(6, WIDTH), torch.tensor([0, 3, 4, 5, 50, 99])
     alone = [head.loss(rows[i : i + 1], target[i : i + 1]) for i in range(6)]
     torch.testing.assert_close(head.loss(rows, target), torch.stack(alone).mean())
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_a_head_has_the_tree_of_its_name(name: str) -> None:
+    corpus = small_corpus()
+    numbers = np.maximum(counts(corpus.tokens, CLASSES), 1)
+    wanted = {"ids": catnat.Tree.balanced(CLASSES), "huffman": catnat.Tree.huffman(numbers)}
+    expected = wanted.get(name, catnat.Tree(corpus.places))
+    assert head_of(f"sigmoid-{name}", WIDTH, corpus).parameterization.tree == expected
 
 
 def test_a_sampled_softmax_of_all_classes_is_the_softmax() -> None:
@@ -173,25 +196,41 @@ def test_nodes_that_are_new_after_a_refit_start_anew() -> None:
 @pytest.mark.slow
 def test_the_command_trains_resumes_and_reports(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     heads = ["softmax", "sigmoid-refitted"]
-    arguments = ["words", "--task", "words", "--preset", "smoke", "--output", str(folder), "--device", "cpu"]
-    arguments += ["--heads", *heads]
+    arguments = ["wide-heads", "--task", "words", "--output", str(folder), "--device", "cpu", "--heads", *heads]
     assert main([*arguments, "--minutes", "0"]) == 0
-    assert "Too few runs have ended well" in (told := capsys.readouterr().out) and "nan" not in told
+    told = capsys.readouterr()
+    assert "Too few runs have ended well" in told.out and "nan" not in told.out and "the preset is smoke" in told.err
     assert main(arguments) == 0
-    printed, text = capsys.readouterr().out, (folder / "words" / "words.md").read_text()
+    written = folder / "words" / "wide_heads.md"
+    printed, text = capsys.readouterr().out, written.read_text()
     assert printed.startswith(text) and "The best catnat, sigmoid-refitted, is" in text.splitlines()[2]
-    assert all(f"| {head} |" in text for head in heads)
+    assert all(f"| {head} |" in text for head in heads) and "2 of 2 final seeds" in text and "So far" not in text
     with (folder / "words" / "curves.csv").open() as file:
         points = list(csv.DictReader(file))
     assert len(points) == len(heads) * 2 * study.POINTS
     seconds = [float(point["seconds"]) / int(point["step"]) for point in points[: study.POINTS]]
     assert seconds == pytest.approx([seconds[0]] * study.POINTS, rel=1e-4)
-    assert (folder / "words" / "words.svg").read_text().startswith("<?xml")
-    assert main(["report", str(folder / "words")]) == 0 and (folder / "words" / "words.md").read_text() == text
-    assert "2 of 2 final seeds" in text and "So far" not in text
+    assert (folder / "words" / "wide_heads.svg").read_text().startswith("<?xml")
+    assert main(["report", str(folder / "words")]) == 0 and written.read_text() == text
     assert main([*arguments, "adaptive", "--minutes", "0"]) == 0
-    assert "So far 2 of 3 heads can be compared. The best catnat" in (folder / "words" / "words.md").read_text()
+    assert "So far 2 of 3 heads can be compared. The best catnat" in written.read_text()
     capsys.readouterr()
     assert main([*arguments, "--steps", "13"]) == 2
     assert "steps was 12, now 13" in capsys.readouterr().err
-    assert main([*arguments[:-2], "no"]) == 2 and "heads must be one of softmax" in capsys.readouterr().err
+    assert main([*arguments, "no"]) == 2 and "heads must be one of softmax" in capsys.readouterr().err
+
+
+RESULTS = Path(__file__).parents[2] / "results" / "wide-heads"
+
+
+def test_a_study_of_when_the_command_was_catnat_words_is_still_read(tmp_path: Path) -> None:
+    for task in study.TASKS:
+        shutil.copy(RESULTS / task / "study.db", tmp_path / "study.db")
+        with Study(tmp_path / "study.db") as held:
+            assert (
+                held.note("kind") == study.WideHeads.kind
+                and "catnat wide-heads" in held.note("words provenance")["command"]
+            )
+            lines = report.lines_of(report.load(held))
+        published = (RESULTS / task / "wide_heads.md").read_text()
+        assert report.verdict(lines) in published and len(lines) == published.count("| 0.003 |")

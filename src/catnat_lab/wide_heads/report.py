@@ -18,8 +18,8 @@ from catnat_lab.report.page import as_csv
 from catnat_lab.report.table import DASH, Table, grid
 from catnat_lab.stats import ALPHA, Comparison, compare, compare_all, summarize
 from catnat_lab.studies import Study
-from catnat_lab.words.heads import RIVALS, SOFTMAX
-from catnat_lab.words.study import CLOCK, NOTE, study_name
+from catnat_lab.wide_heads.heads import RIVALS, SOFTMAX
+from catnat_lab.wide_heads.train import CLOCK, NOTE, study_name
 
 MEASURE = "nats per token"
 
@@ -76,15 +76,15 @@ def lines_of(results: Results) -> list[Line]:
 
 
 def write_report(results: Results, folder: Path) -> tuple[Path, tuple[Table, ...]]:
-    """Write words.md, which is printed too, all values and curves, and the figure."""
+    """Write wide_heads.md, which is printed too, all values and curves, and the figure."""
     lines = lines_of(results)
     text = "\n\n".join(markdown(lines, results)) + "\n"
     write(folder / "values.csv", as_csv(values_of(results)))
     write(folder / "curves.csv", as_csv(curves_of(results)))
     if lines:
-        figure(lines).savefig(folder / "words.svg", facecolor="white")
+        figure(lines).savefig(folder / "wide_heads.svg", facecolor="white")
     print(text)
-    return write(folder / "words.md", text), ()
+    return write(folder / "wide_heads.md", text), ()
 
 
 def verdict(lines: list[Line]) -> str:

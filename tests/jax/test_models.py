@@ -51,6 +51,7 @@ class Classifier(nnx.Module):
         return self.head(nnx.relu(self.hidden(x)))
 
 
+@pytest.mark.slow  # the one of Equinox learns in the same way, and a latent takes a step inside of Flax
 @pytest.mark.parametrize("pi", thinned(HEADS))
 def test_a_flax_model_learns(pi: catnat.Parameterization) -> None:
     x, labels = toy()

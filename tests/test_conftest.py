@@ -35,11 +35,11 @@ def outcome(monkeypatch: pytest.MonkeyPatch, seconds: float, slowness: float = 1
 def test_a_test_earns_its_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcome(monkeypatch, 1.9) == outcome(monkeypatch, 9, is_slow=True) == "passed"
     assert outcome(monkeypatch, 3.0).startswith("warned: the test took 3.0 CPU seconds of 2: ")
-    assert outcome(monkeypatch, 5.0).endswith("mark it slow, or move an import or a compilation into a fixture")
-    assert outcome(monkeypatch, 5.0).startswith("failed: the test took 5.0")
-    assert outcome(monkeypatch, 5.0, slowness=2).startswith("warned: the test took 2.5")
-    assert outcome(monkeypatch, 5.0, slowness=0.1).startswith("failed: the test took 5.0")  # a fast one is no reason
-    assert outcome(monkeypatch, 5.0, slowness=3) == "passed"
+    assert outcome(monkeypatch, 7.0).endswith("mark it slow, or move an import or a compilation into a fixture")
+    assert outcome(monkeypatch, 7.0).startswith("failed: the test took 7.0")
+    assert outcome(monkeypatch, 7.0, slowness=2).startswith("warned: the test took 3.5")
+    assert outcome(monkeypatch, 7.0, slowness=0.1).startswith("failed: the test took 7.0")  # a fast one is no reason
+    assert outcome(monkeypatch, 7.0, slowness=4) == "passed"
 
 
 def test_the_yardstick_is_cpu_time() -> None:

@@ -57,7 +57,7 @@ def fit(draws, probs):
 
 @pytest.mark.parametrize(
     "name, masking",
-    thinned([*(("natural", m) for m in MASKINGS), ("sigmoid", MASKINGS[1]), ("ends", MASKINGS[1])]),
+    thinned([*(("natural", m) for m in MASKINGS), ("sigmoid", MASKINGS[1]), ("ends", MASKINGS[1])], 1, every=4),
 )
 def test_it_is_pytorchs(name, masking):
     pi = PARAMETERIZATIONS[name]

@@ -1,6 +1,6 @@
 """Do the tests see a fault? Each patch beside this file is one, made by hand; a copy of the tree gets one at a time.
 
-    python tests/mutants/run.py                     # all of them: about ten minutes on one core
+    python tests/mutants/run.py                     # all of them
     python tests/mutants/run.py --only triton jax   # those whose names begin so
 
 The head of a patch says what is wrong, and which tests are to see it: those that `make test` runs of these files, up to

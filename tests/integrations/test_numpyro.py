@@ -82,7 +82,7 @@ def test_kl_is_registered_for_every_pair(pi, mask):
 def test_shapes(batch, mask):
     ours = CatnatCategorical(jnp.asarray(oracle.draw_scores(*batch)), SIGMOID, mask=mask)
     assert (ours.batch_shape, ours.event_shape) == (batch, ())
-    for shape in ((), (5,), (4, 5)):
+    for shape in ((), (4, 5)):
         drawn = ours.sample(KEY, shape)
         assert drawn.shape == ours.log_prob(drawn).shape == (*shape, *batch)
     wide = ours.expand((7, *batch))

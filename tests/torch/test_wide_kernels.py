@@ -98,7 +98,7 @@ def test_several_chunks_with_and_without_a_bias(kind, bias):
     ("dtype", "reduction", "kind"),
     thinned(
         [(d, *r) for d in (torch.float32, torch.bfloat16) for r in (("mean", "often"), ("sum", "spread"))],
-        quick=[(torch.bfloat16, "mean", "often"), (torch.float32, "sum", "spread")],
+        quick=[(torch.bfloat16, "mean", "often")],
     ),
 )
 def test_one_loss_for_all_rows(reduction, kind, dtype):

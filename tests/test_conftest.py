@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from types import SimpleNamespace
@@ -11,7 +12,9 @@ import pytest
 from tests import conftest
 
 
-def outcome(monkeypatch: pytest.MonkeyPatch, seconds: float, slowness: float = 1.0, is_slow: bool = False) -> str:
+def outcome(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, slowness: float = 1.0, is_slow: bool = False, imports: int = 0
+) -> str:
     """What the rule says of a test that takes so many CPU seconds on a machine so slow."""
     clock = iter([10.0, 10.0 + seconds])
     item = SimpleNamespace(nodeid="the test", get_closest_marker=lambda name: is_slow or None)
@@ -21,6 +24,7 @@ def outcome(monkeypatch: pytest.MonkeyPatch, seconds: float, slowness: float = 1
         patched.setattr(conftest, "yardstick", lambda: slowness * conftest.YARDSTICK)
         called = conftest.pytest_runtest_call(item)
         next(called)
+        patched.setattr(sys, "modules", sys.modules | {f"library.{i}": None for i in range(imports)})
         try:
             called.send("result")
         except StopIteration as ended:
@@ -40,6 +44,7 @@ def test_a_test_earns_its_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcome(monkeypatch, 7.0, slowness=2).startswith("warned: the test took 3.5")
     assert outcome(monkeypatch, 7.0, slowness=0.1).startswith("failed: the test took 7.0")  # a fast one is no reason
     assert outcome(monkeypatch, 7.0, slowness=4) == "passed"
+    assert outcome(monkeypatch, 7.0, imports=30).startswith("warned: the test took 7.0")
 
 
 def test_the_yardstick_is_cpu_time() -> None:

@@ -56,7 +56,7 @@ def tested(patch: Path, tree: Path) -> tuple[str, float, str]:
     assert applied(patch, tree, "--reverse")
     # 1 where a test failed, 0 where none did; all else is an error of the run itself
     verdict = {0: "MISSED", 1: "caught"}.get(done.returncode, "ERROR")
-    by = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    by = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
     told = by.group(1) if by else (done.stdout + done.stderr).strip().splitlines()[-1]
     return verdict, time.monotonic() - began, told if verdict != "MISSED" else field(patch, "Fault")
 

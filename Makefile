@@ -22,7 +22,7 @@ INSTALL := $(PIP) install -qq --no-compile -c constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-all check bench docs clean
+.PHONY: help install demo test test-all mutants check bench docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -43,6 +43,9 @@ test: $(READY) ## Lint, check types and run every test that is not slow
 
 test-all: $(READY) ## Run every test, the slow ones too
 	$(BIN)/python -m pytest -n $(JOBS) -m "" $(ARGS)
+
+mutants: $(READY) ## See whether the tests catch faults made by hand; ARGS="--only triton" for some
+	$(BIN)/python tests/mutants/run.py $(ARGS)
 
 check: $(READY) ## Lint, check the formatting and the types
 	$(BIN)/ruff check

@@ -2,6 +2,10 @@
 
 import gc
 import os
+import sys
+import time
+import warnings
+from collections.abc import Generator
 from importlib.metadata import PackageNotFoundError, version
 
 import pytest
@@ -46,3 +50,47 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
         if not torch.cuda.is_available():
             pytest.skip("needs a GPU that PyTorch can use")
+
+
+# -- a test earns its seconds --------------------------------------------------------------------------------------
+
+WARNS_FROM, FAILS_FROM = 2.0, 6.0  # CPU seconds of a test that is not slow; on a crowded machine it takes twice as many
+MANY_MODULES = 20  # so many new ones are a library's first import
+YARDSTICK = 0.021  # CPU seconds of `yardstick` on the machine for which these two were chosen
+
+
+def yardstick() -> float:
+    """CPU seconds of something that never changes, the best of three: how slow this machine is now."""
+    taken = []
+    for _ in range(3):
+        before = time.process_time()
+        sum(number * number % 7 for number in range(200_000))
+        taken.append(time.process_time() - before)
+    return min(taken)
+
+
+def has_gpu() -> bool:
+    """Whether kernels are compiled in the middle of tests."""
+    return "torch" in sys.modules and sys.modules["torch"].cuda.is_available()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Refuse a test that takes long and is not marked so.
+
+    What counts is the CPU time of this process, all threads of it: a machine that has much else to do changes little of
+    that. A slow machine does, so what seems too long is divided by how slow it is at that moment. Fixtures and other
+    processes do not count. A test that is the first to import a library, as chance has it, is warned of and no more.
+    """
+    before, modules = time.process_time(), len(sys.modules)
+    result = yield
+    spent = time.process_time() - before
+    if spent > WARNS_FROM and not has_gpu() and item.get_closest_marker("slow") is None:
+        spent /= max(1.0, yardstick() / YARDSTICK)
+        advice = "make it cheaper, mark it slow, or move an import or a compilation into a fixture"
+        told = f"{item.nodeid} took {spent:.1f} CPU seconds of {WARNS_FROM:g}: {advice}"
+        if spent > FAILS_FROM and len(sys.modules) - modules < MANY_MODULES:
+            pytest.fail(told, pytrace=False)
+        elif spent > WARNS_FROM:
+            warnings.warn(pytest.PytestWarning(told), stacklevel=1)
+    return result

@@ -8,15 +8,21 @@ from typing import Any
 import pytest
 
 
-def thinned(cases: Iterable[Any], turn: int = 0, every: int = 3) -> list[Any]:
+def thinned(cases: Iterable[Any], turn: int = 0, every: int = 3, quick: Collection[Any] | None = None) -> list[Any]:
     """All cases; the quick run has one in ``every``, and in a product of axes each value of each axis at least once.
 
-    With another ``turn`` it is other ones: give each test its own, so that each case is in some test.
+    With another ``turn`` it is other ones: give each test its own, so that each case is in some test. With ``quick`` it
+    is those and no other.
     """
     several = [case if isinstance(case, tuple) else (case,) for case in cases]
-    step = min(every, len(several))
-    quick = covering(several, {i for i in range(len(several)) if (i + turn) % step == 0})
-    return [pytest.param(*case, marks=() if i in quick else pytest.mark.slow) for i, case in enumerate(several)]
+    if quick is None:
+        step = min(every, len(several))
+        chosen = covering(several, {i for i in range(len(several)) if (i + turn) % step == 0})
+    else:
+        named = {repr(case if isinstance(case, tuple) else (case,)) for case in quick}  # arrays have no equality
+        chosen = {i for i, case in enumerate(several) if repr(case) in named}
+        assert len(chosen) == len(named), "a case that there is not"
+    return [pytest.param(*case, marks=() if i in chosen else pytest.mark.slow) for i, case in enumerate(several)]
 
 
 def covering(several: list[tuple[Any, ...]], chosen: Collection[int] = ()) -> set[int]:

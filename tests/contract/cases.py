@@ -28,7 +28,7 @@ ACTIVATIONS: dict[str, Activation] = {
     **{f"floor{floor:g}": Natural(tail=0.0, floor=floor) for floor in (0.0, DEFAULT_FLOOR)},
 }
 WHOLE_GRID = False  # set by conftest.py where the slow tests are wanted
-PART = 7  # `make test` asks about one case in so many; no divisor of the number of activations or of trees
+PART = 11  # `make test` asks about one case in so many; no divisor of the number of activations or of trees
 PRECISIONS = (np.float32, np.float64)
 JAX_TURNS = {0: (np.float32,), len(ACTIVATIONS) // 2: (np.float64,)}
 # Distances from the ends of a node's range, where the natural activation is hard to get right.

@@ -67,9 +67,9 @@ def test_infinite_scores_are_certain_turns(case: Case, rows: int) -> None:
 
 @every_activation
 def test_an_empty_batch_is_an_empty_answer(backend: Backend, activation: Activation) -> None:
-    for size in (1, 2, 6, 100):
+    for size in (1, 6):
         pi = Parameterization(size, activation)
-        for shape in ((0,), (3, 0), (0, 3)):
+        for shape in ((0,), (3, 0)):
             scores = np.zeros((*shape, size - 1), dtype=backend.dtype)
             index = np.zeros(shape, dtype=np.int64)
             mask = np.ones((*shape, size), dtype=bool)

@@ -309,3 +309,10 @@ def test_a_wrong_slope_or_inverse_is_refused(wrong: type[Kinked], what: str, ris
 @pytest.mark.parametrize("right", [Kinked(), Kinked(1e-6), Kinked(1e6), Bounded(), Arsinh()], ids=repr)
 def test_right_ones_pass_with_kinks_and_ends_too(right: Activation) -> None:
     check_activation(right)
+
+
+def test_what_is_equal_has_one_number_and_all_else_another() -> None:
+    kinds = [(6,), (7,), (6, "sigmoid"), (6, "natural", Tree.chain(6)), (6, "natural", None, 0.3)]
+    first, again = ([Parameterization(*kind) for kind in kinds] for _ in range(2))
+    assert [pi.number for pi in first] == [pi.number for pi in again]
+    assert len({pi.number for pi in first}) == len(kinds)

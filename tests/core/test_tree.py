@@ -52,6 +52,13 @@ def test_path_leads_from_the_root_to_its_class(tree: Tree) -> None:
 
 
 @given(trees())
+def test_a_rank_counts_the_classes_on_the_left(tree: Tree) -> None:
+    turns = [[bit for _, bit in tree.path(k)] for k in range(tree.num_classes)]
+    from_the_left = sorted(range(tree.num_classes), key=turns.__getitem__)  # no path is the beginning of another
+    assert tree.ranks[from_the_left].tolist() == list(range(tree.num_classes))
+
+
+@given(trees())
 def test_paths_are_every_path_from_below_padded_with_zeros(tree: Tree) -> None:
     assert tree.paths.shape == (tree.num_classes, tree.depth)
     for k, row in enumerate(tree.paths.tolist()):

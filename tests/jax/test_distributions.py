@@ -57,7 +57,7 @@ def fit(draws, probs):
 
 @pytest.mark.parametrize(
     "name, masking",
-    thinned([*(("natural", m) for m in MASKINGS), ("sigmoid", MASKINGS[1]), ("ends", MASKINGS[1])]),
+    thinned([*(("natural", m) for m in MASKINGS), ("sigmoid", MASKINGS[1]), ("ends", MASKINGS[1])], 1, every=4),
 )
 def test_it_is_pytorchs(name, masking):
     pi = PARAMETERIZATIONS[name]
@@ -200,13 +200,12 @@ def test_answers_have_the_dtype_of_the_scores(dtype):
 def test_an_index_is_one_of_the_batch(masking):
     scores = jnp.asarray(draw(2, 3, K - 1), jnp.float32)
     for ours in (
-        cj.CatnatCategorical(scores, SIGMOID, **masking),
         cj.OneHotCatnatStraightThrough(scores, K, **masking),
         cj.RelaxedOneHotCatnat(jnp.arange(1.0, 7).reshape(2, 3), scores, K),
     ):
         value = ours.sample(KEY)
         log_prob = ours.log_prob(value)
-        for index in (1, -1, (0, 2), slice(1), (..., 1), (None, 0), np.array([1, 0, 1]), (slice(None), [0, 2])):
+        for index in (-1, (..., 1), (None, 0), (slice(None), [0, 2])):
             part = ours[index]
             assert type(part) is type(ours) and part.batch_shape == log_prob[index].shape
             events = (*index, ...) if isinstance(index, tuple) and ... not in index else index
@@ -331,10 +330,8 @@ def test_a_masked_class_may_have_the_logit_minus_infinity():
 @pytest.mark.parametrize(
     "left, right, masking",
     [
-        ("natural", "sigmoid", MASKINGS[0]),
         ("sigmoid", "ends", MASKINGS[1]),
-        pytest.param("natural", "natural", MASKINGS[0], marks=pytest.mark.slow),
-        pytest.param("natural", "natural", MASKINGS[1], marks=pytest.mark.slow),
+        *thinned([("natural", name, m) for name in ("sigmoid", "natural") for m in MASKINGS], quick=[]),
     ],
 )
 def test_kl_is_pytorchs(left, right, masking):

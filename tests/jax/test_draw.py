@@ -7,11 +7,15 @@ import pytest
 
 import catnat.jax as cj
 from catnat import Parameterization
+from tests.thinned import thinned
 
 KEY = jax.random.key(0)
 
 
-@pytest.mark.parametrize("masking", [{}, {"mask": jnp.arange(18) % 3 != 0}], ids=["free", "masked"])
+MASKED = {"mask": jnp.arange(18) % 3 != 0}
+
+
+@pytest.mark.parametrize("masking", thinned([{}, MASKED], quick=[MASKED]), ids=["free", "masked"])
 def test_a_draw_is_its_parts(masking):
     pi = Parameterization(18, "natural")
     scores = jax.random.normal(KEY, (3, 40, 17))

@@ -44,9 +44,7 @@ MORE = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("rows", "classes", "name"), [*FEW, *(pytest.param(*c, marks=pytest.mark.slow) for c in MORE if c not in FEW)]
-)
+@pytest.mark.parametrize(("rows", "classes", "name"), thinned(dict.fromkeys([*FEW, *MORE]), quick=FEW))
 def test_kernels_agree_with_the_oracle(rows: int, classes: int, name: str) -> None:
     pi = Parameterization(classes, ACTIVATIONS[name])
     plan = plan_for(pi, np.dtype(np.float32))

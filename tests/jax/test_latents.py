@@ -18,6 +18,7 @@ from catnat.jax import latents
 torch = pytest.importorskip("torch")
 from tests import latents as judge  # noqa: E402
 from tests.latents import CLASSES, ESTIMATORS, HEADS, TAU, cost, is_level  # noqa: E402
+from tests.thinned import thinned  # noqa: E402
 
 KEY = jax.random.key(0)
 
@@ -72,7 +73,7 @@ def test_draws_follow_q(estimator: str) -> None:
     assert is_level(jax.nn.one_hot(z.argmax(-1), 5), p)
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", thinned(HEADS, quick=["softmax", "uneven"]))
 def test_unbiased_estimators_are_unbiased(head: str) -> None:
     pi = made(head).parameterization
     scores = 0.5 * np.random.default_rng(2).normal(size=(2, CLASSES - (pi is not None)))
@@ -94,22 +95,23 @@ def test_unbiased_estimators_are_unbiased(head: str) -> None:
 
 
 def test_compiled_is_eager() -> None:
-    layers = {name: made(estimator=name, prior="learned", embed=4, unimix=0.01) for name in ESTIMATORS}
-    layers |= {head: made(head) for head in HEADS}
     h = jax.random.normal(KEY, (7, 6))
 
-    def run(layers: dict[str, cj.CategoricalLatent]) -> Any:
-        found = {name: layer(KEY, h) for name, layer in layers.items()}
-        return sum(cost(q.code, jnp).sum() + jnp.square(q.z).sum() + q.loss().sum() for q in found.values()), found
+    def run(layer: cj.CategoricalLatent) -> Any:
+        q = layer(KEY, h)
+        return cost(q.code, jnp).sum() + jnp.square(q.z).sum() + q.loss().sum(), q
 
-    eager, compiled = (
-        jax.tree.leaves(f(layers)) for f in (jax.grad(run, has_aux=True), jax.jit(jax.grad(run, has_aux=True)))
-    )
+    with_gradient = jax.grad(run, has_aux=True)
+    settings: Any = {"prior": "learned", "embed": 4, "unimix": 0.01}
+    for layer in (*(made(estimator=name, **settings) for name in ESTIMATORS), *map(made, HEADS)):
+        jax.eval_shape(with_gradient, layer)  # nothing looks at a value; what is compiled is the same code for all
+    layer = made(estimator="gumbel-rao", **settings)
+    eager, compiled = (jax.tree.leaves(f(layer)) for f in (with_gradient, jax.jit(with_gradient)))
     for a, b in zip(eager, compiled, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", thinned(HEADS, quick=["softmax", "uneven"]))
 def test_the_layer_is_what_it_is_made_of(head: str) -> None:
     prior = np.array([0.4, 0.3, 0.1, 0.1, 0.1])
     layer, h = made(head, prior=prior, unimix=0.05, embed=4), jax.random.normal(KEY, (64, 6))
@@ -151,7 +153,7 @@ def test_classes_follow_q_and_the_prior() -> None:
     assert is_level(jax.nn.one_hot(layer.sample_prior(KEY, (20_000,)), 5), jnp.broadcast_to(prior, (3, 5)))
 
 
-@pytest.mark.parametrize("head", ["softmax", "natural"])
+@pytest.mark.parametrize("head", thinned(["softmax", "natural"], quick=["natural"]))
 def test_no_class_is_drawn_from_nan(head: str) -> None:
     h = jnp.zeros((2, 6)).at[1, 3].set(jnp.nan)
     layer = dataclasses.replace(made(head, prior="learned"), prior=jnp.full((3, 5), jnp.nan))
@@ -163,7 +165,7 @@ def test_no_class_is_drawn_from_nan(head: str) -> None:
 
 
 def test_no_noise_makes_nan() -> None:
-    log_p = jnp.log(jnp.array([[0.5, 0.5, 0.0, 0.0]], jnp.bfloat16).repeat(20_000, 0))
+    log_p = jnp.log(jnp.array([[0.5, 0.5, 0.0, 0.0]], jnp.bfloat16).repeat(2_000, 0))
     assert jnp.isfinite(latents.gumbel_rao(KEY, log_p, 1.0)).all()
     slope = jax.grad(lambda tau: latents.gumbel_softmax(KEY, log_p[:4].astype(float), tau)[:, 0].sum())(0.7)
     assert jnp.isfinite(slope)

@@ -54,19 +54,20 @@ def test_a_nan_score_never_leads_to_a_forbidden_class(kind: str, deep: bool) -> 
     size = 70 if deep else 4  # a chain of 70 is not walked level by level
     pi = Parameterization(size, "natural", make_tree(kind, size))
     rng = np.random.default_rng(0)
+    sample = jax.jit(partial(cj.sample, parameterization=pi, sample_shape=(30,)))
     for node in {0, 1, size // 2, size - 2}:
         scores = np.zeros((20, size - 1), np.float32)
         scores[:, node] = np.nan
         mask = rng.random((20, size)) < 0.5
         mask[:, 0], mask[:, 1] = False, True
-        sample = partial(cj.sample, parameterization=pi, sample_shape=(30,))
-        drawn = jax.jit(sample)(KEY, scores, mask=mask)
+        drawn = sample(KEY, scores, mask=mask)
         allowed = np.append(mask, np.ones((20, 1), bool), -1)  # or no class, where a coin was NaN
         assert np.take_along_axis(allowed, np.asarray(drawn).T, -1).all()
 
 
 def test_nan_scores_are_an_error_or_no_class() -> None:
     scores, mask = jnp.array([jnp.nan, 0.0, 0.0]), jnp.array([False, True, True, True])
+    log_prob = jax.jit(lambda k: cj.log_prob(jnp.zeros(3), k, 4))
     for masking in ({}, {"mask": mask}):
         for draw in (
             lambda key, m=masking: cj.sample(key, scores, 4, sample_shape=(9,), **m),
@@ -76,7 +77,7 @@ def test_nan_scores_are_an_error_or_no_class() -> None:
             with pytest.raises(ValueError, match="scores must not be NaN where a class is drawn from them"):
                 draw(KEY)
             drawn = jax.jit(draw)(KEY)
-            assert (drawn == 4).all() and np.isnan(jax.jit(lambda k: cj.log_prob(jnp.zeros(3), k, 4))(drawn)).all()
+            assert (drawn == 4).all() and np.isnan(log_prob(drawn)).all()
     # only the draws that meet it are lost
     rows = jnp.zeros((2, 3)).at[1, 2].set(jnp.nan)
     drawn = np.asarray(jax.jit(lambda key: cj.sample(key, rows, 4, sample_shape=(400,)))(KEY))

@@ -1,4 +1,4 @@
-"""The one-line swap in the frameworks that people use: a head gets one output fewer, and it learns."""
+"""The one-line swap in the frameworks that people use: a head gets one output fewer, and has the right gradient."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from flax import nnx
 from jax import Array
@@ -18,7 +17,6 @@ from tests.thinned import thinned
 CLASSES = 6
 HEADS = [catnat.Parameterization(CLASSES, name) for name in ("natural", "sigmoid")]
 SIGMOID = HEADS[1]
-STEPS = 60
 
 
 def toy(rows: int = 192) -> tuple[Array, Array]:
@@ -49,23 +47,6 @@ class Classifier(nnx.Module):
 
     def __call__(self, x: Array) -> Array:
         return self.head(nnx.relu(self.hidden(x)))
-
-
-@pytest.mark.parametrize("pi", thinned(HEADS))
-def test_a_flax_model_learns(pi: catnat.Parameterization) -> None:
-    x, labels = toy()
-    model = Classifier(nnx.Rngs(0))
-    optimizer = nnx.Optimizer(model, optax.adam(0.03), wrt=nnx.Param)
-
-    @nnx.jit
-    def step(model, optimizer):
-        loss, gradients = nnx.value_and_grad(lambda m: cj.cross_entropy(m(x), labels, pi).mean())(model)
-        optimizer.update(model, gradients)
-        return loss
-
-    losses = [float(step(model, optimizer)) for _ in range(STEPS)]
-    assert losses[-1] < 0.1 * losses[0]
-    assert (cj.mode(model(x), pi) == labels).mean() > 0.9
 
 
 @pytest.mark.slow
@@ -114,30 +95,6 @@ def mlp(seed: int) -> eqx.nn.MLP:
     return eqx.nn.MLP(2, CLASSES - 1, width_size=32, depth=1, key=jax.random.key(seed))
 
 
-@pytest.mark.parametrize("pi", thinned(HEADS, 1))
-def test_an_equinox_model_learns(pi: catnat.Parameterization) -> None:
-    x, labels = toy()
-    model, optimizer = mlp(0), optax.adam(0.03)
-    state = optimizer.init(eqx.filter(model, eqx.is_array))
-
-    @eqx.filter_jit
-    def step(model, state):
-        def loss_of(model):
-            return cj.cross_entropy(jax.vmap(model)(x), labels, pi).mean()
-
-        loss, gradients = eqx.filter_value_and_grad(loss_of)(model)
-        updates, state = optimizer.update(gradients, state)
-        return eqx.apply_updates(model, updates), state, loss
-
-    losses = []
-    for _ in range(STEPS):
-        model, state, loss = step(model, state)
-        losses.append(float(loss))
-    assert losses[-1] < 0.1 * losses[0]
-    assert (cj.mode(jax.vmap(model)(x), pi) == labels).mean() > 0.9
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("pi", thinned(HEADS))
 def test_an_equinox_model_has_the_loss_and_the_gradient_of_the_plain_function(pi: catnat.Parameterization) -> None:
     x, labels = toy()

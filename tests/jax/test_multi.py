@@ -21,7 +21,7 @@ KINDS = {"numbers": NVEC, "kinds": [catnat.Parameterization(n, "sigmoid", make_t
 KEY = jax.random.key(0)
 
 
-@pytest.mark.parametrize("kind, masked", thinned([("numbers", False), ("numbers", True), ("kinds", True)]))
+@pytest.mark.parametrize("kind, masked", thinned([("numbers", False), ("numbers", True), ("kinds", True)], 1))
 def test_it_is_pytorchs(kind, masked):
     kinds = KINDS[kind]
     masking = {"mask": ALLOWED} if masked else {}
@@ -79,7 +79,6 @@ def test_a_mask_may_have_a_larger_batch_than_the_scores():
 
 def test_an_index_is_one_of_the_batch():
     ours = cj.MultiCatnat(draw(2, 3, 7), NVEC, mask=ALLOWED)
-    assert_array_equal(ours[1, 2].entropy(), ours.entropy()[1, 2])
     assert_array_equal(ours[..., 0].mode, ours.mode[:, 0])
 
 

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export, lax
-from jax.test_util import check_grads
 
 import catnat
 import catnat.jax as cj
@@ -53,14 +52,18 @@ def test_first_derivatives_are_those_of_finite_differences(case):
     close(jax.grad(weighted(function))(x), jnp.linspace(-1, 2, expected.shape[0]) @ expected, 1e-8)
 
 
-@pytest.mark.parametrize("case", thinned(CASES, 1, every=9))
-def test_second_derivatives_agree_however_they_are_taken(case):
+@pytest.mark.parametrize(
+    ("case", "outer", "inner"),
+    thinned(
+        product(CASES, [jax.jacfwd, jax.jacrev], [jax.jacfwd, jax.jacrev]),
+        quick=[("masked-5", jax.jacfwd, jax.jacrev), ("natural-5", jax.jacrev, jax.jacfwd)],
+    ),
+)
+def test_second_derivatives_agree_however_they_are_taken(case, outer, inner):
     x = draw_scores(make_case(case)[0])
     total = weighted(everything(case, "log_catnat", "log_prob", "entropy"))
     expected = numerical(jax.jit(jax.grad(total)), x)
-    for outer in (jax.jacfwd, jax.jacrev):
-        for inner in (jax.jacfwd, jax.jacrev):
-            close(jax.jit(outer(inner(total)))(x), expected, 1e-8)
+    close(jax.jit(outer(inner(total)))(x), expected, 1e-8)
 
 
 @pytest.mark.slow
@@ -69,24 +72,6 @@ def test_third_derivatives_are_those_of_finite_differences(case):
     x, total = draw_scores(make_case(case)[0]), weighted(operations(case)["log_catnat"])
     third = jax.jit(jax.jacfwd(jax.jacrev(jax.grad(total))))(x)
     close(third, numerical(jax.jit(jax.hessian(total)), x), 1e-7)
-
-
-@pytest.mark.slow  # the tests above have it of the same functions
-@pytest.mark.parametrize(
-    ("case", "name"),
-    list(product(["natural-5", "paper-6", "masked-5"], ["log_catnat", "log_prob", "entropy"])),
-)
-def test_jax_finds_no_fault_with_the_gradients(case, name):
-    x = draw_scores(make_case(case)[0], 2)
-    check_grads(jax.jit(operations(case)[name]), (x,), order=2, modes=("fwd", "rev"), atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.slow  # the contract holds both to the oracle
-@pytest.mark.parametrize("case", CASES)
-def test_float32_is_float64_rounded(case):
-    x, total = draw_scores(make_case(case)[0], 3), weighted(everything(case))
-    both = jax.jit(jax.value_and_grad(total))
-    close(both(x.astype(np.float32)), both(x), 2e-5)
 
 
 @pytest.mark.slow
@@ -120,7 +105,8 @@ def test_gradients_at_zero_are_right_and_at_the_ends_finite(activation):
 @pytest.mark.parametrize("case", thinned(CASES, 1, every=9))
 def test_vmap_is_a_loop(case):
     pi, _ = make_case(case)
-    function, planes = everything(case), draw_scores(pi, 2, 3)
+    function = everything(case, "log_catnat", "log_prob", "entropy", "kl_divergence")
+    planes = draw_scores(pi, 2, 3)
     gradient = jax.grad(weighted(function))
     one = jax.jit(lambda s: (function(s), gradient(s)))
     loop = jax.tree.map(lambda *rows: jnp.stack(rows), *[one(row) for row in planes[0]])

@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, library
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
-from torch.distributions import StickBreakingTransform
 
 import catnat.torch as ct
 from catnat import Natural, Parameterization, Sigmoid
@@ -92,14 +91,6 @@ def test_values_and_gradients_are_the_references(kind: str, activation: Natural,
         slope = gradient_of(log_classes, upstream, x, walk)
         expected = reference.log_catnat_gradient(there, upstream.double().numpy(), pi)
         np.testing.assert_allclose(slope.double(), expected, rtol=20 * close, atol=20 * close)
-
-
-@needs_compiler
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_sigmoid_chain_is_stick_breaking(dtype: torch.dtype) -> None:
-    pi = Parameterization(20, "sigmoid", make_tree("chain", 20))
-    x = 3 * numbers(7, 19, dtype=dtype)
-    torch.testing.assert_close(log_classes(x, walk_of(pi, dtype)).exp(), StickBreakingTransform()(x))
 
 
 @needs_compiler

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 
 import pytest
 import torch
@@ -62,13 +63,13 @@ def both(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Tensor], *tens
 TREES = {"heap": None, "clustered": Tree.cluster([[0.0], [5.0], [0.1], [5.1], [2.0], [9.0]])}
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize(
-    ("name", "tree"),
-    [
-        *(("sigmoid", "heap"), ("paper", "heap"), ("natural", "clustered")),
-        pytest.param("natural", "heap", marks=pytest.mark.slow),
-    ],
+    ("name", "tree", "dtype"),
+    thinned(
+        product(("sigmoid", "paper", "natural"), TREES, (torch.float32, torch.bfloat16)),
+        quick=[("natural", "clustered", torch.float32)],  # the kernels' own tests have the others
+    ),
+    ids=str,
 )
 def test_functions_are_those_without_kernels(
     name: str, tree: str, dtype: torch.dtype, kernels: pytest.MonkeyPatch
@@ -127,7 +128,7 @@ def test_draws_carry_gradients_and_ids_do_not(kernels: pytest.MonkeyPatch) -> No
         assert ct.log_catnat(s, PI).shape == (7, 6)
 
 
-@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("tree", thinned(TREES, quick=["clustered"]))
 def test_second_derivatives(tree: str, kernels: pytest.MonkeyPatch) -> None:
     pi = Parameterization(6, "natural", TREES[tree])
     s = torch.randn(3, 5, requires_grad=True)
@@ -180,7 +181,7 @@ OPERATORS = {
 }
 
 
-@pytest.mark.parametrize("name", thinned(OPERATORS, every=3))
+@pytest.mark.parametrize("name", thinned(OPERATORS, quick=["pull", "loss, reduced", "sample_and_score"]))
 def test_operators_are_well_registered(name: str) -> None:
     x = torch.randn(3, 5, requires_grad=name not in ("pull", "sample"))
     operator = getattr(torch.ops.catnat, name.split(",")[0]).default

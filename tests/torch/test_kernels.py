@@ -92,7 +92,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(launch, f"_{name}_launcher", lru_cache(launcher.__wrapped__))
 
 
-@pytest.mark.parametrize("name", thinned(FAMILY, every=4))
+@pytest.mark.parametrize("name", thinned(FAMILY, quick=["tail 0.1", "floor"]))
 def test_the_family(name: str) -> None:
     for classes in (2, 3, 8, 18):
         pi = Parameterization(classes, FAMILY[name])
@@ -103,14 +103,10 @@ def test_the_family(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("classes", "name"),
-    [
-        *((9, "tail 0.05"), (16, "paper")),  # two kernels, one of them full
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in product([9, 16, 29, 33, 70], ["sigmoid", "tail 0.05", "paper"])
-            if case not in ((9, "tail 0.05"), (16, "paper"))
-        ),
-    ],
+    thinned(
+        product([9, 16, 29, 33, 70], ["sigmoid", "tail 0.05", "paper"]),
+        quick=[(9, "tail 0.05"), (16, "paper")],  # two kernels, one of them full
+    ),
 )
 def test_several_blocks(classes: int, name: str, small_blocks: None) -> None:
     pi = Parameterization(classes, FAMILY[name])
@@ -123,7 +119,7 @@ def test_several_blocks(classes: int, name: str, small_blocks: None) -> None:
     ("name", "center"),
     thinned(
         product(["sigmoid", "tail 0.05", "tail 0.001", "paper", "floor", "amplitude"], ["uniform", "one", "by node"]),
-        every=18,
+        quick=[("sigmoid", "one"), ("tail 0.05", "uniform"), ("paper", "by node")],
     ),
 )
 def test_activations_and_centres(name: str, center: str, small_blocks: None) -> None:
@@ -133,7 +129,8 @@ def test_activations_and_centres(name: str, center: str, small_blocks: None) -> 
 
 
 @pytest.mark.parametrize(
-    ("classes", "odd"), thinned([(13, (1, 2, 4)), (11, (1, 3)), (13, (1, 3, 6)), (13, (5,)), (16, (1, 2))])
+    ("classes", "odd"),
+    thinned([(13, (1, 2, 4)), (11, (1, 3)), (13, (1, 3, 6)), (13, (5,)), (16, (1, 2))], quick=[(11, (1, 3))]),
 )
 def test_centres_along_a_path_that_is_not_the_ragged_one(
     classes: int, odd: tuple[int, ...], small_blocks: None
@@ -199,7 +196,7 @@ def test_numbers_that_are_negated_when_read() -> None:
     assert torch.equal(ours, launch.pull(-x, nodes, -upstream, False))
 
 
-@pytest.mark.parametrize("name", ["sigmoid", "tail 0.05", "tail 0.001", "floor"])
+@pytest.mark.parametrize("name", thinned(["sigmoid", "tail 0.05", "tail 0.001", "floor"], 2, every=4))
 def test_sixteen_bits(name: str) -> None:
     for dtype, tolerance in ((torch.bfloat16, 8e-3), (torch.float16, 1e-3)):
         pi = Parameterization(18, FAMILY[name])
@@ -215,7 +212,10 @@ def test_sixteen_bits(name: str) -> None:
         assert_close(gradient, expected, tolerance, str(dtype), scale + below)
 
 
-@pytest.mark.parametrize("name", ["sigmoid", "tail 0.1", "tail 0.05", "tail 0.01", "tail 0.001", "floor", "amplitude"])
+@pytest.mark.parametrize(
+    "name",
+    thinned(["sigmoid", "tail 0.1", "tail 0.05", "tail 0.01", "tail 0.001", "floor", "amplitude"], quick=["tail 0.1"]),
+)
 def test_what_is_short_for_sixteen_bits_is_close_to_what_is_not(name: str) -> None:
     """Closer than 16 bits show: the kernels' own short formulas on float32 numbers."""
     nodes = nodes_of(Parameterization(8, FAMILY[name]))
@@ -231,7 +231,7 @@ def test_what_is_short_for_sixteen_bits_is_close_to_what_is_not(name: str) -> No
     torch.testing.assert_close(slopes, launch.pull(x, nodes, upstream, False), rtol=2e-4, atol=2e-4)
 
 
-@pytest.mark.parametrize("amplitude", [1e-30, 1e-4, 1.0, 1e4, 1e30])
+@pytest.mark.parametrize("amplitude", thinned([1e-30, 1e-4, 1.0, 1e4, 1e30], every=4))
 def test_sixteen_bits_of_any_amplitude(amplitude: float) -> None:
     """Whose powers leave float32 where it is far from 1."""
     pi = Parameterization(4, Natural(amplitude=amplitude))
@@ -243,7 +243,7 @@ def test_sixteen_bits_of_any_amplitude(amplitude: float) -> None:
     assert_close(gradient * amplitude, expected * amplitude, 0.05, "gradient")
 
 
-@pytest.mark.parametrize("name", ["sigmoid", "tail 0.05"])
+@pytest.mark.parametrize("name", thinned(["sigmoid", "tail 0.05"], quick=["tail 0.05"]))
 def test_large_gradients_of_far_scores_are_numbers(name: str) -> None:
     pi = Parameterization(4, FAMILY[name])
     nodes = nodes_of(pi)
@@ -261,7 +261,8 @@ def test_short_polynomials_are_there_for_the_default_and_not_for_the_papers_end(
 
 
 @pytest.mark.parametrize(
-    ("classes", "name"), thinned(product([2, 3, 18, 64], ["sigmoid", "tail 0.05", "floor"]), every=12)
+    ("classes", "name"),
+    thinned(product([2, 3, 18, 64], ["sigmoid", "tail 0.05", "floor"]), quick=[(2, "floor"), (18, "tail 0.05")]),
 )
 def test_paths_and_heads(classes: int, name: str) -> None:
     pi = Parameterization(classes, FAMILY[name])
@@ -307,7 +308,7 @@ def test_paths_and_heads(classes: int, name: str) -> None:
             [(7, 5), (70, 3), (3, 4200)],  # many rows a program, and many programs a row
             ["one", "one in turns", "many"],
         ),
-        every=5,
+        every=36,
     ),
 )
 def test_losses(
@@ -398,7 +399,7 @@ def test_rows_of_any_strides() -> None:
         assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("classes", [2, 18, 21, 33])
+@pytest.mark.parametrize("classes", thinned([2, 18, 21, 33], 2, every=4))
 def test_all_of_the_result_is_written_and_nothing_around_it(classes: int) -> None:
     nodes = nodes_of(Parameterization(classes, "sigmoid"))
     x, upstream = (torch.from_numpy(numbers(ROWS, n)) for n in (classes - 1, classes))

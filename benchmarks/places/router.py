@@ -1,6 +1,6 @@
 """A mixture of 16 experts with a hard router: each input goes to one of them, and a load loss keeps all at work.
 
-The task has 64 clusters, each with one of 16 functions; an expert alone is too small for more than one or two.
+The task has 64 clusters, each with one of 16 functions of the place within it.
 """
 
 import math
@@ -18,7 +18,7 @@ def drawn(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """[count, INPUTS] and [count, OUTPUTS]."""
     fixed, stream = torch.Generator().manual_seed(0), torch.Generator().manual_seed(seed)
     centers = 2 * torch.randn(CLUSTERS, INPUTS, generator=fixed)
-    turns = torch.randn(EXPERTS, INPUTS, OUTPUTS, generator=fixed) / 2
+    turns = torch.randn(EXPERTS, INPUTS, OUTPUTS, generator=fixed) / 4
     cluster = torch.randint(CLUSTERS, (count,), generator=stream)
     inside = torch.randn(count, INPUTS, generator=stream)
     y = torch.einsum("ni,nio->no", inside, turns[cluster % EXPERTS]).sin()

@@ -51,9 +51,12 @@ def train(head: str, rate: float, seed: int, steps: int = 1_000):
         other = (own + torch.randint(1, LENGTH, (RIVALS, LENGTH))) % LENGTH  # frames of the same utterance
         target = q.z.flatten(-2)[:, torch.cat((own.unsqueeze(0), other))]  # [count, 1 + RIVALS, LENGTH, WIDE]
         alike = F.cosine_similarity(guess.unsqueeze(1), target, -1) / 0.1
+        same = (target[:, 1:] == target[:, :1]).all(-1)  # a rival with the frame's own codes is none
+        alike = torch.cat((alike[:, :1], alike[:, 1:].masked_fill(same, -torch.inf)), 1)
         contrast = -alike.log_softmax(1)[:, 0][hidden].mean()
         usage = q.log_q.exp().mean((0, 1))
-        return contrast + 0.1 * (1 + (usage * (usage + 1e-9).log()).sum(-1).exp().mul(-1) / CODES).mean()
+        perplexity = torch.special.entr(usage).sum(-1).exp()
+        return contrast + 0.1 * (1 - perplexity / CODES).mean()
 
     def codes(sound: torch.Tensor) -> torch.Tensor:
         first, second = quantizer.argmax(encoder(sound)).unbind(-1)

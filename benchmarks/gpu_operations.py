@@ -145,7 +145,7 @@ def backward(rows: int, classes: int, *, dtype: torch.dtype) -> Case:
         found = _poisoned(run)
         x, upstream = _few(scores), _few(gradient)
         _, _, left, right = reference.activation(x, pi)
-        below = reference._walk_up(np.abs(upstream), pi)
+        below = reference.mass_below(np.abs(upstream), pi)
         size = below[..., 2::2] * np.abs(left) + below[..., 3::2] * np.abs(right)
         if dtype != torch.float32:
             size += below[..., 2::2] + below[..., 3::2]

@@ -62,7 +62,7 @@ def check_gradient(
 ) -> None:
     """Against the oracle's gradient, relative to the size of the terms it sums: floats cannot do better than that."""
     _, _, slope_left, slope_right = reference.activation(scores, pi)
-    below = reference._walk_up(np.abs(upstream), pi)
+    below = reference.mass_below(np.abs(upstream), pi)
     size = below[..., 2::2] * np.abs(slope_left) + below[..., 3::2] * np.abs(slope_right)
     check(f"{name}, gradient", came, reference.log_catnat_gradient(scores, upstream, pi), size)
 
@@ -70,7 +70,7 @@ def check_gradient(
 def check_draws(name: str, counts: np.ndarray, scores: np.ndarray, pi: catnat.Parameterization) -> None:
     """Stop everything unless the classes' counts, drawn from one row of scores, fit the probabilities."""
     # how often every node was passed and left to the right: a binomial count, whatever the number of classes
-    passed = reference._walk_up(np.asarray(counts, np.float64), pi)
+    passed = reference.mass_below(np.asarray(counts, np.float64), pi)
     right = np.exp(reference.activation(scores, pi)[1][0])
     often = passed[2::2] + passed[3::2] > 500
     total = (passed[2::2] + passed[3::2])[often]

@@ -24,7 +24,7 @@ def assert_close(
 
 def sides(values: np.ndarray, pi: Parameterization) -> tuple[np.ndarray, np.ndarray]:
     """Sums of the classes' values on the left and on the right of every node."""
-    below = reference._walk_up(values, pi)
+    below = reference.mass_below(values, pi)
     return below[..., 2::2], below[..., 3::2]
 
 

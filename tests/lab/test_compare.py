@@ -31,7 +31,7 @@ from catnat_lab import compare
 from catnat_lab.cli import main
 from catnat_lab.comparison import run
 from catnat_lab.comparison.report import MOST, RULE, Compared, load, write_page
-from catnat_lab.comparison.study import STOPPED, FromFile, outcome_of
+from catnat_lab.comparison.study import STOPPED, FromFile, hopeless, outcome_of
 from catnat_lab.errors import UserError
 from catnat_lab.executors import UNGUARDED, WORKER, Processes, Unguarded
 from catnat_lab.experiment import Finished, Job, Outcome, Results, RunContext, key_of, register
@@ -394,9 +394,25 @@ def test_what_fails_at_once_is_not_tried_sixty_times(asked: Callable[..., Compar
         raise KeyError(head)
 
     counted = Counted(broken)
-    with pytest.raises(UserError, match="the first run of every head failed; the study ends here"):
+    with pytest.raises(UserError, match="a first run failed, and the study ends here"):
         asked(counted)
     assert len(counted.calls) == 2 * 3  # three times each
+
+
+def test_a_head_that_cannot_run_gets_no_verdict(asked: Callable[..., Compared]) -> None:
+    def half(head: str, rate: float, seed: int) -> Any:
+        if head == "better":
+            raise KeyError(head)
+        return rate, seed
+
+    with pytest.raises(UserError, match=r"a first run failed, and the study ends here \(better, rate 0.0001, search"):
+        asked(half)
+
+
+def test_a_curve_that_broke_off_says_nothing_of_when_to_stop() -> None:
+    whole, broken = [3.0, 2.0, 1.0] * 4, [math.nan] * 3
+    assert not any(map(hopeless([whole, broken], True), [9.0] * 4))  # a third of the longest it is let be
+    assert any(map(hopeless([whole, whole], True), [9.0] * 12))
 
 
 def test_a_run_may_tell_its_way(asked: Callable[..., Compared], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,7 +198,7 @@ def test_mnist_is_read_with_its_labels(tmp_path: Path) -> None:
 
 def test_labels_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     write_idx(tmp_path, 12, 11)
-    with pytest.raises(UserError, match=r"a label per image, 12; train-labels-idx1-ubyte has 11"):
+    with pytest.raises(UserError, match="a label per image, 12; it has 11"):
         swap.mnist(tmp_path)
     (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(b"no labels at all"))
     with pytest.raises(UserError, match="expected IDX, magic number 0x00000801"):

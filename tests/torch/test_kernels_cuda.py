@@ -42,7 +42,7 @@ def poison():
 def gradient_size(x, upstream, pi):
     """The size of the terms that a gradient sums: floats cannot do better than relative to that."""
     _, _, left, right = reference.activation(x, pi)
-    below = reference._walk_up(np.abs(upstream), pi)
+    below = reference.mass_below(np.abs(upstream), pi)
     return below[..., 2::2] * np.abs(left) + below[..., 3::2] * np.abs(right), below[..., 2::2] + below[..., 3::2]
 
 

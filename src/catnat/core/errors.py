@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
@@ -64,12 +64,15 @@ def gone(module: str, name: str) -> AttributeError:
     return AttributeError(f"module {module!r} has no {name!r}{': ' + GONE[name] if name in GONE else ''}")
 
 
-def check_choice(argument: str, value: object, choices: Sequence[str]) -> None:
-    """Raise unless ``value`` is one of ``choices``."""
+def check_choice(
+    argument: str, value: object, choices: Sequence[str], known_as: Mapping[str, str] | None = None
+) -> None:
+    """Raise unless ``value`` is one of ``choices``; ``known_as`` has what others call them."""
     if isinstance(value, str) and value in choices:
         return
     names = ", ".join(repr(choice) for choice in choices)
     near = get_close_matches(value, choices, n=1) if isinstance(value, str) else []
+    near = [known_as[value]] if known_as and isinstance(value, str) and value in known_as else near
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise ValueError(f"{argument} must be one of {names}; got {value!r}{hint}")
 

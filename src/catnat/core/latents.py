@@ -8,10 +8,17 @@ from zlib import crc32
 import numpy as np
 
 from catnat.core.errors import check_between, check_choice, check_num_classes
-from catnat.core.parameterization import ACTIVATIONS, Natural, Parameterization, Sigmoid
+from catnat.core.parameterization import ACTIVATIONS, Activation, Natural, Parameterization, Sigmoid
 from catnat.core.tree import Floats
 
 HEADS = ("softmax", *ACTIVATIONS)
+# what others call ours, for whoever types it
+KNOWN_AS = {
+    "catnat": "natural",
+    "gumbel-softmax": "gumbel",
+    "gumbel_softmax": "gumbel",
+    "straight_through": "straight-through",
+}
 
 
 class Stats(NamedTuple):
@@ -83,7 +90,7 @@ def check_variables(shape: tuple[int, ...], variables: int) -> None:
         raise ValueError(f"indices must be [..., {variables}], the variables last; got shape {tuple(shape)}")
 
 
-def parameterization_of(head: str | Parameterization, classes: int) -> Parameterization | None:
+def parameterization_of(head: str | Activation | Parameterization, classes: int) -> Parameterization | None:
     """What the scores of a head mean; None for softmax."""
     if isinstance(classes, Parameterization):
         raise TypeError(f"classes must be a whole number; what is no plain number goes into head=; got {classes!r}")
@@ -93,7 +100,8 @@ def parameterization_of(head: str | Parameterization, classes: int) -> Parameter
         if head.num_classes != classes:
             raise ValueError(f"head must have as many classes as the latent, {classes}; got {head!r}")
         return head
-    check_choice("head", head, HEADS)
+    if not isinstance(head, Activation):
+        check_choice("head", head, HEADS, KNOWN_AS)
     return None if head == "softmax" else Parameterization(classes, head)
 
 

@@ -20,7 +20,7 @@ from jax.tree_util import register_dataclass
 from catnat.core import latents as core
 from catnat.core.errors import advised, check_choice, check_positive, check_share
 from catnat.core.latents import Stats
-from catnat.core.parameterization import Parameterization
+from catnat.core.parameterization import Activation, Parameterization
 from catnat.jax import functional
 from catnat.jax._compat import is_readable
 from catnat.jax._eager import p_log_ratio
@@ -208,7 +208,7 @@ class CategoricalLatent:
         variables: int,
         classes: int,
         *,
-        head: str | Parameterization = "natural",
+        head: str | Activation | Parameterization = "natural",
         estimator: str = "gumbel",
         tau: float | None = None,
         prior: Any = "uniform",
@@ -218,7 +218,7 @@ class CategoricalLatent:
     ) -> CategoricalLatent:
         """A new one; arguments as of `catnat.torch.CategoricalLatent`."""
         core.check_sizes(in_features=in_features, variables=variables, embed=embed)
-        check_choice("estimator", estimator, tuple(ESTIMATORS))
+        check_choice("estimator", estimator, tuple(ESTIMATORS), core.KNOWN_AS)
         pi, fixed = core.parameterization_of(head, classes), core.log_prior_of(prior, variables, classes)
         first, second, third = jax.random.split(check_key(key), 3)
         bound, outputs = in_features**-0.5, variables * (classes if pi is None else classes - 1)

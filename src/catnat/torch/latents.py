@@ -19,7 +19,7 @@ from torch.distributions import Independent, OneHotCategoricalStraightThrough
 from catnat.core import latents as core
 from catnat.core.errors import advised, check_choice, check_share
 from catnat.core.latents import Stats
-from catnat.core.parameterization import Parameterization
+from catnat.core.parameterization import Activation, Parameterization
 from catnat.torch import functional
 from catnat.torch._compat import autocasts, is_plain
 from catnat.torch._eager import p_log_ratio
@@ -203,7 +203,8 @@ class CategoricalLatent(Defined):
         in_features: size of the features.
         variables: how many latent variables.
         classes: how many classes each has.
-        head: ``"natural"``, ``"sigmoid"``, ``"paper"`` or a `catnat.Parameterization`; or ``"softmax"``, to compare.
+        head: ``"natural"``, ``"sigmoid"``, ``"paper"``, a `catnat.Activation` or a `catnat.Parameterization`; or
+            ``"softmax"``, to compare.
         estimator: of the gradient: ``"gumbel"``, ``"gumbel-relaxed"``, ``"gumbel-rao"``, ``"reinmax"``,
             ``"straight-through"``, or ``"score-function"``: then ``z`` has none, and `score_function` takes
             ``latent.log_prob``.
@@ -234,7 +235,7 @@ class CategoricalLatent(Defined):
         variables: int,
         classes: int,
         *,
-        head: str | Parameterization = "natural",
+        head: str | Activation | Parameterization = "natural",
         estimator: str = "gumbel",
         tau: float | Callable[[Tensor], Tensor] | None = None,
         prior: str | Tensor | Sequence[float] = "uniform",
@@ -245,7 +246,7 @@ class CategoricalLatent(Defined):
         dtype: torch.dtype | None = None,
     ) -> None:
         core.check_sizes(in_features=in_features, variables=variables, embed=embed)
-        check_choice("estimator", estimator, tuple(ESTIMATORS))
+        check_choice("estimator", estimator, tuple(ESTIMATORS), core.KNOWN_AS)
         pi, fixed = core.parameterization_of(head, classes), core.log_prior_of(prior, variables, classes)
         super().__init__(pi or classes, device, prior=core.number_of(fixed))
         self.in_features, self.variables, self.classes = in_features, variables, classes

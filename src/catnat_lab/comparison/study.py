@@ -213,8 +213,9 @@ class Comparing(RateSearch):
             if number == 0:  # what is wrong with a function shows in the first run
                 first = {job.cell: job for job in reversed(stage)}.values()
                 yield [job for job in stage if job in first]
-                if first and done.given_up.issuperset(first):
-                    raise UserError("the first run of every head failed; the study ends here, its traceback is above")
+                if failed := [self.name_of(job) for job in first if job in done.given_up]:
+                    told = "; ".join(failed)
+                    raise UserError(f"a first run failed, and the study ends here ({told}): its traceback is above")
             yield stage
 
     def every_stage(self, done: Done) -> Iterator[list[Job]]:
@@ -236,7 +237,7 @@ class Comparing(RateSearch):
                     if job.config["rate"] in wave
                 ]
                 before.update(wave)
-            yield [self.beside(job, done.finished(job.cell)) for job in self.wider(done, self.cells)]
+            yield self.wider(done, self.cells)  # never stopped: what learns late may have its best out there
 
     def waves(self) -> list[list[float]]:
         """Rates that are tried side by side: all of them, or, of a search that prunes, few at a time.
@@ -251,10 +252,10 @@ class Comparing(RateSearch):
         return [ranked[:FEWEST], *([rate] for rate in ranked[FEWEST:])]
 
     def beside(self, job: Job, runs: Iterable[Finished]) -> Job:
-        """Of a search that prunes: with the curves of its repetition's runs, of these, that came to their end."""
+        """Of a search that prunes: with the curves of its repetition's runs, of these, that ended with a number."""
         if not self.plan.prune:
             return job
-        ended = [run for run in runs if run.config["seed"] == job.config["seed"] and STOPPED not in run.metrics]
+        ended = [run for run in runs if run.config["seed"] == job.config["seed"] and math.isfinite(run.value)]
         curves = tuple(tuple(run.record.get("curve", {}).get(VALIDATION, ())) for run in ended)
         return replace(job, beside=curves if len(curves) >= FEWEST else ())
 
@@ -352,7 +353,7 @@ def hopeless(beside: Sequence[Sequence[float]], lower_is_better: bool) -> Callab
 
     Its best so far is worse than the median of the others at the same point. A third of their length it is let be.
     """
-    patience = min(map(len, beside)) // 3
+    patience = max(map(len, beside)) // 3
     pruner = optuna.pruners.MedianPruner(n_startup_trials=FEWEST, n_warmup_steps=patience)
     with quiet():
         study = optuna.create_study(direction="minimize" if lower_is_better else "maximize", pruner=pruner)

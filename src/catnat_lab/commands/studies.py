@@ -14,7 +14,7 @@ from catnat_lab.studies import Study, command_line
 
 if TYPE_CHECKING:
     from catnat_lab.gsl import train as graphs
-    from catnat_lab.vae.presets import Settings
+    from catnat_lab.vae.study import Settings
 
 ON_CPU = 8  # runs trained as one program: few, so that little is lost with a killed one
 
@@ -51,7 +51,7 @@ def gsl(options: Gsl) -> None:
 
 
 def vae_settings(options: Vae) -> "Settings":
-    from catnat_lab.vae.presets import preset
+    from catnat_lab.vae.study import preset
 
     given = options if options.searched else replace(options, searched=options.cells)
     return chosen(preset(options.preset, options.table), given)
@@ -59,7 +59,7 @@ def vae_settings(options: Vae) -> "Settings":
 
 def vae(options: Vae) -> None:
     from catnat_lab.vae.digits import load_digits
-    from catnat_lab.vae.search import CHECKPOINTS, SOURCE, Autoencoders
+    from catnat_lab.vae.study import CHECKPOINTS, SOURCE, Autoencoders
 
     settings, device = vae_settings(options), device_of(options.device)
     output, at_once = options.output or Path(f"runs/vae-{options.table}"), stacked(options, device, 64)

@@ -395,7 +395,7 @@ def test_passwords_are_left_out_of_texts_and_notes(study: Study, text: str) -> N
 def test_the_command_line_is_kept_without_a_password_that_a_shell_would_quote(monkeypatch: pytest.MonkeyPatch) -> None:
     for secret in ("12 hunter2", "it's hunter2", "a\thunter2", "hun@hunter2"):
         monkeypatch.setattr(sys, "argv", ["catnat", "gsl", "--storage", f"postgresql://me:{secret}@host/db"])
-        assert shlex.split(command_line()) == ["catnat", "gsl", "--storage", "postgresql://***@host/db"]
+        assert shlex.split(command_line()) == ["catnat", "gsl", "--storage", "postgresql://***"]
 
 
 def test_a_terminal_obeys_nothing_that_a_database_holds() -> None:

@@ -14,11 +14,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import tyro
 
 from catnat_lab.cli import main
 from catnat_lab.commands.options import COMMANDS, Rl, Vae
-from catnat_lab.commands.parts import bars
+from catnat_lab.commands.studies import bars, device_of
 from catnat_lab.executors import NOW
 from catnat_lab.experiment import Job
 from catnat_lab.studies import Study, command_line
@@ -296,6 +297,13 @@ def test_the_status_of_a_study(study, tmp_path, capsys):
     assert "running: nothing; at least 3 jobs are left\nto continue: catnat " in told
     assert main(["status", str(tmp_path / "nothing")]) == 2
     assert "there is no such study" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_preset_that_is_for_a_gpu_says_so_where_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, preset, told in (("auto", "paper", True), ("auto", "quick", False), ("cpu", "paper", False)):
+        assert device_of(name, preset).type == "cpu"
+        assert capsys.readouterr().err.startswith(f"the preset {preset} is for a GPU, and there is none") == told
 
 
 def test_a_wrong_place_begins_no_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

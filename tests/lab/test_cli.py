@@ -19,11 +19,12 @@ import tyro
 
 from catnat_lab.cli import main
 from catnat_lab.commands.options import COMMANDS, Rl, Vae
-from catnat_lab.commands.studies import bars, device_of
+from catnat_lab.commands.studies import bars, device_of, remarks
 from catnat_lab.executors import NOW
 from catnat_lab.experiment import Job
 from catnat_lab.studies import Study, command_line
 
+SIX = "[[0,1],[2,[3,[4,5]]]]"
 SMOKE = ["gsl", "--preset", "smoke", "--device", "cpu"]
 
 
@@ -74,13 +75,23 @@ def test_a_smaller_study_is_not_compared_with_the_paper(study):
 
 
 def test_a_finished_study_runs_again_in_no_time_and_says_the_same(study, capsys):
+    """With the origin that it had, where it now runs elsewhere; and its report can be written again alone."""
     folder, printed = study
-    before = values(folder)
-    assert main([*SMOKE, "--output", str(folder)]) == 0
-    assert values(folder) == before
+    before, page = values(folder), (folder / "report.html").read_bytes()
+    with Study(folder / "study.db", conduct=True) as opened:
+        facts = opened.note("gsl provenance")
+        opened.set_note("gsl provenance", facts | {"processor": "another"})
+    try:
+        assert main([*SMOKE, "--output", str(folder)]) == 0
+        assert json.loads((folder / "provenance.json").read_text())["processor"] == "another"
+    finally:
+        with Study(folder / "study.db", conduct=True) as opened:
+            opened.set_note("gsl provenance", facts)
     told = capsys.readouterr()
-    assert told.out.split("report:")[0] == printed.split("report:")[0]
+    assert values(folder) == before and told.out.split("report:")[0] == printed.split("report:")[0]
     assert f"finished jobs that this study keeps, and does not run again: {len(before)}\n" in told.err
+    assert main(["report", str(folder)]) == 0
+    assert (folder / "report.html").read_bytes() == page
 
 
 def test_on_a_terminal_there_are_bars(monkeypatch, capsys):
@@ -94,36 +105,10 @@ def test_on_a_terminal_there_are_bars(monkeypatch, capsys):
     assert max(map(len, lines)) <= 80 and any("1/2" in line and "…" in line and "left" in line for line in lines)
 
 
-def test_what_somebody_wrote_beside_a_study_s_origin_stays_with_it(study):
-    folder, _ = study
-    path = folder / "provenance.json"
-    facts = json.loads(path.read_text())
-    for written, kept in (({"left out": "a cell"}, True), ({"left out": "a cell", "command": "another"}, False)):
-        path.write_text(json.dumps(facts | written))
-        assert main(["report", str(folder)]) == 0
-        assert json.loads(path.read_text()) == facts | ({"left out": "a cell"} if kept else {})
-
-
-def test_what_was_run_before_keeps_its_origin(study):
-    folder, _ = study
-    with Study(folder / "study.db", conduct=True) as opened:
-        facts = opened.note("gsl provenance")
-        opened.set_note("gsl provenance", facts | {"processor": "another"})
-    try:
-        assert main([*SMOKE, "--output", str(folder)]) == 0
-        assert json.loads((folder / "provenance.json").read_text())["processor"] == "another"
-    finally:
-        with Study(folder / "study.db", conduct=True) as opened:
-            opened.set_note("gsl provenance", facts)
-        assert main(["report", str(folder)]) == 0
-
-
-def test_the_report_can_be_written_again(study, capsys):
-    folder, _ = study
-    page = (folder / "report.html").read_bytes()
-    (folder / "report.html").unlink()
-    assert main(["report", str(folder)]) == 0
-    assert (folder / "report.html").read_bytes() == page
+def test_what_somebody_wrote_beside_a_study_s_origin_stays_with_it() -> None:
+    facts, written = {"command": "catnat gsl", "commit": "abc", "date": "today"}, {"left out": "a cell"}
+    assert remarks(facts | written, facts | {"seconds": "3"}) == written
+    assert remarks(facts | written | {"commit": "of another study"}, facts) == {}
 
 
 def test_a_page_is_made_of_published_numbers_alone(study, tmp_path, capsys):
@@ -312,8 +297,13 @@ def test_a_wrong_place_begins_no_study(tmp_path: Path, capsys: pytest.CaptureFix
     assert not (tmp_path / "study").exists()
 
 
-@pytest.mark.parametrize("command", ["gsl", "vae", "rl-sweep"])
-@pytest.mark.parametrize(("tree", "told"), [("[", "must end in a tree"), ("[[0,1],[2,[3,[4,5]]]]", "has a tree of 6")])
+@pytest.mark.parametrize(
+    ("command", "tree", "told"),
+    [
+        ("gsl", "[", "must end in a tree"),
+        *((c, "[[0,1],[2,[3,[4,5]]]]", "has a tree of 6") for c in ("vae", "rl-sweep")),
+    ],
+)
 def test_a_tree_that_does_not_fit_begins_no_study(
     command: str, tree: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

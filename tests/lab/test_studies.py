@@ -230,7 +230,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Any, ...]]:
         return table(study)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+SLOW = [pytest.param(how, marks=pytest.mark.slow) for how in (signal.SIGINT, signal.SIGTERM)]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, *SLOW])
 def test_a_killed_conductor_leaves_all_it_has_finished_and_the_rest_is_as_if_nothing_had_happened(
     path: Path, whole: list[tuple[Any, ...]], how: int
 ) -> None:

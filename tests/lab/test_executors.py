@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
+import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -35,6 +37,14 @@ def found(path: Path, toy: Toy, workers: int | None, batch: int = 3, **context: 
 @pytest.fixture(scope="module")
 def serial(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
     return found(tmp_path_factory.mktemp("serial") / "study.db", Toy(), None)[0]
+
+
+def test_a_process_that_trains_loads_no_database() -> None:
+    """It would be most of its start."""
+    code = (
+        "import sys, catnat_lab.executors, tests.lab.toy; sys.exit(bool({'optuna', 'sqlalchemy'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=False).returncode == 0
 
 
 def test_killed_workers_are_replaced_and_their_jobs_trained(path: Path, serial: list[object]) -> None:

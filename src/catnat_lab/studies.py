@@ -321,35 +321,16 @@ def without_secrets(value: Any) -> Any:
         return {key: without_secrets(each) for key, each in value.items()}
     if isinstance(value, list):
         return [without_secrets(each) for each in value]
-    if not isinstance(value, str) or "://" not in value:
-        return value
-    try:
-        words = shlex.split(value)
-    except ValueError:  # an open quote
-        return masked(value)
-    if any(map(_is_cut, words)):  # it is not known where the address ends
-        return value[: value.index("://")] + "://***"
-    shown = [masked(word) for word in words]
-    if len(shown) == 1:
-        return shown[0]
-    return value if shown == words else shlex.join(shown)
+    return masked(value) if isinstance(value, str) else value
 
 
-def _is_cut(word: str) -> bool:
-    """Whether an address may end within its password, which holds a space and was not quoted."""
-    scheme, mark, rest = word.partition("://")
-    host, slash, _ = rest.partition("/")
-    _, colon, port = host.partition(":")
-    return bool(mark and colon) and "@" not in rest and not (port.isdigit() and (slash or scheme == "ray"))
+def masked(text: str) -> str:
+    """A text without all that follows an address's scheme, if there may be a secret in it.
 
-
-def masked(word: str) -> str:
-    """An address, perhaps behind an option's name, without all that follows its scheme if that may be a secret.
-
-    Parts of it are not kept: where a password ends nobody knows who has not quoted it.
+    Nothing behind it is kept: where a password ends nobody knows that was not quoted. `***@` is of older versions.
     """
-    scheme, _, rest = word.partition("://")
-    return f"{scheme}://***" if "@" in rest or _is_secret(rest.partition("?")[2]) else word
+    scheme, _, rest = text.partition("://")
+    return f"{scheme}://***" if "@" in rest.replace("***@", "") or _is_secret(rest.partition("?")[2]) else text
 
 
 def _is_secret(name: str) -> bool:

@@ -384,7 +384,8 @@ def test_passwords_are_left_out_of_texts_and_notes(study: Study, text: str) -> N
     assert "hunter2" not in str(study.note("provenance")) and "***" in str(study.note("provenance"))
     for harmless in (
         "a: b @ c, https://x.org/y?z=1",
-        "catnat --ray ray://head:10001 --x a@b",
+        "catnat --ray ray://head:10001 --x b",
+        "catnat gsl --storage postgresql://***@host/db --preset paper",  # of an older version
         "postgresql://host:1/db",
     ):
         assert without_secrets(harmless) == harmless

@@ -22,8 +22,7 @@ import catnat.torch as ct
 from catnat_lab.devices import Repeated
 from catnat_lab.heads import PAPER_HEADS, head
 from catnat_lab.provenance import provenance
-from catnat_lab.vae.data import images_of
-from catnat_lab.vae.digits import Digits
+from catnat_lab.vae.digits import Digits, images_of
 from catnat_lab.vae.model import convolutional, cross_entropy, kl_from_uniform
 from catnat_lab.vae.train import Plan, Run, Trainer
 from tests.lab import plain_autoencoder as plain

@@ -37,7 +37,7 @@ from catnat_lab.rl.ppo import PAPER_STEPS
 from catnat_lab.rl.report import PAPER_SEEDS
 from catnat_lab.stats import ALPHA, compare_all, paired, standing, welch_from_summaries
 from catnat_lab.vae import report as vae
-from catnat_lab.vae.presets import PAPER, PAPER_CELLS
+from catnat_lab.vae.study import PAPER, PAPER_CELLS
 
 RESULTS = Path(__file__).parents[1] / "results"
 HEADS = (*PAPER_HEADS, "catnat")  # the last is the library's default

@@ -20,11 +20,13 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from catnat_lab.errors import UserError
 from catnat_lab.experiment import Experiment, Job, Outcome, RunContext, TimeIsUp, silent
-from catnat_lab.studies import Study
+
+if TYPE_CHECKING:  # a process that trains knows no database, and need not wait for its packages
+    from catnat_lab.studies import Study
 
 TRIES = 3
 GRACE = 120.0  # seconds without a word after which a process is ended, once time is up
@@ -39,7 +41,7 @@ Told = tuple[Job, Outcome] | str | Exception  # an outcome, why the rest has fai
 
 
 def conduct(
-    experiment: Experiment, study: Study, executor: Executor, batch: int, on_finished: Callable[[Job], None] = silent
+    experiment: Experiment, study: "Study", executor: Executor, batch: int, on_finished: Callable[[Job], None] = silent
 ) -> int:
     """Train until nothing is left but what failed in this run, at most so many jobs a batch; how many were finished."""
     finished, last = 0, ""
@@ -68,7 +70,7 @@ def conduct(
     return finished
 
 
-def begin(experiment: Experiment, study: Study) -> dict[str, Any]:
+def begin(experiment: Experiment, study: "Study") -> dict[str, Any]:
     """Settle whose study it is, and its settings, which may have grown; refuse another experiment's."""
     kind = study.settle_note("kind", experiment.kind)
     if kind != experiment.kind:

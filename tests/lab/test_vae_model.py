@@ -12,11 +12,9 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, kl_divergence
 
 from catnat_lab.heads import HEAD_NAMES, head
-from catnat_lab.vae import evaluate as evaluation
 from catnat_lab.vae import model, train
-from catnat_lab.vae.evaluate import evaluate, outside_shares
 from catnat_lab.vae.model import Autoencoders, convolutional, dense, kl_from_uniform, one_hot
-from catnat_lab.vae.train import Plan, Run, Trainer
+from catnat_lab.vae.train import Plan, Run, Trainer, evaluate, outside_shares
 from tests.lab.plain_autoencoder import export
 from tests.lab.vae_cases import bars
 from tests.thinned import thinned
@@ -120,7 +118,7 @@ def test_the_likelihood_is_that_of_all_codes_counted(name: str, monkeypatch: pyt
     assert found["nll"].item() == pytest.approx(exact.item(), abs=0.05)
     assert found["elbo"].item() == pytest.approx(elbo.item(), abs=0.3)
     assert found["elbo_paper"].item() == pytest.approx(found["elbo"].item() + VARIABLES * math.log(CLASSES), abs=1e-3)
-    monkeypatch.setitem(evaluation.ROOM, "cpu", 784 * 50)  # in parts: other draws, the same numbers but for luck
+    monkeypatch.setitem(train.ROOM, "cpu", 784 * 50)  # in parts: other draws, the same numbers but for luck
     few = evaluate(stack, images, ONE, GREY, 200)
     assert few["nll"].item() == pytest.approx(exact.item(), abs=0.5) and -few["elbo"] >= few["nll"] - 0.05
 

@@ -12,8 +12,8 @@ from scipy import stats
 from catnat_lab.experiment import Finished, Results
 from catnat_lab.report.page import as_csv
 from catnat_lab.report.table import agreement, judge, verdict
-from catnat_lab.vae.presets import preset, sizes
 from catnat_lab.vae.report import curve_panels, curves_of, paper_of, remarks_of, summary_of, tables_of
+from catnat_lab.vae.study import preset, sizes
 
 HEADS = ("softmax", "catnat-paper")
 SIGMOID = ("catnat-sigmoid", "catnat-paper")

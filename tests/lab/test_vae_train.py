@@ -28,10 +28,8 @@ from catnat_lab.heads import PAPER_HEADS
 from catnat_lab.search import by_rate
 from catnat_lab.studies import Study
 from catnat_lab.vae import report as vae_results
-from catnat_lab.vae.data import as_pixels, images_of
-from catnat_lab.vae.digits import Digits
-from catnat_lab.vae.presets import preset
-from catnat_lab.vae.search import SOURCE, Autoencoders, study_name
+from catnat_lab.vae.digits import Digits, as_pixels, images_of
+from catnat_lab.vae.study import SOURCE, Autoencoders, preset, study_name
 from catnat_lab.vae.train import Outcome, Plan, Run, checkpoint_of, seed_of, train
 from tests.lab.vae_cases import Kill, bars, fake_digits
 

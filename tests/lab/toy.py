@@ -10,12 +10,13 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from catnat_lab import search
 from catnat_lab.executors import UNGUARDED, begin, conduct, executor_of
 from catnat_lab.experiment import Done, Experiment, Job, Outcome, RunContext
-from catnat_lab.studies import Study
+
+if TYPE_CHECKING:
+    from catnat_lab.studies import Study
 
 CELLS = ("one", "two")
 
@@ -39,6 +40,8 @@ class Toy(Experiment):
         return {"rates": [0.01, 0.1, 1.0]}
 
     def stages(self, done: Done) -> Iterator[list[Job]]:
+        from catnat_lab import search  # who trains alone does without Optuna
+
         tried = [(cell, rate, seed) for cell in CELLS for rate in (0.01, 0.1, 1.0) for seed in search.search_seeds(2)]
         yield [Job(c, {"stage": "search", "rate": r, "seed": s}) for c, r, s in tried]
         best = {cell: search.best_rate(done.finished(cell, stage="search")) for cell in CELLS}
@@ -83,6 +86,8 @@ def started(*arguments: str) -> subprocess.Popen[str]:
 
 
 if __name__ == "__main__":
+    from catnat_lab.studies import Study
+
     where, seconds, seeds, on, folder = sys.argv[1:]
     with Study(where, conduct=True) as opened:
         toy = Toy(float(seconds), seeds=int(seeds))

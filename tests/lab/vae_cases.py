@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from catnat_lab.vae import train as training
-from catnat_lab.vae.data import Images, images_of
-from catnat_lab.vae.digits import Digits
+from catnat_lab.vae.digits import Digits, Images, images_of
 
 
 def fake_digits(count: int = 240) -> Digits:

@@ -1,47 +1,23 @@
 """What can be asked for on the command line. Light: what it takes to do it is imported when it is done.
 
-The help is made of the comments, beside an option or above it.
+The help is made of the comments, beside an option or above it. An option that is None when it is left out stands for
+the preset's setting of its name.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import tyro
-from tyro.constructors import PrimitiveConstructorSpec as Spec
+from tyro.conf import DisallowNone, Positional, arg
 
-
-def _read(kind: type, named: str, wanted: str = "", *, many: bool = False) -> Spec[Any]:
-    """How an option is read that may be left out. Of a bare `int | None` help and errors would tell Python's types."""
-
-    def one(text: str) -> Any:
-        try:
-            return kind(text)
-        except ValueError:
-            raise ValueError(f"must be {wanted}; got {text!r}") from None
-
-    def several(given: list[str]) -> Any:
-        return tuple(map(one, given))
-
-    def valid(default: object) -> bool:
-        return default is None
-
-    def shown(default: object) -> list[str]:  # QUIET hides it
-        return []
-
-    if many:
-        return Spec("*", f"[{named} ...]", several, valid, shown)
-    return Spec(1, named, lambda given: one(given[0]), valid, shown)
-
-
-RlPreset = Literal["smoke", "quick", "paper"]
-QUIET = tyro.conf.arg(help_behavior_hint="")  # None tells nothing; what is taken instead is in the option's comment
-Whole = Annotated[int | None, _read(int, "INT", "a whole number"), QUIET]
-Number = Annotated[float | None, _read(float, "FLOAT", "a number"), QUIET]
-Text = Annotated[str | None, _read(str, "STR"), QUIET]
-Place = Annotated[Path | None, _read(Path, "PATH"), QUIET]
-Texts = Annotated[tuple[str, ...] | None, _read(str, "STR", many=True), QUIET]
-Numbers = Annotated[tuple[float, ...] | None, _read(float, "FLOAT", "numbers", many=True), QUIET]
+QUIET = arg(help_behavior_hint="")  # None tells nothing; what is taken instead is in the option's comment
+Whole = Annotated[int | None, DisallowNone, QUIET]
+Number = Annotated[float | None, DisallowNone, QUIET]
+Text = Annotated[str | None, DisallowNone, QUIET]
+Place = Annotated[Path | None, DisallowNone, QUIET]
+Texts = Annotated[tuple[str, ...] | None, DisallowNone, arg(metavar="[STR ...]", help_behavior_hint="")]
+Numbers = Annotated[tuple[float, ...] | None, DisallowNone, arg(metavar="[FLOAT ...]", help_behavior_hint="")]
+Preset = Literal["smoke", "quick", "paper"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +35,7 @@ class Gsl(_Study):
     """Graph structure learning, the paper's first table. Stop it whenever you like: the same command continues."""
 
     # smoke (seconds), quick (minutes on two cores) or paper (all of the table, on a GPU).
-    preset: Literal["smoke", "quick", "paper"] = "quick"
+    preset: Preset = "quick"
     output: Path = Path("runs/gsl")  # Folder of the study's database and its report.
     # How many runs train side by side as one program, at most; by default 256 on a GPU and 8 on a CPU.
     stacked: Whole = None
@@ -77,7 +53,7 @@ class Demo:
     """Softmax and catnat in two trainings with discrete latents, four minutes on two cores; or a random graph."""
 
     # latents (agents invent a code, and a VAE of digits) or graph (graph structure learning, two to four minutes).
-    what: tyro.conf.Positional[Literal["latents", "graph"]] = "latents"
+    what: Positional[Literal["latents", "graph"]] = "latents"
     output: Path = Path("demo-output")  # Folder of the runs and the page.
     seed: int = 0  # Another number gives other seeds throughout.
 
@@ -92,7 +68,7 @@ class Vae(_Study):
     # adam, sgd (the convolutional VAE by straight-through samples) or mlp (the dense one by the score function).
     table: Literal["adam", "sgd", "mlp"] = "adam"
     # smoke (a minute or two), quick (13 minutes on two cores) or paper (all of the table, on a GPU).
-    preset: Literal["smoke", "quick", "paper"] = "quick"
+    preset: Preset = "quick"
     # Folder of the study's database, checkpoints, models and report; by default runs/vae-TABLE.
     output: Place = None
     # Folder with MNIST's image files; by default they are fetched once and kept in the user's cache.
@@ -132,7 +108,7 @@ class Rl:
     head: Text = None
     # smoke (seconds), quick (100,000 steps, minutes on two cores) or paper (Atari's 8 million, on a GPU; 100,000 of
     # gymnasium's games).
-    preset: RlPreset = "quick"
+    preset: Preset = "quick"
     seed: Whole = None  # Of the weights, the games and the draws; 1 by default.
     output: Place = None  # Folder of the checkpoint and the curves; by default runs/rl/GAME-HEAD-SEED.
     device: str = "auto"  # cpu, cuda, cuda:1 ...; auto takes a GPU where there is one.
@@ -159,7 +135,7 @@ class RlSweep(_Study):
 
     # smoke (seconds), quick (CartPole with default settings, no search, minutes) or paper (both games, 160 trials,
     # then 10 x 10 runs: weeks of a GPU).
-    preset: RlPreset = "quick"
+    preset: Preset = "quick"
     output: Path = Path("runs/rl-sweep")  # Folder of the study's database and its runs.
     threads: int = 0  # Of the Atari games of one process; 0: one a core.
     minutes: Number = None  # Stop after so many, with a checkpoint.
@@ -179,7 +155,7 @@ class RlMinatar:
     """
 
     # smoke (a minute per head), quick (minutes on two cores) or paper (all games, 64 seeds of 10 million steps, a GPU).
-    preset: RlPreset = "quick"
+    preset: Preset = "quick"
     output: Path = Path("runs/minatar")  # Folder of the study's database, its checkpoint and its report.
     storage: Text = None  # File or URL of the study's database; by default an SQLite file in the output folder.
     on: str = "here"  # Where games and heads are trained: here, one after the other, or processes:N, side by side.
@@ -199,7 +175,7 @@ class RlMinatar:
 class RlWatch:
     """Show a trained policy play one game: its score, and a GIF, for which gymnasium's games need the extra watch."""
 
-    run: tyro.conf.Positional[Path]  # Folder of a run of `catnat rl`.
+    run: Positional[Path]  # Folder of a run of `catnat rl`.
     gif: Place = None  # Where to write the picture; by default play.gif in that folder.
     seed: int = 12_345  # Of the game and the draws.
     greedy: bool = False  # Take the likeliest action in place of a drawn one.
@@ -235,7 +211,7 @@ class Compare:
     has more. Stop it whenever you like: the same command continues.
     """
 
-    what: tyro.conf.Positional[tuple[str, ...]]  # FILE.py:FUNCTION; of several tasks NAME=FILE.py:FUNCTION each.
+    what: Positional[tuple[str, ...]]  # FILE.py:FUNCTION; of several tasks NAME=FILE.py:FUNCTION each.
     heads: str = "softmax,natural"  # Names that the function knows, with commas. The others are compared with softmax.
     rates: str = "1e-4..1e-2"  # A range, with two rates a decade, or rates with commas.
     seeds: int = 5  # Repetitions, each of a search and a run on a fresh seed.
@@ -255,7 +231,7 @@ class Compare:
 class Report:
     """Write the report of a study again, finished or not, or that of a single run of `catnat rl`."""
 
-    where: Annotated[str, tyro.conf.Positional]  # Folder or database URL of the study, or folder of the run.
+    where: Positional[str]  # Folder or database URL of the study, or folder of the run.
     output: Place = None  # Folder of the report; by default the study's.
 
 
@@ -263,7 +239,7 @@ class Report:
 class Status:
     """What a study has done, is doing and has left; or how far a single run of `catnat rl` is."""
 
-    where: Annotated[str, tyro.conf.Positional]  # Folder or database URL of the study, or folder of the run.
+    where: Positional[str]  # Folder or database URL of the study, or folder of the run.
 
 
 @dataclass(frozen=True)
@@ -286,8 +262,8 @@ COMMANDS: dict[str, tuple[type, str]] = {
     "gsl": (Gsl, "studies"),
     "vae": (Vae, "studies"),
     "rl": (Rl, "rl"),
-    "rl-sweep": (RlSweep, "rl"),
-    "rl-minatar": (RlMinatar, "rl"),
+    "rl-sweep": (RlSweep, "studies"),
+    "rl-minatar": (RlMinatar, "studies"),
     "rl-watch": (RlWatch, "rl"),
     "compare": (Compare, "compare"),
     "wide-heads": (WideHeads, "studies"),

@@ -1,25 +1,13 @@
-"""`catnat rl`, and what belongs to it: `rl-sweep`, `rl-minatar` and `rl-watch`. Each imports what it runs alone."""
+"""`catnat rl` and `rl-watch`, and what `report` and `status` say of one run."""
 
 import json
-import os
 from functools import cache
 from pathlib import Path
 
-import torch
 from filelock import FileLock, Timeout
 
-from catnat_lab.commands.options import Rl, RlMinatar, RlSweep, RlWatch
-from catnat_lab.commands.parts import (
-    PROVENANCE,
-    bars,
-    chosen,
-    device_of,
-    end_of,
-    noted_in,
-    run_study,
-    say,
-    show,
-)
+from catnat_lab.commands.options import Rl, RlWatch
+from catnat_lab.commands.studies import PROVENANCE, bars, chosen, device_of, end_of, noted_in, say, show
 from catnat_lab.errors import UserError
 from catnat_lab.experiment import RunContext
 from catnat_lab.files import write
@@ -32,7 +20,8 @@ def rl(options: Rl) -> None:
     if options.threads < 0:
         raise UserError(f"threads must not be negative; got {options.threads}")
     settings = chosen(ppo.preset(options.preset, options.game), options)
-    device, ends = device_of(options.device), end_of(options.minutes)
+    large = "" if "-v" in options.game else options.preset  # gymnasium's are small whatever the preset
+    device, ends = device_of(options.device, large), end_of(options.minutes)
     folder = options.output or Path(f"runs/rl/{settings.game.replace('/', '-')}-{settings.head}-{settings.seed}")
     facts = provenance(command_line(), device) | {"settings": settings.as_dict()}
 
@@ -59,27 +48,6 @@ def rl(options: Rl) -> None:
 def _came_to(result: ppo.Result) -> str:
     ended = f"score {result.score:.1f} (mean of the last {ppo.LAST})" if result.episodes else "none has ended"
     return f"{len(result.episodes):,} episodes, {ended}"
-
-
-def rl_sweep(options: RlSweep) -> None:
-    from catnat_lab.rl.search import PolicySweep, sweep_plan
-
-    experiment = PolicySweep(chosen(sweep_plan(options.preset), options), options.threads)
-    run_study(experiment, options, options.output, device_of(options.device), 1)
-
-
-def rl_minatar(options: RlMinatar) -> None:
-    try:
-        import gymnax  # noqa: F401
-        import jax
-    except ImportError as missing:
-        raise UserError(f"in catnat's folder: pip install '.[minatar]' ({missing})") from None
-    from catnat_lab.rl.search import MinAtar, minatar_plan
-
-    experiment = MinAtar(chosen(minatar_plan(options.preset), options))
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or one process has all of a GPU's memory
-    facts = {"jax": jax.__version__, "jax on": str(jax.devices()[0])}
-    run_study(experiment, options, options.output, torch.device("cpu"), 1, facts=facts)
 
 
 def rl_watch(options: RlWatch) -> None:

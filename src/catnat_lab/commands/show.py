@@ -9,9 +9,8 @@ import tyro
 
 from catnat_lab import figure as pictures
 from catnat_lab.commands.options import Figure, Gsl, Report, Status
-from catnat_lab.commands.parts import noted_in, report_on, say, show
 from catnat_lab.commands.rl import is_run, report_run, status_of_run
-from catnat_lab.commands.studies import gsl_settings
+from catnat_lab.commands.studies import gsl_settings, noted_in, report_on, say, show
 from catnat_lab.errors import UserError, plain
 from catnat_lab.executors import NOW
 from catnat_lab.experiment import reporters

@@ -20,8 +20,7 @@ from catnat_lab.report.table import Cell, Column, Table
 from catnat_lab.stats import paired, summarize
 from catnat_lab.studies import Study
 from catnat_lab.vae.model import NETWORKS, Autoencoders, one_hot
-from catnat_lab.vae.presets import PAPER, TABLES, nearest, sizes
-from catnat_lab.vae.search import NOTE, SHOWN, SOURCE, study_name
+from catnat_lab.vae.study import NOTE, PAPER, SHOWN, SOURCE, TABLES, nearest, sizes, study_name
 from catnat_lab.vae.train import Run
 
 FAR = 30.0  # nats

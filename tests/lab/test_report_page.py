@@ -64,7 +64,7 @@ def test_the_page_stands_alone() -> None:
     assert not [ref for ref in re.findall(r"url\(([^)]*)\)", text) if not ref.startswith("#")]
     assert {source.split(":")[0] for source in Reader(text).all("src")} <= {"data"}
     order = (
-        "has the best mean score in",
+        "of 20 cells",
         "Against softmax",
         "Our numbers beside",
         "Where we disagree",

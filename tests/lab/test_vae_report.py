@@ -82,7 +82,7 @@ def test_groups_and_columns_of_a_grid_are_in_order() -> None:
 def test_the_verdict_is_over_all_cells_and_every_line_is_tested_against_softmax() -> None:
     (table,) = tables_of(results(("10x8", "20x8", "10x16", "20x16"), heads=("sparsemax", *HEADS)))
     judgement = judge(table)
-    assert verdict(judgement).startswith("softmax has the best mean test negative log-likelihood in 8 of 8 cells")
+    assert verdict(judgement) == "No difference from softmax is seen."
     assert len(judgement.against) == 2 * 8
 
 

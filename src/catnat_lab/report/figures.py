@@ -229,9 +229,7 @@ def strips_of(judgement: Judgement) -> list[Strip]:
         keys = {line: (group, line, column.key) for line in table.lines}
         found = {line: judgement.against[key] for line, key in keys.items() if key in judgement.against}
         if found:
-            names = [f"{table.group_name} {group}"] if len(table.groups) > 1 else []
-            names += [column.heading] if len(table.headline or table.columns) > 1 or not names else []
-            strips.append(Strip("\n".join(names), found, column.lower_is_better))
+            strips.append(Strip(table.place(group, column, between="\n"), found, column.lower_is_better))
     return strips
 
 

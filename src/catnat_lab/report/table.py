@@ -21,7 +21,7 @@ value
 
 import math
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
@@ -36,6 +36,7 @@ from catnat_lab.stats import (
     bold,
     compare_runs,
     corrected,
+    needed,
     standing,
     summarize,
     welch_from_summaries,
@@ -49,6 +50,11 @@ SHOWN = "Means ± standard deviations over the final seeds."
 RULE = (
     f"{SHOWN} Bold: the best mean, and every one that Welch's test, uncorrected, does not tell from it (p >= {ALPHA})."
 )
+AHEAD, BEHIND, UNSEEN, TOO_FEW = "ahead of", "behind", "no difference seen", "too few to tell"
+NO_VERDICT = "No verdict: it takes two final runs of every head whose tests differ."
+UNTOLD = "Too few repetitions to tell"
+FEW = 3  # places that a verdict names one by one
+MOST = 1000  # repetitions that are named as what it takes
 NONE_FOUND = "No disagreement was found in what is finished."
 Key = tuple[str, str, str]  # (group, line, column's key)
 # Whether the paper's best line is ours too: significantly better than every other, one of several, or not among them.
@@ -182,9 +188,13 @@ class Table:
             return None
         return Summary(cell.paper_mean, cell.paper_std, self.paper_count)
 
-    def best(self, group: str, column: Column, lines: Iterable[str]) -> str | None:
-        means = {line: found.mean for line in lines if (found := self.cell(group, line, column).summary)}
-        return (min if column.lower_is_better else max)(means, key=means.__getitem__) if means else None
+    def column(self, key: str) -> Column:
+        return self.columns[self.keys.index(key)]
+
+    def place(self, group: str, column: Column, between: str = ", ") -> str:
+        """Which of the contests that the verdict is about."""
+        names = [f"{self.group_name} {group}"] if len(self.groups) > 1 else []
+        return between.join([*names, *([column.heading] if len(self.headline or self.keys) > 1 or not names else [])])
 
     def label(self, line: str) -> str:
         """The line's name; the reference is named as such, because it does not compete."""
@@ -242,6 +252,37 @@ class Judgement:
         paper = column.printed(cell.paper_mean, cell.paper_std)
         return Shown(column.printed(*ours), line in contest.ours, marks, paper, cell.paper_bold)
 
+    def standing(self, *key: str) -> str:
+        """What the difference in a place says of a line and the baseline."""
+        group, line, column = key
+        found = self.against[group, line, column]
+        unseen = UNSEEN if self._can_be_seen(found, len(self.table.cells[group, line, column].values)) else TOO_FEW
+        said = {"ahead": AHEAD, "behind": BEHIND, "tied": unseen}
+        return said[standing(found.difference, found.p, self.table.column(column).lower_is_better)]
+
+    @property
+    def _level(self) -> float:
+        """What an uncorrected p must be below, where a difference was not seen: by Holm's rule, and by the looks."""
+        return ALPHA / self.table.looks / max(1, sum(found.p >= ALPHA for found in self.against.values()))
+
+    def _can_be_seen(self, found: Comparison, count: int) -> bool:
+        """Whether any outcome of so many repetitions could have been a verdict."""
+        return count > 2 and (found.high < math.inf or 2 / math.comb(2 * count, count) < self._level)
+
+    def needed(self, *key: str) -> str:
+        """How many repetitions of each line show a difference of the size seen in four of five studies, roughly.
+
+        At the level that such a difference has to reach; never so few as there are, which have not shown it.
+        """
+        group, line, column = key
+        found = self.against[group, line, column]
+        if not found.difference or not math.isfinite(found.effect):
+            return ""
+        count = needed(found.effect, most=MOST, level=self._level)
+        if found.p >= ALPHA:
+            count = max(count, 1 + len(self.table.cells[group, line, column].values))
+        return f"{count}" if count < MOST else f"over {MOST}"
+
     def compared(self, group: str, line: str, column: Column) -> tuple[str, bool]:
         """A line against the baseline in words, and whether the difference is significant."""
         found = self.against.get((group, line, column.key))
@@ -267,17 +308,12 @@ def judge(table: Table) -> Judgement:
                 told = compare_runs(cell.values, base.values, column.lower_is_better)
                 against[group, line, column.key] = told
         found += _disagreements(table, group, column, contests[group, column.key])
-    against = corrected(against, table.looks)
+    judged = Judgement(table, contests, corrected(against, table.looks), tuple(found), _notes(table))
     if table.is_comparison:
-        contests = {place: replace(each, ours=_ahead(table, against, place)) for place, each in contests.items()}
-    return Judgement(table, contests, against, tuple(found), _notes(table))
-
-
-def _ahead(table: Table, against: dict[Key, Comparison], place: tuple[str, str]) -> frozenset[str]:
-    """The lines that are significantly better than the baseline."""
-    (lower,) = (column.lower_is_better for column in table.columns if column.key == place[1])
-    mine = {line: found for (group, line, key), found in against.items() if (group, key) == place}
-    return frozenset(line for line, found in mine.items() if standing(found.difference, found.p, lower) == "ahead")
+        ahead = [key for key in judged.against if judged.standing(*key) == AHEAD]
+        for place, each in contests.items():
+            contests[place] = replace(each, ours=frozenset(key[1] for key in ahead if key[::2] == place))
+    return judged
 
 
 def _contest(table: Table, group: str, column: Column) -> Contest:
@@ -380,68 +416,85 @@ def _notes(table: Table) -> tuple[str, ...]:
 
 
 def verdict(judgement: Judgement) -> str:
-    """Who is best, by how much and how surely, in one sentence; and in which other columns it is behind."""
+    """Which lines are ahead of the baseline or behind it, where and by how much; of a single difference its numbers."""
     table = judgement.table
-    judged = [(group, c) for group, c in table.headed if judgement.contests[group, c.key].ours]
     if not table.begun_groups:
         return "No final run is finished yet."
-    if not judged:
-        return f"Too few runs have ended well to say whose {table.measure} is best."
     if len(table.lines) == 1:
         return f"{table.lines[0]} was run alone: there is nothing to compare its {table.measure} with."
-    best = Counter(table.best(group, c, table.lines) for group, c in judged)
-    nearest = Counter(table.best(group, c, [n for n in table.lines if n != table.baseline]) for group, c in judged)
-    (first, count), (line, _) = best.most_common(1)[0], nearest.most_common(1)[0]
-    text = f"{first} has the best mean {table.measure}"
-    if len(judged) > 1:
-        text += f" in {count} of {len(judged)} cells"
-    elif len(table.headed) > 1:
-        text += f" at {_place(table, *judged[0])}"
-    if len(judged) < len(table.headed):
-        text = f"Judged so far: {len(judged)} of {len(table.headed)} cells. {text}"
-    line = str(line if first == table.baseline else first)
-    told = {(g, c): judgement.against[g, line, c.key] for g, c in judged if (g, line, c.key) in judgement.against}
-    if not told:
-        return f"{text}."
-    gains = [_gain(table, *place, found) for place, found in told.items()]
-    if len(told) > 1:
-        sure = [gain > 0 for gain, found in zip(gains, told.values(), strict=True) if found.p < ALPHA]
-        how = f"significantly better than it in {sum(sure)} and worse in {len(sure) - sum(sure)} of {len(told)}"
-    else:
-        p = next(iter(told.values())).p
-        how = f"p = {p:.2g}" + ("" if p < ALPHA else ", not significant")
-    beside = f"the nearest, {line}, is" if first == table.baseline else f"beside {table.baseline} it is"
-    effects = [-found.effect if c.lower_is_better else found.effect for (_, c), found in told.items()]
-    word, sign = ("worse", -1) if all(gain < 0 for gain in gains) else ("better", 1)
-    amount, effect = (_span([sign * value for value in values]) for values in (gains, effects))
-    count = len(judgement.against)
-    family = f"Welch's test, corrected by Holm over {count} comparisons" if count > 1 else "Welch's test"
-    unit = f" {table.unit}s" if table.unit else "%"
-    behind = _worse_elsewhere(judgement, line)
-    rest = f" In {', '.join(behind)} {line} is significantly worse than {table.baseline}." if behind else ""
-    return f"{text}: {beside} {word} by {amount}{unit}, Cohen's d {effect}, {how} ({family}).{rest}"
+    judged = [key for key in judgement.against if key[::2] in {(group, column.key) for group, column in table.headed}]
+    if not judged:
+        return NO_VERDICT
+    told, base, looks = [], table.baseline, table.looks
+    done, whole = len({key[::2] for key in judged}), len(table.headed)
+    if done < whole:
+        told.append(f"Judged so far: {done} of {whole} cells")
+    for what in (AHEAD, BEHIND, UNSEEN, TOO_FEW):
+        keys = [key for key in judged if judgement.standing(*key) == what]
+        names = [name for line in dict.fromkeys(key[1] for key in keys) for name in _named(judgement, line, keys)]
+        if names and what in (AHEAD, BEHIND):
+            told.append(f"{together(names, 'and')} {'are' if names[1:] else 'is'} {what} {base}")
+        elif names and what == UNSEEN and len(keys) == len(judged) > 1:
+            told.append(f"No difference from {base} is seen")
+        elif names:
+            start, link = (
+                ("Too few repetitions to tell", "from") if what == TOO_FEW else ("No difference seen between", "and")
+            )
+            told.append(f"{start} {together(names, 'or')} {link} {base}")
+    text = ". ".join(told) + (f": {_numbers(judgement, judged[0])}" if len(judged) == 1 else "")
+    if looks > 1:
+        text += f". It was looked at {looks} times, and p-values are multiplied by that"
+    return ". ".join([text, *_worse_elsewhere(judgement, judged)]) + "."
 
 
-def _worse_elsewhere(judgement: Judgement, line: str) -> list[str]:
-    """Columns that the verdict is not about, in which a line is significantly worse than the baseline somewhere."""
+def _named(judgement: Judgement, line: str, keys: Sequence[Key]) -> list[str]:
+    """A line with its places; of many places how many they are, and by how much it is ahead there, or behind."""
+    table, own = judgement.table, [key for key in keys if key[1] == line]
+    if len(table.headed) == 1:
+        return [line]
+    if len(table.headed) <= FEW:
+        return [f"{line} ({table.place(key[0], table.column(key[2]))})" for key in own]
+    gains = [gain for key in own if math.isfinite(gain := _gain(table, key, judgement.against[key]))]
+    told = f"{line} ({len(own)} of {len(table.headed)} cells"
+    if gains and judgement.standing(*own[0]) in (AHEAD, BEHIND):
+        ends = dict.fromkeys(f"{abs(end):.3g}" for end in (min(gains, key=abs), max(gains, key=abs)))
+        told += f", by {' to '.join(ends)}{f' {table.unit}s' if table.unit else '%'}"
+    return [f"{told})"]
+
+
+def _numbers(judgement: Judgement, key: Key) -> str:
+    """A difference, what the test says of it, and where it does not tell, what that would take."""
+    table, found, column = judgement.table, judgement.against[key], judgement.table.column(key[2])
+    cells = [table.cell(key[0], line, column) for line in (key[1], table.baseline)]
+    seeds = f"{' and '.join(dict.fromkeys(str(len(cell.values)) for cell in cells))} repetitions each"
+    if found.high == math.inf:
+        return f"by ranks, p = {found.p:.2g}, {seeds}"
+    ours, theirs = (column.printed(cell.summary and cell.summary.mean) for cell in cells)
+    gap, low, high = (f"{x:+.{column.digits}f}" for x in (found.difference, found.low, found.high))
+    text = f"{table.measure} {ours} against {theirs}, {gap} [95% {low} to {high}], p = {found.p:.2g}, {seeds}"
+    takes = judgement.needed(*key) if found.p >= ALPHA else ""
+    return f"{text}; to see one of this size would take {takes}" if takes else text
+
+
+def _worse_elsewhere(judgement: Judgement, judged: Sequence[Key]) -> Iterator[str]:
+    """Of lines that are ahead somewhere, the other columns in which they are behind."""
     table = judgement.table
-    others = [place for place in table.contests if place not in table.headed]
-    found = [(g, c, judgement.against[g, line, c.key]) for g, c in others if (g, line, c.key) in judgement.against]
-    return list(dict.fromkeys(c.heading for g, c, one in found if one.p < ALPHA and _gain(table, g, c, one) < 0))
+    for line in dict.fromkeys(key[1] for key in judged if judgement.standing(*key) == AHEAD):
+        behind = [key for key in judgement.against if key[1] == line and judgement.standing(*key) == BEHIND]
+        columns = dict.fromkeys(table.column(key[2]).heading for key in behind if key not in judged)
+        if columns:
+            yield f"In {', '.join(columns)} {line} is behind"
 
 
-def _gain(table: Table, group: str, column: Column, found: Comparison) -> float:
-    """By how many units a line is better, or by how many per cent of the baseline's mean where there is no unit."""
-    base = table.cell(group, table.baseline, column).summary
+def _gain(table: Table, key: Key, found: Comparison) -> float:
+    """By how many units a line differs, or by how many per cent of the baseline's mean where there is no unit."""
+    base = table.cell(key[0], table.baseline, table.column(key[2])).summary
     whole = 1.0 if table.unit else abs(base.mean) / 100 if base is not None else 0.0
-    gain = found.difference / whole if whole else math.nan
-    return -gain if column.lower_is_better else gain
+    return found.difference / whole if whole else math.nan
 
 
-def _span(values: Sequence[float]) -> str:
-    finite = [value for value in values if math.isfinite(value)]
-    ends = dict.fromkeys(f"{value:.3g}" for value in (min(finite), max(finite))) if finite else [DASH]
-    return " to ".join(ends)
+def together(names: Sequence[str], word: str) -> str:
+    return f" {word} ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
 
 
 def criteria(table: Table) -> str:

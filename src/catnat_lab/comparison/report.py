@@ -9,7 +9,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from io import StringIO
 from itertools import combinations, product
@@ -21,12 +21,11 @@ from rich.console import Console
 from rich.table import Table as Columns
 from rich.text import Text
 
-from catnat_lab.comparison.study import NOTE, STOPPED, TEST, VALIDATION, cell_of
+from catnat_lab.comparison.study import NOTE, STOPPED, TEST, VALIDATION, Comparing, cell_of
 from catnat_lab.experiment import Config, Finished, Results, key_of
 from catnat_lab.files import write
-from catnat_lab.report import figures
-from catnat_lab.report.figures import Searched
 from catnat_lab.report.page import PageFigure, Report, write_pages
+from catnat_lab.report.study import by_panel, is_at_an_end, learning_curves, searches
 from catnat_lab.report.table import BASELINE, Cell, Column, Judgement, Table, judge, verdict
 from catnat_lab.search import NOT_SETTINGS, OWN
 from catnat_lab.stats import Comparison
@@ -144,7 +143,7 @@ class Compared(Results):
     @cached_property
     def searched(self) -> list[Finished]:
         """The runs of all searches."""
-        return [run for place in self.places for run in self.stage(place, "search", "wider")]
+        return [run for place in self.places for run in self.stage(place, *Comparing.searching)]
 
     @property
     def pruned(self) -> str:
@@ -195,10 +194,10 @@ class Compared(Results):
         found: dict[tuple[str, str], tuple[int, int]] = {}
         for place in [] if self.settings["others"] else self.places:
             tried: dict[int, set[float]] = {}
-            for run in self.stage(place, "search", "wider"):
+            for run in self.stage(place, *Comparing.searching):
                 tried.setdefault(run.config["seed"] - OWN, set()).add(run.config["rate"])
             final = [(run.config["rate"], tried.get(run.config["seed"], set())) for run in self.stage(place, "final")]
-            count = sum(len(rates) > 1 and rate in (min(rates), max(rates)) for rate, rates in final)
+            count = sum(is_at_an_end(rate, rates) for rate, rates in final)
             found |= {place: (count, len(final))} if count else {}
         return found
 
@@ -251,32 +250,18 @@ class Compared(Results):
     # -- as a page -----------------------------------------------------------------------------------------------------
 
     def drawn(self) -> Iterator[PageFigure]:
-        curves = []
-        for task in self.tasks:
-            runs = {head: self.stage((task, head), "final") for head in self.settings["heads"]}
-            means = {head: curve for head, final in runs.items() if (curve := figures.curve_of(final, VALIDATION))}
-            curves += [figures.CurvePanel(task, means)] if means else []
-        if curves:
-            told = "Validation of the final runs on their way: the mean, and one deviation around it."
-            yield PageFigure(
-                "Curves", told, figures.draw_curves(curves, VALIDATION, focus=self.settings["lower_is_better"])
-            )
-        searched: dict[str, dict[str, Searched]] = {}
-        for task in self.tasks:
-            found = {head: self._search(task, head) for head in self.settings["heads"]}
-            searched |= {task: kept} if (kept := {head: each for head, each in found.items() if each.runs}) else {}
-        if searched:
-            told = (
-                "Validation against the rate: a point for every run of the searches, a line through their means, and "
-                "at the bottom the rates that were chosen. Beyond the grid only those repetitions tried a rate that "
-                "grew theirs."
-            )
-            yield PageFigure("The searches", told, figures.draw_searches(searched, VALIDATION))
-
-    def _search(self, task: str, head: str) -> Searched:
-        runs = [run for run in self.stage((task, head), "search", "wider") if STOPPED not in run.metrics]
-        chosen = [run.config["rate"] for run in self.stage((task, head), "final")]
-        return Searched([(run.config["rate"], run.metrics[VALIDATION]) for run in runs], chosen)
+        cells, heads = {task: (task,) for task in self.tasks}, self.settings["heads"]
+        finals = by_panel(self, cells, heads, "final")
+        told = "Validation of the final runs on their way: the mean, and one deviation around it."
+        yield from learning_curves(finals, VALIDATION, told, title="Curves", focus=self.settings["lower_is_better"])
+        whole = {place: [run for run in runs if STOPPED not in run.metrics] for place, runs in self.trials.items()}
+        told = (
+            "Validation against the rate: a point for every run of the searches, a line through their means, and "
+            "at the bottom the rates that were chosen. Beyond the grid only those repetitions tried a rate that "
+            "grew theirs."
+        )
+        tried = by_panel(replace(self, trials=whole), cells, heads, *Comparing.searching)
+        yield from searches(tried, finals, VALIDATION, told)
 
     def runs(self) -> Iterator[dict[str, object]]:
         """Every run, as in values.csv."""

@@ -171,6 +171,9 @@ def test_the_verdict_says_of_every_line_where_it_stands(lower: bool) -> None:
     assert verdict(judge(table(lines, lower_is_better=lower))) == (
         "a is ahead of softmax. b is behind softmax. No difference seen between c and softmax."
     )
+    many = {"softmax": lines["softmax"], **{f"a{i}": lines["a"] for i in range(7)}, "b": lines["b"]}
+    told = verdict(judge(table(many, lower_is_better=lower)))
+    assert told == "7 of 8 heads are ahead of softmax. b is behind softmax."
     text = verdict(judge(table({name: lines[name] for name in ("softmax", "a")}, lower_is_better=lower)))
     assert text.startswith(f"a is ahead of softmax: energy score {sign * 9.0:.3f} against {sign * 10.0:.3f}, ")
     assert text.endswith(", 10 repetitions each.")

@@ -243,11 +243,11 @@ def draw_trades(searched: Mapping[str, Mapping[str, list[Finished]]]) -> Figure:
         axes.set(title=title, xlabel="θ-MAE", xscale="log")
         found: list[float] = []
         for name, trials in tried.items():
-            look, best = figures.style(name), search.best_rate(trials)
+            look, best = figures.styles([name])[name], search.best_rate(trials)
             errors, scores = (search.by_rate(trials, measure) for measure in ("theta_mae", "validation_es"))
             points = np.array([[*errors.values()], [*scores.values()]])
             kept = points[:, np.isfinite(points).all(0)]
-            axes.plot(*kept, linestyle="-", linewidth=1, markersize=3, label=name, **look)
+            axes.plot(*kept, linewidth=1, markersize=3, label=name, **look)
             axes.plot(errors[best], scores[best], **look | ring)
             found += filter(math.isfinite, scores.values())
         low, high = axes.get_xlim()

@@ -1,12 +1,13 @@
 """The tables of results/latents/RULE.md, and its verdicts, from the rows that are there."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from catnat_lab.latents.records import Results
 from catnat_lab.latents.rule import FIRST_ESTIMATOR, Rule, best, dropped, lowest
 from catnat_lab.latents.train import Cell
+from catnat_lab.report.table import grid
 from catnat_lab.stats import ALPHA, Comparison, compare, holm, summarize
 
 AGAINST, OURS = "softmax", "catnat"
@@ -93,7 +94,7 @@ def _final(name: str, found: Sequence[Line]) -> str:
             f"{line.cell.estimator} {_size(line.cell)}",
             line.head,
             *(f"{mean:.2f}" for mean in line.means),
-            f"{line.found.difference:+.2f} [{line.found.low:+.2f}, {line.found.high:+.2f}]",
+            _interval(line.found),
             f"{line.found.p:.2g}",
             f"{line.train:+.2f}",
             f"{line.lost[0]}, {line.lost[1]}" if any(line.lost) else "",
@@ -145,21 +146,44 @@ def _best_with_best(rule: Rule, done: Results) -> str:
 
 
 def _held_up(rule: Rule, done: Results) -> str:
+    """Stages that repeat final runs of some seeds, beside the same seeds before; ``again`` has others than these."""
     rows = []
     for stage in ("control", "again"):
         for cell in _cells(rule, [FIRST_ESTIMATOR]):
             tests = {
-                (which, head): [test for test, _ in _final_runs(done, which, cell, head) if math.isfinite(test)]
-                for which in ("final", stage)
-                for head in (AGAINST, OURS)
+                (which, head): _tests(done, which, cell, head) for which in ("final", stage) for head in (AGAINST, OURS)
             }
-            if tests[stage, OURS] and tests["final", OURS]:
-                told = (f"{summarize(tests[key]).mean:.2f} ({len(tests[key])})" for key in tests)
-                rows.append((stage, _size(cell), *told))
+            repeated = tests[stage, AGAINST].keys() | tests[stage, OURS].keys()
+            for head in (AGAINST, OURS):
+                before = tests["final", head]
+                tests["final", head] = {seed: x for seed, x in before.items() if seed in repeated} or before
+            if min(map(len, tests.values())) > 1:
+                means = (f"{summarize([*values.values()]).mean:.2f} ({len(values)})" for values in tests.values())
+                gaps = (_interval(_minus_softmax(tests, which)) for which in ("final", stage))
+                rows.append((stage, _size(cell), *means, *gaps))
     head = ("stage", "size", "softmax before", "catnat before", "softmax", "catnat")
-    return (
-        "## Full float32, and other seeds\n\nMeans on the test images (runs).\n\n" + _table(head, rows) if rows else ""
-    )
+    gaps = ("catnat minus softmax before [95%]", "catnat minus softmax [95%]")
+    about = "Means on the test images (runs). Before: the final runs; of `control` those of the same seeds."
+    return f"## Full float32, and other seeds\n\n{about}\n\n{_table((*head, *gaps), rows)}" if rows else ""
+
+
+def _minus_softmax(tests: Mapping[tuple[str, str], Mapping[int, float]], stage: str) -> Comparison:
+    ours, softmax = ([*tests[stage, head].values()] for head in (OURS, AGAINST))
+    return compare(ours, softmax)
+
+
+def _tests(done: Results, stage: str, cell: Cell, head: str) -> dict[int, float]:
+    """By seed, the bounds on the test images that are numbers."""
+    found = {
+        job.run.seed: measured.get("test", math.nan)
+        for job, measured in done.items()
+        if (job.stage, job.cell, job.run.head) == (stage, cell, head)
+    }
+    return {seed: test for seed, test in found.items() if math.isfinite(test)}
+
+
+def _interval(found: Comparison) -> str:
+    return f"{found.difference:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
 
 
 def _searched(rule: Rule, done: Results) -> str:
@@ -191,4 +215,4 @@ def _size(cell: Cell) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+    return grid([head, *rows], names=len(head))

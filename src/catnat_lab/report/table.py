@@ -46,6 +46,7 @@ RULE = (
 AHEAD, BEHIND, UNSEEN, TOO_FEW = "ahead of", "behind", "no difference seen", "too few to tell"
 NO_VERDICT = "No verdict: it takes two final runs of every head whose tests differ."
 UNTOLD = "Too few repetitions to tell"
+MANY = 6  # heads; of more a verdict says how many they are
 FEW = 3  # places that a verdict names one by one
 MOST = 1000  # repetitions that are named as what it takes
 NONE_FOUND = "No disagreement was found in what is finished."
@@ -412,9 +413,12 @@ def verdict(judgement: Judgement) -> str:
         told.append(f"Judged so far: {done} of {whole} cells")
     for what in (AHEAD, BEHIND, UNSEEN, TOO_FEW):
         keys = [key for key in judged if judgement.standing(*key) == what]
-        names = [name for line in dict.fromkeys(key[1] for key in keys) for name in _named(judgement, line, keys)]
+        lines = dict.fromkeys(key[1] for key in keys)
+        names = [name for line in lines for name in _named(judgement, line, keys)]
+        if len(lines) > MANY:
+            names = [f"{len(lines)} of {len(table.lines) - 1} heads"]
         if names and what in (AHEAD, BEHIND):
-            told.append(f"{together(names, 'and')} {'are' if names[1:] else 'is'} {what} {base}")
+            told.append(f"{together(names, 'and')} {'are' if names[1:] or len(lines) > MANY else 'is'} {what} {base}")
         elif names and what == UNSEEN and len(keys) == len(judged) > 1:
             told.append(f"No difference from {base} is seen")
         elif names:

@@ -1,8 +1,9 @@
 """The tables of results/latents/RULE.md, and its verdicts, from the rows that are there."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from catnat_lab.latents.records import Results
 from catnat_lab.latents.rule import FIRST_ESTIMATOR, Rule, best, dropped, lowest
@@ -59,7 +60,7 @@ def lines(rule: Rule, done: Results, estimators: Sequence[str], heads: Sequence[
     found = []
     for cell in _cells(rule, estimators):
         for head in heads:
-            runs = {name: _final_runs(done, "final", cell, name) for name in (AGAINST, head)}
+            runs = {name: [*_final_runs(done, "final", cell, name).values()] for name in (AGAINST, head)}
             if all(len(values) == rule.final_seeds for values in runs.values()):
                 found.append(_line(cell, head, runs[AGAINST], runs[head]))
     planned = len(rule.sizes) * len(estimators) * len(heads)
@@ -79,13 +80,13 @@ def _line(cell: Cell, head: str, softmax: list[tuple[float, float]], other: list
     return Line(cell, head, compare(test[1], test[0]), (means[0], means[1]), difference, lost)
 
 
-def _final_runs(done: Results, stage: str, cell: Cell, head: str) -> list[tuple[float, float]]:
-    """The bounds on the test and on the training images of every run."""
-    return [
-        (measured.get("test", math.nan), measured.get("train", math.nan))
+def _final_runs(done: Results, stage: str, cell: Cell, head: str) -> dict[int, tuple[float, float]]:
+    """By seed, the bounds on the test and on the training images."""
+    return {
+        job.run.seed: (measured.get("test", math.nan), measured.get("train", math.nan))
         for job, measured in done.items()
         if (job.stage, job.cell, job.run.head) == (stage, cell, head)
-    ]
+    }
 
 
 def _final(name: str, found: Sequence[Line]) -> str:
@@ -135,7 +136,7 @@ def _best_with_best(rule: Rule, done: Results) -> str:
         for head in rule.heads:
             means = {}
             for estimator in rule.estimators:
-                tests = [test for test, _ in _final_runs(done, "final", Cell(*size, estimator), head)]
+                tests = [test for test, _ in _final_runs(done, "final", Cell(*size, estimator), head).values()]
                 if len(tests) == rule.final_seeds and all(map(math.isfinite, tests)):
                     means[estimator] = summarize(tests).mean
             least = min(means, key=means.__getitem__, default="")
@@ -146,40 +147,26 @@ def _best_with_best(rule: Rule, done: Results) -> str:
 
 
 def _held_up(rule: Rule, done: Results) -> str:
-    """Stages that repeat final runs of some seeds, beside the same seeds before; ``again`` has others than these."""
+    """Stages that repeat final runs, beside those before: of the same seeds, or of all where they have other seeds."""
     rows = []
-    for stage in ("control", "again"):
-        for cell in _cells(rule, [FIRST_ESTIMATOR]):
-            tests = {
-                (which, head): _tests(done, which, cell, head) for which in ("final", stage) for head in (AGAINST, OURS)
-            }
-            repeated = tests[stage, AGAINST].keys() | tests[stage, OURS].keys()
-            for head in (AGAINST, OURS):
-                before = tests["final", head]
-                tests["final", head] = {seed: x for seed, x in before.items() if seed in repeated} or before
-            if min(map(len, tests.values())) > 1:
-                means = (f"{summarize([*values.values()]).mean:.2f} ({len(values)})" for values in tests.values())
-                gaps = (_interval(_minus_softmax(tests, which)) for which in ("final", stage))
-                rows.append((stage, _size(cell), *means, *gaps))
+    for stage, cell in product(("control", "again"), _cells(rule, [FIRST_ESTIMATOR])):
+        now, before = (
+            {head: _final_runs(done, which, cell, head) for head in (AGAINST, OURS)} for which in (stage, "final")
+        )
+        same = {head: {seed: run for seed, run in before[head].items() if seed in runs} for head, runs in now.items()}
+        if not (now[OURS] and before[OURS]):
+            continue
+        means, gaps = list[str](), list[str]()
+        for runs in (same if same[OURS] else before, now):
+            line = _line(cell, OURS, *([*each.values()] for each in runs.values()))
+            counts = (len(each) - lost for each, lost in zip(runs.values(), line.lost, strict=True))
+            means += (f"{mean:.2f} ({count})" for mean, count in zip(line.means, counts, strict=True))
+            gaps.append(_interval(line.found))
+        rows.append((stage, _size(cell), *means, *gaps))
     head = ("stage", "size", "softmax before", "catnat before", "softmax", "catnat")
-    gaps = ("catnat minus softmax before [95%]", "catnat minus softmax [95%]")
+    titles = (*head, "catnat minus softmax before [95%]", "catnat minus softmax [95%]")
     about = "Means on the test images (runs). Before: the final runs; of `control` those of the same seeds."
-    return f"## Full float32, and other seeds\n\n{about}\n\n{_table((*head, *gaps), rows)}" if rows else ""
-
-
-def _minus_softmax(tests: Mapping[tuple[str, str], Mapping[int, float]], stage: str) -> Comparison:
-    ours, softmax = ([*tests[stage, head].values()] for head in (OURS, AGAINST))
-    return compare(ours, softmax)
-
-
-def _tests(done: Results, stage: str, cell: Cell, head: str) -> dict[int, float]:
-    """By seed, the bounds on the test images that are numbers."""
-    found = {
-        job.run.seed: measured.get("test", math.nan)
-        for job, measured in done.items()
-        if (job.stage, job.cell, job.run.head) == (stage, cell, head)
-    }
-    return {seed: test for seed, test in found.items() if math.isfinite(test)}
+    return f"## Full float32, and other seeds\n\n{about}\n\n{_table(titles, rows)}" if rows else ""
 
 
 def _interval(found: Comparison) -> str:

@@ -44,7 +44,7 @@ STYLES: dict[str, dict[str, Any]] = {
     "catnat-revive1e-4": {"color": "#56B4E9", "marker": "P"},
 }
 STYLES |= {"natural": STYLES["catnat"], "sigmoid": STYLES["catnat-sigmoid"], "paper": STYLES["catnat-paper"]}
-SPARE, MARKS = tuple(f"C{i}" for i in range(10)), "Xv<>phd"  # for lines that have no style of their own
+SPARE, MARKS = tuple(f"C{i}" for i in range(1, 10)), "Xv<>phd"  # for lines that have no style of their own
 STROKES = ("-", "--", ":", "-.")
 
 LOOK = Path(__file__).with_name("look.mplstyle")

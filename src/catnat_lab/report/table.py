@@ -454,7 +454,7 @@ def _numbers(judgement: Judgement, key: Key) -> str:
     seeds = f"{' and '.join(dict.fromkeys(str(len(cell.values)) for cell in cells))} repetitions each"
     if found.high == math.inf:
         return f"by ranks, p = {found.p:.2g}, {seeds}"
-    ours, theirs = (column.printed(cell.summary and cell.summary.mean) for cell in cells)
+    ours, theirs = (column.printed(fmean(cell.finite)) for cell in cells)
     gap, low, high = (f"{x:+.{column.digits}f}" for x in (found.difference, found.low, found.high))
     text = f"{table.measure} {ours} against {theirs}, {gap} [95% {low} to {high}], p = {found.p:.2g}, {seeds}"
     takes = judgement.needed(*key) if found.p >= ALPHA else ""

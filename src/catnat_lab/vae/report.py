@@ -16,7 +16,7 @@ from catnat_lab.experiment import Results
 from catnat_lab.heads import is_natural
 from catnat_lab.report.figures import draw_pictures
 from catnat_lab.report.page import PageFigure, Report, paper_rows, printed, write_pages
-from catnat_lab.report.study import Place, by_panel, is_at_an_end, learning_curves, points, rows
+from catnat_lab.report.study import Place, by_panel, is_at_an_end, learning_curves, points, rows, searches
 from catnat_lab.report.table import Cell, Column, Table
 from catnat_lab.stats import paired, summarize
 from catnat_lab.studies import Study
@@ -142,10 +142,6 @@ def summary_of(results: Results) -> str:
     )
 
 
-def cells_of(settings: dict[str, Any]) -> list[tuple[str, str]]:
-    return list(product(settings["data"], settings["cells"]))
-
-
 def _named(place: Place) -> dict[str, Any]:
     data, cell, head = place
     n, k = sizes(cell)
@@ -171,7 +167,7 @@ def _paper_by_sigmoid(results: Results) -> str:
     """Cell by cell: seeds of a cell share first weights, and cells are what one would want to generalise to."""
     settings, gaps = results.settings, []
     measure = MEASURES[settings["table"]][0][0]
-    for place in cells_of(settings):
+    for place in product(settings["data"], settings["cells"]):
         paper, sigmoid = (results.final((*place, head), measure) for head in ("catnat-paper", "catnat-sigmoid"))
         if paper and sigmoid and all(map(math.isfinite, paper + sigmoid)):
             gaps.append(summarize(paper).mean - summarize(sigmoid).mean)
@@ -235,10 +231,8 @@ def _outside(results: Results) -> str:
 
 
 def figures_of(results: Results, folder: Path) -> Iterator[PageFigure]:
-    """Learning curves, nodes outside the natural range, and what the first models make of digits."""
-    settings = results.settings
-    titles = {place: f"{place[0]}, N = {{}}, K = {{}}".format(*sizes(place[1])) for place in cells_of(settings)}
-    cells, heads = {title: place for place, title in titles.items()}, settings["heads"]
+    """Learning curves, nodes outside the natural range, searches, and what the first models make of digits."""
+    heads, cells = results.settings["heads"], titled(results, "cells")
     caption = (
         "Minus the bound on validation images, one sample each: mean over the final seeds, one deviation around it. "
         "The scale fits the second half of training."
@@ -251,6 +245,12 @@ def figures_of(results: Results, folder: Path) -> Iterator[PageFigure]:
     )
     ranged, title = by_panel(results, cells, filter(is_natural, heads), "final"), "Nodes outside the range"
     yield from learning_curves(ranged, "dead", caption, "share of nodes outside", title, focus=False)
+    caption = (
+        "Minus the bound on validation images against the rate: a point for every run of the search, a line through "
+        "their means, and at the bottom the rates of the final runs."
+    )
+    tried = by_panel(results, titled(results, "searched"), heads, *search.SEARCHING)
+    yield from searches(tried, finals, "validation", caption)
     if sheets := sheets_of(results, folder / "models"):
         caption = (
             "Of the first final seed, for every head: test images and below them their reconstructions; images of "
@@ -260,10 +260,16 @@ def figures_of(results: Results, folder: Path) -> Iterator[PageFigure]:
         yield PageFigure("Reconstructions, samples and a traversal", caption, draw_pictures(sheets, "gray_r", across))
 
 
+def titled(results: Results, which: str) -> dict[str, Place]:
+    """The data and cells that are searched, or trained at the end, by the titles of their panels."""
+    places = product(results.settings["data"], results.settings[which])
+    return {"{}, N = {}, K = {}".format(data, *sizes(cell)): (data, cell) for data, cell in places}
+
+
 def sheets_of(results: Results, folder: Path) -> dict[str, NDArray[Any]]:
     """Pictures by the models of the first cell that has one of every head."""
     settings = results.settings
-    for data, cell in cells_of(settings):
+    for data, cell in product(settings["data"], settings["cells"]):
         names = {head: study_name(settings["table"], data, cell, head).replace(" ", "-") for head in settings["heads"]}
         paths = {head: folder / f"{name}.safetensors" for head, name in names.items()}
         if all(path.exists() for path in paths.values()):

@@ -33,6 +33,9 @@ LEGEND_LENGTH = 125  # characters in a row, with the handles
 DASHED: Any = {"color": INK, "linewidth": 0.9, "linestyle": (0, (4, 3))}
 
 
+Panels = Mapping[str, Mapping[str, Sequence[Finished]]]  # by panel's title and by head, its runs: never none
+
+
 # How a line is drawn, everywhere: in Okabe and Ito's palette, which most colour-blind readers can tell apart, and with
 # another marker each, for those who do not see the colours.
 STYLES: dict[str, dict[str, Any]] = {
@@ -62,13 +65,6 @@ def styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
         stroke = STROKES[(nth if known else nth // len(SPARE)) % len(STROKES)]
         found[name] = {**(known or spare), "linestyle": stroke}
     return found
-
-
-class Searched(NamedTuple):
-    """A search of rates: rate and value of every run, and the rates that were chosen."""
-
-    runs: Sequence[tuple[float, float]]
-    chosen: Sequence[float]
 
 
 # -- panels ----------------------------------------------------------------------------------------------------------
@@ -170,23 +166,24 @@ def _focus_on(axes: Axes, panel: CurvePanel) -> None:
 
 
 @rc_context(fname=LOOK)
-def draw_searches(panels: Mapping[str, Mapping[str, Searched]], label: str) -> Figure:
-    """A measure against the rate: every run of a search, their means, and below the rates that were chosen."""
-    figure, every = in_panels(len(panels), label=label)
+def draw_searches(panels: Panels, finals: Panels, measure: str) -> Figure:
+    """A measure against the rate: every run of a search, their means, and below the rates of the final runs."""
+    figure, every = in_panels(len(panels), label=measure)
     looks = styles(name for heads in panels.values() for name in heads)
     for axes, (title, heads) in zip(every, panels.items(), strict=True):
-        means = []
-        for place, (name, found) in enumerate(heads.items()):
-            look = {**looks[name], "linestyle": "none"}
-            axes.plot(*zip(*found.runs, strict=True), alpha=0.35, markersize=3, **look)
-            by_rate = [
-                (rate, float(np.mean([y for x, y in found.runs if x == rate])))
-                for rate in sorted({x for x, _ in found.runs})
-            ]
-            axes.plot(*zip(*by_rate, strict=True), linewidth=1, label=name, **looks[name] | {"marker": ""})
-            heights = np.full(len(found.chosen), 0.03 * (1 + place))
-            axes.plot(found.chosen, heights, markersize=5, transform=axes.get_xaxis_transform(), **look)
-            means += [y for _, y in by_rate if math.isfinite(y)]
+        means: list[float] = []
+        for place, (name, runs) in enumerate(heads.items(), 1):
+            look, tried = {**looks[name], "linestyle": "none"}, dict[float, list[float]]()
+            for run in sorted(runs, key=lambda run: run.config["rate"]):
+                tried.setdefault(run.config["rate"], []).append(run.metrics.get(measure, math.nan))
+            for rate, values in tried.items():
+                axes.plot([rate] * len(values), values, alpha=0.35, markersize=3, **look)
+            line = [float(np.mean(values)) for values in tried.values()]
+            axes.plot([*tried], line, linewidth=1, label=name, **looks[name] | {"marker": ""})
+            chosen = [run.config["rate"] for run in finals.get(title, {}).get(name, [])]
+            heights, below = [0.03 * place] * len(chosen), axes.get_xaxis_transform()
+            axes.plot(chosen, heights, markersize=5, transform=below, **look)
+            means += filter(math.isfinite, line)
         axes.set(title=title, xlabel="rate", xscale="log")
         reach = np.ptp(means) if means else 0.0
         if reach:

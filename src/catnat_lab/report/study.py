@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from catnat_lab.experiment import Finished, Results
-from catnat_lab.report.figures import Curve, CurvePanel, Searched, curve_of, draw_curves, draw_searches
+from catnat_lab.report.figures import Curve, CurvePanel, Panels, curve_of, draw_curves, draw_searches
 from catnat_lab.report.page import PageFigure
 
 Place = tuple[str, ...]  # the words that name a cell; the last one is the head
-Panels = dict[str, dict[str, list[Finished]]]  # by panel's title and by head, its runs: never none
 
 
-def by_panel(results: Results, cells: Mapping[str, Place], heads: Iterable[str], *stages: str) -> Panels:
+def by_panel(
+    results: Results, cells: Mapping[str, Place], heads: Iterable[str], *stages: str
+) -> dict[str, dict[str, list[Finished]]]:
     """The runs of some stages, by the titles of cells that are named without their heads."""
     named = list(heads)
     found = {
@@ -47,17 +48,7 @@ def learning_curves(
 def searches(panels: Panels, finals: Panels, measure: str, caption: str) -> Iterator[PageFigure]:
     """A panel per cell: every run of its search by its rate, and the rates that the final runs have."""
     if panels:
-        drawn = {
-            name: {
-                head: Searched(
-                    [(run.config["rate"], run.metrics[measure]) for run in runs],
-                    [run.config["rate"] for run in finals.get(name, {}).get(head, [])],
-                )
-                for head, runs in heads.items()
-            }
-            for name, heads in panels.items()
-        }
-        yield PageFigure("The searches", caption, draw_searches(drawn, measure))
+        yield PageFigure("The searches", caption, draw_searches(panels, finals, measure))
 
 
 def is_at_an_end(rate: float, tried: Iterable[float]) -> bool:

@@ -35,7 +35,7 @@ from catnat_lab.report.table import BASELINE, Cell, Column, Judgement, Key, Tabl
 from catnat_lab.rl.games import MINATAR
 from catnat_lab.rl.ppo import PAPER_STEPS
 from catnat_lab.rl.report import PAPER_SEEDS
-from catnat_lab.stats import ALPHA, compare_all, paired, standing, welch_from_summaries
+from catnat_lab.stats import ALPHA, compare_all, paired, standing
 from catnat_lab.vae import report as vae
 from catnat_lab.vae.study import PAPER, PAPER_CELLS
 
@@ -77,19 +77,7 @@ class Board:
 
     def mark(self, key: Key) -> str:
         """What `CELL_RULE` says; the baseline has no mark."""
-        found, theirs = self.judgement.against.get(key), self.paper_gap(key)
-        if found is None:
-            return "" if key[1] == BASELINE else "not run"
-        lower = next(column.lower_is_better for column in self.table.columns if column.key == key[2])
-        ours, paper = standing(found.difference, found.p, lower), standing(*theirs, lower) if theirs else "tied"
-        if "tied" in (ours, paper):
-            return ours
-        return "agree" if ours == paper else "disagree"
-
-    def paper_gap(self, key: Key) -> tuple[float, float] | None:
-        """The paper's mean minus its softmax's, and p by Welch's test of what it prints, not corrected."""
-        ours, base = (self.table.paper_summary(self.table.cells[one]) for one in _beside(key))
-        return None if ours is None or base is None else (ours.mean - base.mean, welch_from_summaries(ours, base))
+        return self.judgement.mark(key) or ""
 
     def is_short(self, key: Key) -> bool:
         """Whether it, or softmax beside it, was trained for less than in the paper, or with fewer seeds."""
@@ -414,7 +402,7 @@ def write_scoreboard(results: Path, output: Path) -> None:
 def _records(board: Board) -> Iterator[dict[str, object]]:
     for key, cell in board.table.cells.items():
         ours, against = cell.summary, board.judgement.against.get(key)
-        gap = board.paper_gap(key) if key[1] != BASELINE else None
+        gap = board.table.paper_gap(key) if key[1] != BASELINE else None
         found = {"table": board.name, "group": key[0], "column": key[2], "head": key[1]} | {
             "ours": ours and ours.mean, "ours_std": ours and ours.std,
             "paper": cell.paper_mean, "paper_std": cell.paper_std,
@@ -435,7 +423,7 @@ def _about(board: Board) -> str:
 
 def _cell(board: Board, key: Key, column: Column) -> str:
     """Our mean, its mark, and the paper's mean in parentheses, which is slanted where it does not tell itself."""
-    cell, gap = board.table.cells[key], board.paper_gap(key)
+    cell, gap = board.table.cells[key], board.table.paper_gap(key)
     ours = "" if cell.summary is None else column.printed(cell.summary.mean)
     ours += "°" if cell.values and board.is_short(key) else ""
     paper = "" if cell.paper_mean is None else column.printed(cell.paper_mean)
@@ -462,7 +450,7 @@ def markdown(boards: Boards) -> str:
             marks = Counter(board.mark(key) for key in board.table.cells if key[1] == line)
             counts += [[board.name, line, *(str(marks[m] or "") for m in MARKS)]] if line != BASELINE else []
         for key, each in board.judgement.against.items():
-            if board.mark(key) == "disagree" and (gap := board.paper_gap(key)):
+            if board.mark(key) == "disagree" and (gap := board.table.paper_gap(key)):
                 theirs = f"the paper's {gap[0]:+.2g} (p {gap[1]:.2g})"
                 against.append(f"{board.name} {', '.join(key)}: ours {each.difference:+.2g} (p {each.p:.2g}), {theirs}")
     parts = [

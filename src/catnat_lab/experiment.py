@@ -189,22 +189,15 @@ class Results:
     provenance: dict[str, str]
 
     def stage(self, place: tuple[str, ...], *stages: str) -> list[Finished]:
-        """The jobs of some stages of one cell, by seed."""
+        """The jobs of some stages of one cell, by rank where they have one, and by seed."""
         found = [trial for trial in self.trials.get(place, []) if trial.config["stage"] in stages]
-        return sorted(found, key=lambda trial: trial.config["seed"])
+        return sorted(found, key=lambda trial: (trial.config.get("rank", 0), trial.config["seed"]))
 
     def final(self, place: tuple[str, ...], measure: str) -> tuple[float, ...]:
         return tuple(trial.metrics[measure] for trial in self.stage(place, "final"))
 
     def finished(self) -> int:
         return sum(map(len, self.trials.values()))
-
-    def records(self, *metrics: str) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-        """Every job with the words of its cell: its stage, rate and seed, and what was measured."""
-        for place, trials in self.trials.items():
-            for trial in trials:
-                tried = {name: trial.config.get(name, "") for name in ("stage", "rate", "seed")}
-                yield place, tried | {name: trial.metrics.get(name, "") for name in metrics}
 
 
 def missing(done: Done, jobs: Iterable[Job]) -> list[Job]:

@@ -74,8 +74,9 @@ def shown(what: Table, width: int = 100) -> str:
     return out.getvalue()
 
 
-def found(what: Table) -> list[tuple[str, tuple[str, ...]]]:
-    return [(entry.kind, entry.lines) for entry in judge(what).disagreements]
+def found(what: Table) -> list[tuple[str, str]]:
+    """The disagreements' kinds and lines."""
+    return [(entry.kind, entry.key[1]) for entry in judge(what).disagreements]
 
 
 def curve(*runs: Any) -> Curve:

@@ -30,13 +30,14 @@ from rich.console import Console
 from catnat_lab import compare
 from catnat_lab.cli import main
 from catnat_lab.comparison import run
-from catnat_lab.comparison.report import MOST, RULE, Compared, load, write_page
+from catnat_lab.comparison.report import RULE, Compared, load, write_page
 from catnat_lab.comparison.study import STOPPED, FromFile, hopeless, outcome_of
 from catnat_lab.errors import UserError
 from catnat_lab.executors import UNGUARDED, WORKER, Processes, Unguarded
 from catnat_lab.experiment import Finished, Job, Outcome, Results, RunContext, key_of, register
 from catnat_lab.live import Watch
 from catnat_lab.provenance import sources
+from catnat_lab.report.table import MOST
 from catnat_lab.search import OWN as SEARCH
 from catnat_lab.stats import needed
 from catnat_lab.studies import DATABASE, Study

@@ -17,8 +17,7 @@ from catnat_lab.report.figures import (
     draw_pictures,
     inlined,
     strips_of,
-    strokes,
-    style,
+    styles,
 )
 from catnat_lab.report.table import Cell, judge
 from catnat_lab.stats import Comparison
@@ -99,6 +98,8 @@ def test_nothing_is_drawn_outside_the_figure() -> None:
 
 
 def test_heads_on_other_trees_have_their_activations_colour_and_another_stroke() -> None:
-    names = ("softmax", "catnat", "catnat[[0,1],2]", "catnat[[0,2],1]", "catnat-sigmoid[[0,1],2]")
-    assert strokes(names) == dict(zip(names, ("-", "-", "--", ":", "-"), strict=True))
-    assert style("catnat[[0,1],2]") == style("catnat") != style("catnat-sigmoid[[0,1],2]") == style("catnat-sigmoid")
+    names = ("softmax", "catnat", "catnat[[0,1],2]", "catnat[[0,2],1]", "catnat-sigmoid[[0,1],2]", "mine", "yours")
+    looks = styles(names)
+    assert [looks[name]["linestyle"] for name in names] == ["-", "-", "--", ":", "-", "-", "-"]
+    assert len({looks[name]["color"] for name in names}) == len(names) - 2  # those of no style of ours, too
+    assert looks["catnat[[0,1],2]"] == looks["catnat"] | {"linestyle": "--"}

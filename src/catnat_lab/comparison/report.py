@@ -9,34 +9,31 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from io import StringIO
 from itertools import combinations, product
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import stdev
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table as Columns
 from rich.text import Text
 
-from catnat_lab.comparison.study import NOTE, STOPPED, TEST, VALIDATION, cell_of
+from catnat_lab.comparison.study import NOTE, STOPPED, TEST, VALIDATION, Comparing, cell_of
 from catnat_lab.experiment import Config, Finished, Results, key_of
 from catnat_lab.files import write
-from catnat_lab.report import figures
-from catnat_lab.report.figures import Searched
 from catnat_lab.report.page import PageFigure, Report, write_pages
-from catnat_lab.report.table import BASELINE, Cell, Column, Judgement, Table, judge
+from catnat_lab.report.study import by_panel, is_at_an_end, learning_curves, searches
+from catnat_lab.report.table import BASELINE, Cell, Column, Judgement, Table, judge, verdict
 from catnat_lab.search import NOT_SETTINGS, OWN
-from catnat_lab.stats import ALPHA, Comparison, needed, standing
+from catnat_lab.stats import Comparison
 from catnat_lab.studies import Study
 
 ORIGIN, LOOKS = "compare provenance", "compare looks"
 FINISHED = "compare finished"  # the settings of the last look: a study that grows since has no verdict yet
-AHEAD, BEHIND, UNSEEN, TOO_FEW = "ahead of", "behind", "no difference seen", "too few to tell"
 SAME = 1e-6  # of their size: how far apart tests are that count as equal
-MOST = 1000  # repetitions that are named as what it takes
 RULE = (
     "A repetition searches with a seed of its own, on validation, and trains with a fresh seed at what it found best; "
     "its test counts. Heads are compared by Welch's test of these tests. If one diverged or failed, by ranks, with "
@@ -118,20 +115,10 @@ class Compared(Results):
         return {(task, head): found for (_, head, task), found in self.judged.against.items()}
 
     def verdict(self, task: str, head: str) -> str:
-        found = self.differences[task, head]
-        unseen = UNSEEN if self._can_be_seen(task, head) else TOO_FEW
-        said = {"ahead": AHEAD, "behind": BEHIND, "tied": unseen}
-        return said[standing(found.difference, found.p, self.settings["lower_is_better"])]
+        return self.judged.standing(TEST, head, task)
 
-    @property
-    def _level(self) -> float:
-        """What an uncorrected p must be below, where a difference was not seen: by Holm's rule, and by the looks."""
-        return ALPHA / self.looks / max(1, sum(found.p >= ALPHA for found in self.differences.values()))
-
-    def _can_be_seen(self, task: str, head: str) -> bool:
-        """Whether any outcome of so many repetitions could have been a verdict."""
-        count, by_ranks = self.settings["seeds"], self.differences[task, head].high == math.inf
-        return count > 2 and (not by_ranks or 2 / math.comb(2 * count, count) < self._level)
+    def needed(self, task: str, head: str) -> str:
+        return self.judged.needed(TEST, head, task)
 
     # -- in words ------------------------------------------------------------------------------------------------------
 
@@ -143,39 +130,7 @@ class Compared(Results):
         if not self.is_finished:
             text = f"Not finished: {self.finished()} runs are there. There is no verdict before the last one."
             return f"{text} {self._failures()}".rstrip()
-        if not self.differences:
-            text = "No verdict: it takes two final runs of every head whose tests differ."
-            return f"{text} {self._caution()}".rstrip()
-        verdicts = {place: self.verdict(*place) for place in self.differences}
-        told = []
-        for what in (AHEAD, BEHIND, UNSEEN, TOO_FEW):
-            names = [self._named(*place) for place, verdict in verdicts.items() if verdict == what]
-            if not names:
-                continue
-            if what == UNSEEN and len(names) == len(verdicts) > 1:
-                told.append(f"No difference from {self.base} is seen")
-            elif what == UNSEEN:
-                told.append(f"No difference seen between {_together(names, 'or')} and {self.base}")
-            elif what == TOO_FEW:
-                told.append(f"Too few repetitions to tell {_together(names, 'or')} from {self.base}")
-            else:
-                told.append(f"{_together(names, 'and')} {'are' if names[1:] else 'is'} {what} {self.base}")
-        text = ". ".join(told)
-        if len(verdicts) == 1:
-            text += f": {self._numbers(*next(iter(verdicts)))}"
-        looks = f"It was looked at {self.looks} times, and p-values are multiplied by that. " if self.looks > 1 else ""
-        return f"{text}. {looks}{self._caution()}".rstrip()
-
-    def _numbers(self, task: str, head: str) -> str:
-        found, column = self.differences[task, head], self.judged.table.columns[0]
-        seeds = f"{self.settings['seeds']} repetitions each"
-        if found.high == math.inf:
-            return f"by ranks, p = {found.p:.2g}, {seeds}"
-        ours, theirs = (column.printed(mean(self.tests(task, each))) for each in (head, self.base))
-        gap, low, high = (f"{x:+.{column.digits}f}" for x in (found.difference, found.low, found.high))
-        text = f"{TEST} {ours} against {theirs}, {gap} [95% {low} to {high}], p = {found.p:.2g}, {seeds}"
-        needed = self.needed(task, head)
-        return text + (f"; to see one of this size would take {needed}" if found.p >= ALPHA and needed else "")
+        return f"{verdict(self.judged)} {self._caution()}".rstrip()
 
     def _failures(self) -> str:
         runs = [
@@ -188,7 +143,7 @@ class Compared(Results):
     @cached_property
     def searched(self) -> list[Finished]:
         """The runs of all searches."""
-        return [run for place in self.places for run in self.stage(place, "search", "wider")]
+        return [run for place in self.places for run in self.stage(place, *Comparing.searching)]
 
     @property
     def pruned(self) -> str:
@@ -233,29 +188,16 @@ class Compared(Results):
     def _named(self, task: str, head: str) -> str:
         return f"{head} ({task})" if len(self.tasks) > 1 else head
 
-    def needed(self, task: str, head: str) -> str:
-        """How many repetitions of each head show a difference of the size seen in four of five studies, roughly.
-
-        At the level that such a difference has to reach; never so few as there are, which have not shown it.
-        """
-        found = self.differences[task, head]
-        if not found.difference or not math.isfinite(found.effect):
-            return ""
-        count = needed(found.effect, most=MOST, level=self._level)
-        if found.p >= ALPHA:
-            count = max(count, 1 + self.settings["seeds"])
-        return f"{count}" if count < MOST else f"over {MOST}"
-
     @cached_property
     def edges(self) -> dict[tuple[str, str], tuple[int, int]]:
         """How many repetitions chose the first or the last rate of those that they tried, of how many."""
         found: dict[tuple[str, str], tuple[int, int]] = {}
         for place in [] if self.settings["others"] else self.places:
             tried: dict[int, set[float]] = {}
-            for run in self.stage(place, "search", "wider"):
+            for run in self.stage(place, *Comparing.searching):
                 tried.setdefault(run.config["seed"] - OWN, set()).add(run.config["rate"])
             final = [(run.config["rate"], tried.get(run.config["seed"], set())) for run in self.stage(place, "final")]
-            count = sum(len(rates) > 1 and rate in (min(rates), max(rates)) for rate, rates in final)
+            count = sum(is_at_an_end(rate, rates) for rate, rates in final)
             found |= {place: (count, len(final))} if count else {}
         return found
 
@@ -308,32 +250,18 @@ class Compared(Results):
     # -- as a page -----------------------------------------------------------------------------------------------------
 
     def drawn(self) -> Iterator[PageFigure]:
-        curves = []
-        for task in self.tasks:
-            runs = {head: self.stage((task, head), "final") for head in self.settings["heads"]}
-            means = {head: curve for head, final in runs.items() if (curve := figures.curve_of(final, VALIDATION))}
-            curves += [figures.CurvePanel(task, means)] if means else []
-        if curves:
-            told = "Validation of the final runs on their way: the mean, and one deviation around it."
-            yield PageFigure(
-                "Curves", told, figures.draw_curves(curves, VALIDATION, focus=self.settings["lower_is_better"])
-            )
-        searched: dict[str, dict[str, Searched]] = {}
-        for task in self.tasks:
-            found = {head: self._search(task, head) for head in self.settings["heads"]}
-            searched |= {task: kept} if (kept := {head: each for head, each in found.items() if each.runs}) else {}
-        if searched:
-            told = (
-                "Validation against the rate: a point for every run of the searches, a line through their means, and "
-                "at the bottom the rates that were chosen. Beyond the grid only those repetitions tried a rate that "
-                "grew theirs."
-            )
-            yield PageFigure("The searches", told, figures.draw_searches(searched, VALIDATION))
-
-    def _search(self, task: str, head: str) -> Searched:
-        runs = [run for run in self.stage((task, head), "search", "wider") if STOPPED not in run.metrics]
-        chosen = [run.config["rate"] for run in self.stage((task, head), "final")]
-        return Searched([(run.config["rate"], run.metrics[VALIDATION]) for run in runs], chosen)
+        cells, heads = {task: (task,) for task in self.tasks}, self.settings["heads"]
+        finals = by_panel(self, cells, heads, "final")
+        told = "Validation of the final runs on their way: the mean, and one deviation around it."
+        yield from learning_curves(finals, VALIDATION, told, title="Curves", focus=self.settings["lower_is_better"])
+        whole = {place: [run for run in runs if STOPPED not in run.metrics] for place, runs in self.trials.items()}
+        told = (
+            "Validation against the rate: a point for every run of the searches, a line through their means, and "
+            "at the bottom the rates that were chosen. Beyond the grid only those repetitions tried a rate that "
+            "grew theirs."
+        )
+        tried = by_panel(replace(self, trials=whole), cells, heads, *Comparing.searching)
+        yield from searches(tried, finals, VALIDATION, told)
 
     def runs(self) -> Iterator[dict[str, object]]:
         """Every run, as in values.csv."""
@@ -343,10 +271,6 @@ class Compared(Results):
                 config |= {name: value for name, value in run.config.items() if name not in NOT_SETTINGS}
                 first = {name: run.metrics[name] for name in (VALIDATION, TEST) if name in run.metrics}
                 yield {"task": task, "head": head} | config | first | run.metrics
-
-
-def _together(names: Sequence[str], word: str) -> str:
-    return f" {word} ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
 
 
 def _listed(values: Sequence[Any]) -> str:

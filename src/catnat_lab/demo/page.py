@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from catnat_lab.demo.study import Found
 from catnat_lab.demo.tasks import HEADS
 from catnat_lab.files import write
-from catnat_lab.report.figures import inlined, style
+from catnat_lab.report.figures import inlined, styles
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>catnat: the demo</title>
@@ -47,7 +47,7 @@ def _curves(found: Found, task: str) -> Figure:
     axes, right = figure.subplots(1, 2, width_ratios=(3, 1))
     lasts = []
     for i, head in enumerate(HEADS):
-        color = style(head)["color"]
+        color = styles(HEADS)[head]["color"]
         for run in found.runs[task, head]:
             steps, values = zip(*run.record["curve"], strict=True)
             is_final = run.config["stage"] == "final"
@@ -98,7 +98,7 @@ def _digits(found: Found) -> list[tuple[Figure, str]]:
     axes = usage.subplots()
     for head in HEADS:
         shares = np.array(known[head]["usage"])
-        axes.plot(range(1, len(shares) + 1), 100 * shares, "o-", color=style(head)["color"], label=head)
+        axes.plot(range(1, len(shares) + 1), 100 * shares, "o-", color=styles(HEADS)[head]["color"], label=head)
     axes.set(xlabel="class, by how often it is drawn", ylabel="% of draws, mean of variables", ylim=(0, None))
     axes.legend()
     return [(pictures, "Digits that were not trained on, their codes decoded, and codes drawn from the prior."),

@@ -18,8 +18,8 @@ from catnat_lab.experiment import Config, Finished, Results
 from catnat_lab.files import read
 from catnat_lab.gsl.train import NOTE, OPTIMAL, PAPER, study_name, true_edges
 from catnat_lab.report import figures
-from catnat_lab.report.figures import CurvePanel
 from catnat_lab.report.page import PageFigure, Report, paper_rows, printed, write_pages
+from catnat_lab.report.study import by_panel, learning_curves, rows
 from catnat_lab.report.table import Cell, Column, Key, Table
 from catnat_lab.stats import best_in_pairs
 from catnat_lab.studies import Study
@@ -127,7 +127,7 @@ def write_report(results: Results, folder: Path) -> tuple[Path, tuple[Table, ...
         remarks=tuple(remarks_of(results)),
         figures=tuple(figures_of(results)),
     )
-    values = ({"theta_star": theta, "head": head} | found for (theta, head), found in results.records(*METRICS))
+    values = rows(results, lambda place: {"theta_star": place[0], "head": place[1]}, METRICS)
     return write_pages(report, folder, {"values.csv": values})
 
 
@@ -199,22 +199,20 @@ def _lost_edges(results: Results) -> str:
 
 def figures_of(results: Results) -> Iterator[PageFigure]:
     """Learning curves, energy score against error over all rates, and learned graphs."""
-    heads, panels, searched = results.settings["heads"], [], {}
-    for theta in _thetas(results):
-        finals = {head: results.stage((theta, head), "final") for head in heads}
-        curves = {head: curve for head, final in finals.items() if (curve := figures.curve_of(final, "validation_es"))}
-        best = [trial.metrics.get("validation_es", math.nan) for trial in results.stage((theta, OPTIMAL), OPTIMAL)]
-        panels += [CurvePanel(f"θ* = {theta}", curves, float(np.mean(best)) if best else None)] if curves else []
-        tried = {head: trials for head in heads if (trials := results.stage((theta, head), *search.SEARCHING))}
-        if tried:
-            searched[theta] = tried
-    if panels:
-        caption = (
-            "Energy score on validation data (the formula, not doubled): mean over the final seeds, one deviation "
-            "around it. The scale fits the second half of training; what is higher at the start is cut off."
-        )
-        yield PageFigure("Learning curves", caption, figures.draw_curves(panels, "energy score (validation)"))
-    if searched:
+    heads, cells = results.settings["heads"], {f"θ* = {theta}": (theta,) for theta in _thetas(results)}
+    optimal = {title: results.stage((*cell, OPTIMAL), OPTIMAL) for title, cell in cells.items()}
+    best = {
+        title: float(np.mean([trial.metrics.get("validation_es", math.nan) for trial in found]))
+        for title, found in optimal.items()
+        if found
+    }
+    finals = by_panel(results, cells, heads, "final")
+    caption = (
+        "Energy score on validation data (the formula, not doubled): mean over the final seeds, one deviation around "
+        "it. The scale fits the second half of training; what is higher at the start is cut off."
+    )
+    yield from learning_curves(finals, "validation_es", caption, "energy score (validation)", best=best)
+    if searched := by_panel(results, cells, heads, *search.SEARCHING):
         caption = (
             "Energy score on validation data against the error of θ: a point for every rate tried, joined from the "
             "smallest rate to the largest. The score chose the ringed one. What is far above is cut off."
@@ -222,11 +220,10 @@ def figures_of(results: Results) -> Iterator[PageFigure]:
         yield PageFigure("Energy score and error of θ, over all rates", caption, draw_trades(searched))
     shown = min(_thetas(results), key=lambda theta: abs(float(theta) - 0.5))
     true: NDArray[Any] = true_edges(results.settings["communities"]).numpy() * float(shown)
-    finals = {head: results.stage((shown, head), "final") for head in heads}
     graphs = {
         head: np.reshape(final[0].record["theta"], true.shape)
-        for head, final in finals.items()
-        if final and final[0].record
+        for head, final in finals.get(f"θ* = {shown}", {}).items()
+        if final[0].record
     }
     if graphs:
         caption = f"Edge probabilities at θ* = {shown}: the true ones, and those that the first final seed learned."
@@ -242,15 +239,15 @@ def draw_trades(searched: Mapping[str, Mapping[str, list[Finished]]]) -> Figure:
     """
     figure, every = figures.in_panels(len(searched), label="energy score")
     ring: dict[str, Any] = {"marker": "o", "markerfacecolor": "none", "markersize": 10, "linestyle": "none"}
-    for axes, (theta, tried) in zip(every, searched.items(), strict=True):
-        axes.set(title=f"θ* = {theta}", xlabel="θ-MAE", xscale="log")
+    for axes, (title, tried) in zip(every, searched.items(), strict=True):
+        axes.set(title=title, xlabel="θ-MAE", xscale="log")
         found: list[float] = []
         for name, trials in tried.items():
-            look, best = figures.style(name), search.best_rate(trials)
+            look, best = figures.styles([name])[name], search.best_rate(trials)
             errors, scores = (search.by_rate(trials, measure) for measure in ("theta_mae", "validation_es"))
             points = np.array([[*errors.values()], [*scores.values()]])
             kept = points[:, np.isfinite(points).all(0)]
-            axes.plot(*kept, linestyle="-", linewidth=1, markersize=3, label=name, **look)
+            axes.plot(*kept, linewidth=1, markersize=3, label=name, **look)
             axes.plot(errors[best], scores[best], **look | ring)
             found += filter(math.isfinite, scores.values())
         low, high = axes.get_xlim()

@@ -3,10 +3,12 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from catnat_lab.latents.records import Results
 from catnat_lab.latents.rule import FIRST_ESTIMATOR, Rule, best, dropped, lowest
 from catnat_lab.latents.train import Cell
+from catnat_lab.report.table import grid
 from catnat_lab.stats import ALPHA, Comparison, compare, holm, summarize
 
 AGAINST, OURS = "softmax", "catnat"
@@ -58,7 +60,7 @@ def lines(rule: Rule, done: Results, estimators: Sequence[str], heads: Sequence[
     found = []
     for cell in _cells(rule, estimators):
         for head in heads:
-            runs = {name: _final_runs(done, "final", cell, name) for name in (AGAINST, head)}
+            runs = {name: [*_final_runs(done, "final", cell, name).values()] for name in (AGAINST, head)}
             if all(len(values) == rule.final_seeds for values in runs.values()):
                 found.append(_line(cell, head, runs[AGAINST], runs[head]))
     planned = len(rule.sizes) * len(estimators) * len(heads)
@@ -78,13 +80,13 @@ def _line(cell: Cell, head: str, softmax: list[tuple[float, float]], other: list
     return Line(cell, head, compare(test[1], test[0]), (means[0], means[1]), difference, lost)
 
 
-def _final_runs(done: Results, stage: str, cell: Cell, head: str) -> list[tuple[float, float]]:
-    """The bounds on the test and on the training images of every run."""
-    return [
-        (measured.get("test", math.nan), measured.get("train", math.nan))
+def _final_runs(done: Results, stage: str, cell: Cell, head: str) -> dict[int, tuple[float, float]]:
+    """By seed, the bounds on the test and on the training images."""
+    return {
+        job.run.seed: (measured.get("test", math.nan), measured.get("train", math.nan))
         for job, measured in done.items()
         if (job.stage, job.cell, job.run.head) == (stage, cell, head)
-    ]
+    }
 
 
 def _final(name: str, found: Sequence[Line]) -> str:
@@ -93,7 +95,7 @@ def _final(name: str, found: Sequence[Line]) -> str:
             f"{line.cell.estimator} {_size(line.cell)}",
             line.head,
             *(f"{mean:.2f}" for mean in line.means),
-            f"{line.found.difference:+.2f} [{line.found.low:+.2f}, {line.found.high:+.2f}]",
+            _interval(line.found),
             f"{line.found.p:.2g}",
             f"{line.train:+.2f}",
             f"{line.lost[0]}, {line.lost[1]}" if any(line.lost) else "",
@@ -134,7 +136,7 @@ def _best_with_best(rule: Rule, done: Results) -> str:
         for head in rule.heads:
             means = {}
             for estimator in rule.estimators:
-                tests = [test for test, _ in _final_runs(done, "final", Cell(*size, estimator), head)]
+                tests = [test for test, _ in _final_runs(done, "final", Cell(*size, estimator), head).values()]
                 if len(tests) == rule.final_seeds and all(map(math.isfinite, tests)):
                     means[estimator] = summarize(tests).mean
             least = min(means, key=means.__getitem__, default="")
@@ -145,21 +147,30 @@ def _best_with_best(rule: Rule, done: Results) -> str:
 
 
 def _held_up(rule: Rule, done: Results) -> str:
+    """Stages that repeat final runs, beside those before: of the same seeds, or of all where they have other seeds."""
     rows = []
-    for stage in ("control", "again"):
-        for cell in _cells(rule, [FIRST_ESTIMATOR]):
-            tests = {
-                (which, head): [test for test, _ in _final_runs(done, which, cell, head) if math.isfinite(test)]
-                for which in ("final", stage)
-                for head in (AGAINST, OURS)
-            }
-            if tests[stage, OURS] and tests["final", OURS]:
-                told = (f"{summarize(tests[key]).mean:.2f} ({len(tests[key])})" for key in tests)
-                rows.append((stage, _size(cell), *told))
+    for stage, cell in product(("control", "again"), _cells(rule, [FIRST_ESTIMATOR])):
+        now, before = (
+            {head: _final_runs(done, which, cell, head) for head in (AGAINST, OURS)} for which in (stage, "final")
+        )
+        same = {head: {seed: run for seed, run in before[head].items() if seed in runs} for head, runs in now.items()}
+        if not (now[OURS] and before[OURS]):
+            continue
+        means, gaps = list[str](), list[str]()
+        for runs in (same if same[OURS] else before, now):
+            line = _line(cell, OURS, *([*each.values()] for each in runs.values()))
+            counts = (len(each) - lost for each, lost in zip(runs.values(), line.lost, strict=True))
+            means += (f"{mean:.2f} ({count})" for mean, count in zip(line.means, counts, strict=True))
+            gaps.append(_interval(line.found))
+        rows.append((stage, _size(cell), *means, *gaps))
     head = ("stage", "size", "softmax before", "catnat before", "softmax", "catnat")
-    return (
-        "## Full float32, and other seeds\n\nMeans on the test images (runs).\n\n" + _table(head, rows) if rows else ""
-    )
+    titles = (*head, "catnat minus softmax before [95%]", "catnat minus softmax [95%]")
+    about = "Means on the test images (runs). Before: the final runs; of `control` those of the same seeds."
+    return f"## Full float32, and other seeds\n\n{about}\n\n{_table(titles, rows)}" if rows else ""
+
+
+def _interval(found: Comparison) -> str:
+    return f"{found.difference:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
 
 
 def _searched(rule: Rule, done: Results) -> str:
@@ -191,4 +202,4 @@ def _size(cell: Cell) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+    return grid([head, *rows], names=len(head))

@@ -33,6 +33,9 @@ LEGEND_LENGTH = 125  # characters in a row, with the handles
 DASHED: Any = {"color": INK, "linewidth": 0.9, "linestyle": (0, (4, 3))}
 
 
+Panels = Mapping[str, Mapping[str, Sequence[Finished]]]  # by panel's title and by head, its runs: never none
+
+
 # How a line is drawn, everywhere: in Okabe and Ito's palette, which most colour-blind readers can tell apart, and with
 # another marker each, for those who do not see the colours.
 STYLES: dict[str, dict[str, Any]] = {
@@ -44,30 +47,24 @@ STYLES: dict[str, dict[str, Any]] = {
     "catnat-revive1e-4": {"color": "#56B4E9", "marker": "P"},
 }
 STYLES |= {"natural": STYLES["catnat"], "sigmoid": STYLES["catnat-sigmoid"], "paper": STYLES["catnat-paper"]}
-SPARE = {"color": FAINT, "marker": "X"}  # for a line that has no style of its own
+SPARE, MARKS = tuple(f"C{i}" for i in range(1, 10)), "Xv<>phd"  # for lines that have no style of their own
 STROKES = ("-", "--", ":", "-.")
 
 LOOK = Path(__file__).with_name("look.mplstyle")
 
 
-def style(name: str) -> dict[str, Any]:
-    """A head's, whatever its tree."""
-    return dict(STYLES.get(name.partition("[")[0], SPARE))
-
-
-def strokes(names: Iterable[str]) -> dict[str, Any]:
-    """How the line of each name is drawn: solid the first head of an activation, and those on other trees otherwise."""
-    found: dict[str, list[str]] = {}
-    for name in names:
-        found.setdefault(name.partition("[")[0], []).append(name)
-    return {name: STROKES[i % len(STROKES)] for some in found.values() for i, name in enumerate(some)}
-
-
-class Searched(NamedTuple):
-    """A search of rates: rate and value of every run, and the rates that were chosen."""
-
-    runs: Sequence[tuple[float, float]]
-    chosen: Sequence[float]
+def styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """How each of these heads is drawn: by its activation; on other trees, or unknown, with another stroke and mark."""
+    found: dict[str, dict[str, Any]] = {}
+    trees: dict[str, int] = {}
+    for name in dict.fromkeys(names):
+        activation = name.partition("[")[0]
+        known = STYLES.get(activation)
+        nth = trees[activation if known else ""] = trees.get(activation if known else "", -1) + 1
+        spare = {"color": SPARE[nth % len(SPARE)], "marker": MARKS[nth % len(MARKS)]}
+        stroke = STROKES[(nth if known else nth // len(SPARE)) % len(STROKES)]
+        found[name] = {**(known or spare), "linestyle": stroke}
+    return found
 
 
 # -- panels ----------------------------------------------------------------------------------------------------------
@@ -91,8 +88,7 @@ def in_panels(
 
 def legend(figure: Figure, names: Sequence[str], *others: Line2D) -> None:
     """One legend of parameterizations above all panels, and what else there is, in as many rows as its words need."""
-    drawn = strokes(dict.fromkeys(names)).items()
-    entries = [*(Line2D([], [], linestyle=stroke, label=name, **style(name)) for name, stroke in drawn), *others]
+    entries = [*(Line2D([], [], label=name, **look) for name, look in styles(names).items()), *others]
     length = sum(len(str(entry.get_label())) + 6 for entry in entries)
     columns = -(-len(entries) // -(-length // LEGEND_LENGTH)) if entries else 1
     figure.legend(handles=entries, loc="outside upper left", ncols=columns, handlelength=1.8, columnspacing=1.4)
@@ -133,25 +129,27 @@ class CurvePanel:
     title: str
     curves: Mapping[str, Curve]
     optimal: float | None = None
+    along: str = "training step"
+    is_log: bool = False
 
 
 @rc_context(fname=LOOK)
 def draw_curves(panels: Sequence[CurvePanel], label: str, *, focus: bool = True) -> Figure:
     """A measure against training steps; where asked, each panel fits the second half of training."""
     figure, every = in_panels(len(panels), label=label)
-    stroke = strokes(dict.fromkeys(name for panel in panels for name in panel.curves))
+    looks = styles(name for panel in panels for name in panel.curves)
     for axes, panel in zip(every, panels, strict=True):
         for name, curve in panel.curves.items():
-            look = style(name)
-            axes.fill_between(curve.steps, curve.low, curve.high, color=look["color"], alpha=0.18, linewidth=0)
-            look |= {"linestyle": stroke[name], "markevery": max(1, len(curve.steps) // 6), "markersize": 3.5}
-            axes.plot(curve.steps, curve.mean, label=name, **look)
+            axes.fill_between(curve.steps, curve.low, curve.high, color=looks[name]["color"], alpha=0.18, linewidth=0)
+            few = max(1, len(curve.steps) // 6)
+            axes.plot(curve.steps, curve.mean, label=name, markevery=few, markersize=3.5, **looks[name])
         if panel.optimal is not None:
             axes.axhline(panel.optimal, label="optimal", **DASHED)
         if focus:
             _focus_on(axes, panel)
-        axes.set(title=panel.title, xlabel="training step")
-        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.set(title=panel.title, xlabel=panel.along, xscale="log" if panel.is_log else "linear")
+        if not panel.is_log:
+            axes.xaxis.set_major_locator(MaxNLocator(4))
     known = [Line2D([], [], label="optimal", **DASHED)] if any(panel.optimal is not None for panel in panels) else []
     legend(figure, [name for panel in panels for name in panel.curves], *known)
     return figure
@@ -168,24 +166,24 @@ def _focus_on(axes: Axes, panel: CurvePanel) -> None:
 
 
 @rc_context(fname=LOOK)
-def draw_searches(panels: Mapping[str, Mapping[str, Searched]], label: str) -> Figure:
-    """A measure against the rate: every run of a search, their means, and below the rates that were chosen."""
-    figure, every = in_panels(len(panels), label=label)
+def draw_searches(panels: Panels, finals: Panels, measure: str) -> Figure:
+    """A measure against the rate: every run of a search, their means, and below the rates of the final runs."""
+    figure, every = in_panels(len(panels), label=measure)
+    looks = styles(name for heads in panels.values() for name in heads)
     for axes, (title, heads) in zip(every, panels.items(), strict=True):
-        means = []
-        for place, (name, found) in enumerate(heads.items()):
-            look = style(name)
-            axes.plot(*zip(*found.runs, strict=True), linestyle="none", alpha=0.35, markersize=3, **look)
-            by_rate = [
-                (rate, float(np.mean([y for x, y in found.runs if x == rate])))
-                for rate in sorted({x for x, _ in found.runs})
-            ]
-            axes.plot(*zip(*by_rate, strict=True), linewidth=1, label=name, **look | {"marker": ""})
-            heights = np.full(len(found.chosen), 0.03 * (1 + place))
-            axes.plot(
-                found.chosen, heights, linestyle="none", markersize=5, transform=axes.get_xaxis_transform(), **look
-            )
-            means += [y for _, y in by_rate if math.isfinite(y)]
+        means: list[float] = []
+        for place, (name, runs) in enumerate(heads.items(), 1):
+            look, tried = {**looks[name], "linestyle": "none"}, dict[float, list[float]]()
+            for run in sorted(runs, key=lambda run: run.config["rate"]):
+                tried.setdefault(run.config["rate"], []).append(run.metrics.get(measure, math.nan))
+            for rate, values in tried.items():
+                axes.plot([rate] * len(values), values, alpha=0.35, markersize=3, **look)
+            line = [float(np.mean(values)) for values in tried.values()]
+            axes.plot([*tried], line, linewidth=1, label=name, **looks[name] | {"marker": ""})
+            chosen = [run.config["rate"] for run in finals.get(title, {}).get(name, [])]
+            heights, below = [0.03 * place] * len(chosen), axes.get_xaxis_transform()
+            axes.plot(chosen, heights, markersize=5, transform=below, **look)
+            means += filter(math.isfinite, line)
         axes.set(title=title, xlabel="rate", xscale="log")
         reach = np.ptp(means) if means else 0.0
         if reach:
@@ -229,9 +227,7 @@ def strips_of(judgement: Judgement) -> list[Strip]:
         keys = {line: (group, line, column.key) for line in table.lines}
         found = {line: judgement.against[key] for line, key in keys.items() if key in judgement.against}
         if found:
-            names = [f"{table.group_name} {group}"] if len(table.groups) > 1 else []
-            names += [column.heading] if len(table.headline or table.columns) > 1 or not names else []
-            strips.append(Strip("\n".join(names), found, column.lower_is_better))
+            strips.append(Strip(table.place(group, column, between="\n"), found, column.lower_is_better))
     return strips
 
 
@@ -253,9 +249,9 @@ def _draw_strip(axes: Axes, names: Sequence[str], strip: Strip) -> None:
     # one that is far off would make one point of all the others
     every = strip.differences.values()
     most = sorted(max(abs(each.low), abs(each.high)) for each in every if math.isfinite(each.high)) or [1.0]
-    reach = 1.15 * min(most[-1], 4 * most[(len(most) - 1) // 2]) or 1.0
+    looks, reach = styles(names), 1.15 * min(most[-1], 4 * most[(len(most) - 1) // 2]) or 1.0
     for place, name in enumerate(names):
-        look = style(name)
+        look = {**looks[name], "linestyle": "none"}
         if (found := strip.differences.get(name)) is None:
             axes.text(0.02 * reach, -place, "not run", color=look["color"], fontsize=7, va="center")
             continue
@@ -266,7 +262,7 @@ def _draw_strip(axes: Axes, names: Sequence[str], strip: Strip) -> None:
         better, ends = sign * found.difference, (sign * found.low, sign * found.high)
         if abs(better) < reach:
             axes.plot(np.clip(ends, -reach, reach), [-place] * 2, color=look["color"], linewidth=1.4)
-            axes.plot([better], [-place], linestyle="none", markersize=6, label=name, **look)
+            axes.plot([better], [-place], markersize=6, label=name, **look)
         else:
             side, edge = ("left", "<") if better < 0 else ("right", ">")
             axes.plot([math.copysign(0.97 * reach, better)], [-place], edge, color=look["color"], label=name)

@@ -1,30 +1,23 @@
 """A table of our values beside the paper's numbers, what it says, and that in words.
 
-A *contest* is one group and one column: the lines compete in it, the reference line does not. It is judged when every
-line has at least two values; until then it is open, and nothing in it is bold. A line with a diverged run is shown
-without a mean; it cannot be bold, and the others are judged without it.
+Bold, as in the paper: in every group and column the best mean, and every line that Welch's test does not tell from it.
+Nothing is bold before every line has two values. A line with a diverged run is shown without a mean; it cannot be bold,
+and the others are judged without it. Against softmax every line has a difference with its interval, Cohen's d, and a
+p-value that Holm's method corrects over the whole table.
 
-Bold, as in the paper: the best mean, and every line that Welch's test does not tell from it. Against softmax every line
-has a difference with its interval, Cohen's d, and a p-value that Holm's method corrects over the whole table.
-
-Three things count as a disagreement with the paper, and nothing else does:
-
-bold
-    Our bold set is not the paper's. One entry a contest.
-order
-    Two lines differ significantly in the paper and in ours, with opposite signs. One entry a pair.
-value
-    Our mean is significantly off the paper's (Welch's test from its mean, deviation and count), and by more than 2% of
-    it, or 1 unit where a table has one, and more than its rounding. One entry a cell, the reference's included; only
-    where means should be the same.
+`Judgement.mark` is the one rule for whether a difference is the paper's. Two things count as a disagreement: a
+difference from softmax that is significant in both and goes the other way, and, where means should be the same, a mean
+that is significantly off the paper's (Welch's test from its mean, deviation and count), and by more than 2% of it, or
+1 unit where a table has one, and more than its rounding; the reference's included.
 """
 
 import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations, product
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
 from statistics import fmean
 from typing import Literal, NamedTuple
 
@@ -36,6 +29,7 @@ from catnat_lab.stats import (
     bold,
     compare_runs,
     corrected,
+    needed,
     standing,
     summarize,
     welch_from_summaries,
@@ -49,10 +43,16 @@ SHOWN = "Means ± standard deviations over the final seeds."
 RULE = (
     f"{SHOWN} Bold: the best mean, and every one that Welch's test, uncorrected, does not tell from it (p >= {ALPHA})."
 )
+AHEAD, BEHIND, UNSEEN, TOO_FEW = "ahead of", "behind", "no difference seen", "too few to tell"
+NO_VERDICT = "No verdict: it takes two final runs of every head whose tests differ."
+UNTOLD = "Too few repetitions to tell"
+MANY = 6  # heads; of more a verdict says how many they are
+FEW = 3  # places that a verdict names one by one
+MOST = 1000  # repetitions that are named as what it takes
 NONE_FOUND = "No disagreement was found in what is finished."
 Key = tuple[str, str, str]  # (group, line, column's key)
-# Whether the paper's best line is ours too: significantly better than every other, one of several, or not among them.
-Verdict = Literal["yes", "tied", "no", "open", "no paper"]  # open: runs are missing; no paper: no two lines to compare
+# Ours is significant and goes the paper's way or the other; or it is where the paper's is not; or it is not.
+Mark = Literal["agree", "disagree", "ahead", "behind", "tied", "not run"]
 
 
 # -- what a table holds ----------------------------------------------------------------------------------------------
@@ -182,9 +182,20 @@ class Table:
             return None
         return Summary(cell.paper_mean, cell.paper_std, self.paper_count)
 
-    def best(self, group: str, column: Column, lines: Iterable[str]) -> str | None:
-        means = {line: found.mean for line in lines if (found := self.cell(group, line, column).summary)}
-        return (min if column.lower_is_better else max)(means, key=means.__getitem__) if means else None
+    def column(self, key: str) -> Column:
+        return self.columns[self.keys.index(key)]
+
+    def paper_gap(self, key: Key) -> tuple[float, float] | None:
+        """The paper's mean minus that of its baseline, and p by Welch's test of what it prints, not corrected."""
+        group, line, column = key
+        places = ((group, each, column) for each in (line, self.baseline))
+        ours, base = (self.paper_summary(self.cells.get(place, Cell())) for place in places)
+        return None if ours is None or base is None else (ours.mean - base.mean, welch_from_summaries(ours, base))
+
+    def place(self, group: str, column: Column, between: str = ", ") -> str:
+        """Which of the contests that the verdict is about."""
+        names = [f"{self.group_name} {group}"] if len(self.groups) > 1 else []
+        return between.join([*names, *([column.heading] if len(self.headline or self.keys) > 1 or not names else [])])
 
     def label(self, line: str) -> str:
         """The line's name; the reference is named as such, because it does not compete."""
@@ -195,23 +206,11 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Contest:
-    """One group and one column: who is bold in ours and in the paper, and whether the paper's winner is ours."""
-
-    ours: frozenset[str]  # what we bold, of all lines
-    shared: frozenset[str]  # what we bold of the lines that the paper has: this is what can be compared
-    paper: frozenset[str]
-    verdict: Verdict
-
-
-@dataclass(frozen=True)
 class Disagreement:
-    """One contradiction of the paper; ``lines`` are those it is about."""
+    """One contradiction of the paper in a place: of a difference from the baseline, or of a mean."""
 
-    kind: Literal["bold", "order", "value"]
-    group: str
-    column: str
-    lines: tuple[str, ...]
+    kind: Literal["order", "value"]
+    key: Key
     text: str
 
 
@@ -228,19 +227,69 @@ class Shown(NamedTuple):
 @dataclass(frozen=True)
 class Judgement:
     table: Table
-    contests: dict[tuple[str, str], Contest]  # by (group, column's key)
+    bold: dict[tuple[str, str], frozenset[str]]  # lines, by group and column's key
     against: dict[Key, Comparison]  # every line minus the baseline, corrected by Holm over all of them
-    disagreements: tuple[Disagreement, ...]
-    notes: tuple[str, ...]  # what is missing, and what the marks do not say
 
     def shown(self, group: str, line: str, column: Column) -> Shown:
-        cell, contest = self.table.cell(group, line, column), self.contests[group, column.key]
-        entries = [(each.group, each.column, line in each.lines) for each in self.disagreements]
-        marks = [number for number, entry in enumerate(entries, 1) if entry == (group, column.key, True)]
+        cell, key = self.table.cell(group, line, column), (group, line, column.key)
+        marks = [number for number, each in enumerate(self.disagreements, 1) if each.key == key]
         # a single run is shown, and takes no part in any contest
         ours = (cell.summary.mean, cell.summary.std) if cell.summary else cell.finite if len(cell.values) == 1 else ()
         paper = column.printed(cell.paper_mean, cell.paper_std)
-        return Shown(column.printed(*ours), line in contest.ours, marks, paper, cell.paper_bold)
+        return Shown(column.printed(*ours), line in self.bold[group, column.key], marks, paper, cell.paper_bold)
+
+    def mark(self, key: Key) -> Mark | None:
+        """How a line's difference from the baseline stands beside the paper's; the baseline has none."""
+        found, theirs = self.against.get(key), self.table.paper_gap(key)
+        if found is None:
+            return None if key[1] == self.table.baseline else "not run"
+        lower = self.table.column(key[2]).lower_is_better
+        ours, paper = standing(found.difference, found.p, lower), standing(*theirs, lower) if theirs else "tied"
+        if "tied" in (ours, paper):
+            return ours
+        return "agree" if ours == paper else "disagree"
+
+    @cached_property
+    def disagreements(self) -> tuple[Disagreement, ...]:
+        """Place by place: first of differences, then of means."""
+        table, places = self.table, self.table.contests
+        return tuple(each for place in places for each in (*_reversed(self, *place), *_off(table, *place)))
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What is missing, and what the marks do not say."""
+        return _notes(self.table)
+
+    def standing(self, *key: str) -> str:
+        """What the difference in a place says of a line and the baseline."""
+        group, line, column = key
+        found = self.against[group, line, column]
+        unseen = UNSEEN if self._can_be_seen(found, len(self.table.cells[group, line, column].values)) else TOO_FEW
+        said = {"ahead": AHEAD, "behind": BEHIND, "tied": unseen}
+        return said[standing(found.difference, found.p, self.table.column(column).lower_is_better)]
+
+    @property
+    def _level(self) -> float:
+        """What an uncorrected p must be below, where a difference was not seen: by Holm's rule, and by the looks."""
+        return ALPHA / self.table.looks / max(1, sum(found.p >= ALPHA for found in self.against.values()))
+
+    def _can_be_seen(self, found: Comparison, count: int) -> bool:
+        """Whether any outcome of so many repetitions could have been a verdict."""
+        return count > 2 and (found.high < math.inf or 2 / math.comb(2 * count, count) < self._level)
+
+    def needed(self, *key: str) -> str:
+        """How many repetitions of each line show a difference of the size seen in four of five studies, roughly.
+
+        At the level that such a difference has to reach; never so few as there are, which have not shown it.
+        """
+        group, line, column = key
+        found = self.against[group, line, column]
+        if not found.difference or not math.isfinite(found.effect):
+            return ""
+        count = needed(found.effect, most=MOST, level=self._level)
+        if found.p >= ALPHA:
+            count = max(count, 1 + len(self.table.cells[group, line, column].values))
+        return f"{count}" if count < MOST else f"over {MOST}"
 
     def compared(self, group: str, line: str, column: Column) -> tuple[str, bool]:
         """A line against the baseline in words, and whether the difference is significant."""
@@ -255,9 +304,7 @@ class Judgement:
 
 
 def judge(table: Table) -> Judgement:
-    contests = {(group, column.key): _contest(table, group, column) for group, column in table.contests}
     against: dict[Key, Comparison] = {}
-    found: list[Disagreement] = []
     for group, column in table.contests:
         cells = {line: table.cell(group, line, column) for line in table.lines}
         base = cells.pop(table.baseline)
@@ -266,79 +313,50 @@ def judge(table: Table) -> Judgement:
             if enough and (table.is_comparison or not cell.diverged + base.diverged):
                 told = compare_runs(cell.values, base.values, column.lower_is_better)
                 against[group, line, column.key] = told
-        found += _disagreements(table, group, column, contests[group, column.key])
-    against = corrected(against, table.looks)
-    if table.is_comparison:
-        contests = {place: replace(each, ours=_ahead(table, against, place)) for place, each in contests.items()}
-    return Judgement(table, contests, against, tuple(found), _notes(table))
+    judged = Judgement(table, {}, corrected(against, table.looks))
+    ahead = [key for key in judged.against if judged.standing(*key) == AHEAD]
+    for group, column in table.contests:
+        place = group, column.key
+        lines = {key[1] for key in ahead if key[::2] == place} if table.is_comparison else _bold(table, group, column)
+        judged.bold[place] = frozenset(lines)
+    return judged
 
 
-def _ahead(table: Table, against: dict[Key, Comparison], place: tuple[str, str]) -> frozenset[str]:
-    """The lines that are significantly better than the baseline."""
-    (lower,) = (column.lower_is_better for column in table.columns if column.key == place[1])
-    mine = {line: found for (group, line, key), found in against.items() if (group, key) == place}
-    return frozenset(line for line, found in mine.items() if standing(found.difference, found.p, lower) == "ahead")
-
-
-def _contest(table: Table, group: str, column: Column) -> Contest:
+def _bold(table: Table, group: str, column: Column) -> set[str]:
     cells = {line: table.cell(group, line, column) for line in table.lines}
-    paper = frozenset(line for line, cell in cells.items() if cell.paper_bold)
-    if any(len(cell.values) < 2 for cell in cells.values()):
-        return Contest(frozenset(), frozenset(), paper, "open")
-    ours = _bold(cells, column)
-    means = {line: cell.paper_mean for line, cell in cells.items() if cell.paper_mean is not None}
-    if len(means) < 2:  # nobody to win against
-        return Contest(ours, frozenset(), paper, "no paper")
-    shared = _bold({line: cells[line] for line in means}, column)
-    best = (min if column.lower_is_better else max)(means.values())
-    winners = {line for line, mean in means.items() if mean == best}  # several where the printed means are equal
-    verdict: Verdict = "no" if not shared & winners else "yes" if shared <= winners else "tied"
-    return Contest(ours, shared, paper, verdict)
-
-
-def _bold(cells: dict[str, Cell], column: Column) -> frozenset[str]:
     values = {line: cell.values for line, cell in cells.items() if cell.summary is not None}
-    return frozenset(bold(values, column.lower_is_better)) if values else frozenset()
+    is_open = any(len(cell.values) < 2 for cell in cells.values())
+    return bold(values, column.lower_is_better) if values and not is_open else set()
 
 
 def _place(table: Table, group: str, column: Column) -> str:
     return f"{table.group_name} {group}, {column.heading}"
 
 
-def _disagreements(table: Table, group: str, column: Column, contest: Contest) -> Iterator[Disagreement]:
-    place, key = _place(table, group, column), column.key
-    if contest.verdict not in ("open", "no paper") and contest.shared != contest.paper:
-        sets = (contest.paper, contest.shared)
-        theirs, ours = (", ".join(line for line in table.lines if line in some) or "none" for some in sets)
-        we = "we bold" if contest.shared == contest.ours else "of the lines that the paper has, we bold"
-        changed = tuple(line for line in table.lines if line in contest.shared ^ contest.paper)
-        yield Disagreement("bold", group, key, changed, f"{place}: the paper bolds {theirs}; {we} {ours}.")
-    cells = {line: table.cell(group, line, column) for line in table.rows}
-    both = {line: (cell.summary, table.paper_summary(cell)) for line, cell in cells.items()}  # ours, the paper's
-    for pair in combinations(table.lines, 2):
-        gaps = [_gap(*means) for means in zip(*(both[line] for line in pair), strict=True)]
-        if gaps[0] * gaps[1] < 0:
-            better, worse = pair if (gaps[0] < 0) == column.lower_is_better else pair[::-1]
-            text = f"{better} is significantly better than {worse} in ours, significantly worse in the paper."
-            yield Disagreement("order", group, key, pair, f"{place}: {text}")
-    for line, (mine, paper) in both.items() if table.compares_values else ():
-        off = _gap(mine, paper)
-        allowed = 1.0 if table.unit else TOLERANCE * abs(paper.mean) if paper else 0.0
-        if mine and paper and abs(off) > max(allowed, 0.5 * 10.0**-column.digits):
+def _reversed(judged: Judgement, group: str, column: Column) -> Iterator[Disagreement]:
+    for line in judged.table.lines:
+        if judged.mark(key := (group, line, column.key)) == "disagree":
+            better, worse = ("better", "worse") if judged.standing(*key) == AHEAD else ("worse", "better")
+            told = f"{line} is significantly {better} than {judged.table.baseline} in ours, significantly {worse} in"
+            yield Disagreement("order", key, f"{_place(judged.table, group, column)}: {told} the paper.")
+
+
+def _off(table: Table, group: str, column: Column) -> Iterator[Disagreement]:
+    for line in table.rows if table.compares_values else ():
+        cell = table.cell(group, line, column)
+        mine, paper = cell.summary, table.paper_summary(cell)
+        if mine is None or paper is None or (p := welch_from_summaries(mine, paper)) >= ALPHA:
+            continue
+        off, allowed = mine.mean - paper.mean, 1.0 if table.unit else TOLERANCE * abs(paper.mean)
+        if abs(off) > max(allowed, 0.5 * 10.0**-column.digits):
             way = "higher" if off > 0 else "lower"
             if line != table.reference_line:  # which is neither better nor worse
                 way += " (better)" if (off < 0) == column.lower_is_better else " (worse)"
             share = f"{abs(off) / abs(paper.mean):.0%} " if paper.mean else ""
             by = f"{abs(off):.{column.digits}f} {table.unit}s " if table.unit else share
             ours, theirs = (f"{each.mean:.{column.digits}f}" for each in (mine, paper))
-            p = welch_from_summaries(mine, paper)
             text = f"our mean {ours} is {by}{way} than the paper's {theirs} (p = {p:.2g})."
-            yield Disagreement("value", group, key, (line,), f"{place}, {line}: {text}")
-
-
-def _gap(a: Summary | None, b: Summary | None) -> float:
-    """The difference of two means; 0 where Welch's test does not tell them apart, or too little is known for it."""
-    return a.mean - b.mean if a and b and welch_from_summaries(a, b) < ALPHA else 0.0
+            yield Disagreement("value", (group, line, column.key), f"{_place(table, group, column)}, {line}: {text}")
 
 
 def _notes(table: Table) -> tuple[str, ...]:
@@ -380,72 +398,92 @@ def _notes(table: Table) -> tuple[str, ...]:
 
 
 def verdict(judgement: Judgement) -> str:
-    """Who is best, by how much and how surely, in one sentence; and in which other columns it is behind."""
+    """Which lines are ahead of the baseline or behind it, where and by how much; of a single difference its numbers."""
     table = judgement.table
-    judged = [(group, c) for group, c in table.headed if judgement.contests[group, c.key].ours]
     if not table.begun_groups:
         return "No final run is finished yet."
-    if not judged:
-        return f"Too few runs have ended well to say whose {table.measure} is best."
     if len(table.lines) == 1:
         return f"{table.lines[0]} was run alone: there is nothing to compare its {table.measure} with."
-    best = Counter(table.best(group, c, table.lines) for group, c in judged)
-    nearest = Counter(table.best(group, c, [n for n in table.lines if n != table.baseline]) for group, c in judged)
-    (first, count), (line, _) = best.most_common(1)[0], nearest.most_common(1)[0]
-    text = f"{first} has the best mean {table.measure}"
-    if len(judged) > 1:
-        text += f" in {count} of {len(judged)} cells"
-    elif len(table.headed) > 1:
-        text += f" at {_place(table, *judged[0])}"
-    if len(judged) < len(table.headed):
-        text = f"Judged so far: {len(judged)} of {len(table.headed)} cells. {text}"
-    line = str(line if first == table.baseline else first)
-    told = {(g, c): judgement.against[g, line, c.key] for g, c in judged if (g, line, c.key) in judgement.against}
-    if not told:
-        return f"{text}."
-    gains = [_gain(table, *place, found) for place, found in told.items()]
-    if len(told) > 1:
-        sure = [gain > 0 for gain, found in zip(gains, told.values(), strict=True) if found.p < ALPHA]
-        how = f"significantly better than it in {sum(sure)} and worse in {len(sure) - sum(sure)} of {len(told)}"
-    else:
-        p = next(iter(told.values())).p
-        how = f"p = {p:.2g}" + ("" if p < ALPHA else ", not significant")
-    beside = f"the nearest, {line}, is" if first == table.baseline else f"beside {table.baseline} it is"
-    effects = [-found.effect if c.lower_is_better else found.effect for (_, c), found in told.items()]
-    word, sign = ("worse", -1) if all(gain < 0 for gain in gains) else ("better", 1)
-    amount, effect = (_span([sign * value for value in values]) for values in (gains, effects))
-    count = len(judgement.against)
-    family = f"Welch's test, corrected by Holm over {count} comparisons" if count > 1 else "Welch's test"
-    unit = f" {table.unit}s" if table.unit else "%"
-    behind = _worse_elsewhere(judgement, line)
-    rest = f" In {', '.join(behind)} {line} is significantly worse than {table.baseline}." if behind else ""
-    return f"{text}: {beside} {word} by {amount}{unit}, Cohen's d {effect}, {how} ({family}).{rest}"
+    judged = [key for key in judgement.against if key[::2] in {(group, column.key) for group, column in table.headed}]
+    if not judged:
+        return NO_VERDICT
+    told, base, looks = [], table.baseline, table.looks
+    done, whole = len({key[::2] for key in judged}), len(table.headed)
+    if done < whole:
+        told.append(f"Judged so far: {done} of {whole} cells")
+    for what in (AHEAD, BEHIND, UNSEEN, TOO_FEW):
+        keys = [key for key in judged if judgement.standing(*key) == what]
+        lines = dict.fromkeys(key[1] for key in keys)
+        names = [name for line in lines for name in _named(judgement, line, keys)]
+        if len(lines) > MANY:
+            names = [f"{len(lines)} of {len(table.lines) - 1} heads"]
+        if names and what in (AHEAD, BEHIND):
+            told.append(f"{together(names, 'and')} {'are' if names[1:] or len(lines) > MANY else 'is'} {what} {base}")
+        elif names and what == UNSEEN and len(keys) == len(judged) > 1:
+            told.append(f"No difference from {base} is seen")
+        elif names:
+            start, link = (
+                ("Too few repetitions to tell", "from") if what == TOO_FEW else ("No difference seen between", "and")
+            )
+            told.append(f"{start} {together(names, 'or')} {link} {base}")
+    text = ". ".join(told) + (f": {_numbers(judgement, judged[0])}" if len(judged) == 1 else "")
+    if looks > 1:
+        text += f". It was looked at {looks} times, and p-values are multiplied by that"
+    return ". ".join([text, *_worse_elsewhere(judgement, judged)]) + "."
 
 
-def _worse_elsewhere(judgement: Judgement, line: str) -> list[str]:
-    """Columns that the verdict is not about, in which a line is significantly worse than the baseline somewhere."""
+def _named(judgement: Judgement, line: str, keys: Sequence[Key]) -> list[str]:
+    """A line with its places; of many places how many they are, and by how much it is ahead there, or behind."""
+    table, own = judgement.table, [key for key in keys if key[1] == line]
+    if len(table.headed) == 1:
+        return [line]
+    if len(table.headed) <= FEW:
+        return [f"{line} ({table.place(key[0], table.column(key[2]))})" for key in own]
+    gains = [gain for key in own if math.isfinite(gain := _gain(table, key, judgement.against[key]))]
+    told = f"{line} ({len(own)} of {len(table.headed)} cells"
+    if gains and judgement.standing(*own[0]) in (AHEAD, BEHIND):
+        ends = dict.fromkeys(f"{abs(end):.3g}" for end in (min(gains, key=abs), max(gains, key=abs)))
+        told += f", by {' to '.join(ends)}{f' {table.unit}s' if table.unit else '%'}"
+    return [f"{told})"]
+
+
+def _numbers(judgement: Judgement, key: Key) -> str:
+    """A difference, what the test says of it, and where it does not tell, what that would take."""
+    table, found, column = judgement.table, judgement.against[key], judgement.table.column(key[2])
+    cells = [table.cell(key[0], line, column) for line in (key[1], table.baseline)]
+    seeds = f"{' and '.join(dict.fromkeys(str(len(cell.values)) for cell in cells))} repetitions each"
+    if found.high == math.inf:
+        return f"by ranks, p = {found.p:.2g}, {seeds}"
+    ours, theirs = (column.printed(fmean(cell.finite)) for cell in cells)
+    gap, low, high = (f"{x:+.{column.digits}f}" for x in (found.difference, found.low, found.high))
+    text = f"{table.measure} {ours} against {theirs}, {gap} [95% {low} to {high}], p = {found.p:.2g}, {seeds}"
+    takes = judgement.needed(*key) if found.p >= ALPHA else ""
+    return f"{text}; to see one of this size would take {takes}" if takes else text
+
+
+def _worse_elsewhere(judgement: Judgement, judged: Sequence[Key]) -> Iterator[str]:
+    """Of lines that are ahead somewhere, the other columns in which they are behind."""
     table = judgement.table
-    others = [place for place in table.contests if place not in table.headed]
-    found = [(g, c, judgement.against[g, line, c.key]) for g, c in others if (g, line, c.key) in judgement.against]
-    return list(dict.fromkeys(c.heading for g, c, one in found if one.p < ALPHA and _gain(table, g, c, one) < 0))
+    for line in dict.fromkeys(key[1] for key in judged if judgement.standing(*key) == AHEAD):
+        behind = [key for key in judgement.against if key[1] == line and judgement.standing(*key) == BEHIND]
+        columns = dict.fromkeys(table.column(key[2]).heading for key in behind if key not in judged)
+        if columns:
+            yield f"In {', '.join(columns)} {line} is behind"
 
 
-def _gain(table: Table, group: str, column: Column, found: Comparison) -> float:
-    """By how many units a line is better, or by how many per cent of the baseline's mean where there is no unit."""
-    base = table.cell(group, table.baseline, column).summary
+def _gain(table: Table, key: Key, found: Comparison) -> float:
+    """By how many units a line differs, or by how many per cent of the baseline's mean where there is no unit."""
+    base = table.cell(key[0], table.baseline, table.column(key[2])).summary
     whole = 1.0 if table.unit else abs(base.mean) / 100 if base is not None else 0.0
-    gain = found.difference / whole if whole else math.nan
-    return -gain if column.lower_is_better else gain
+    return found.difference / whole if whole else math.nan
 
 
-def _span(values: Sequence[float]) -> str:
-    finite = [value for value in values if math.isfinite(value)]
-    ends = dict.fromkeys(f"{value:.3g}" for value in (min(finite), max(finite))) if finite else [DASH]
-    return " to ".join(ends)
+def together(names: Sequence[str], word: str) -> str:
+    return f" {word} ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
 
 
 def criteria(table: Table) -> str:
-    order = "A disagreement is another bold set, or two lines significantly the other way round"
+    order = f"A disagreement is a difference from {table.baseline} that is significant in both and goes the other way"
     if not table.compares_values:
         return f"{order}. Means are not compared: ours are trained or tuned in another way."
     far = f"1 {table.unit}" if table.unit else f"{TOLERANCE:.0%}"
@@ -461,22 +499,16 @@ def comparisons(judgement: Judgement) -> str:
 
 
 def agreement(judgement: Judgement) -> str:
-    """How often the paper's winner is ours, in a few sentences."""
-    table, verdicts = judgement.table, [contest.verdict for contest in judgement.contests.values()]
-    judged = [verdict for verdict in verdicts if verdict not in ("open", "no paper")]
-    found = []
-    if judged:
-        found.append(
-            f"Judged: {len(judged)} of {len(verdicts)} pairs of a {table.group_name} and a measure. The paper's best "
-            f"{LINE} is significantly the best of ours too in {judged.count('yes')}, tied with others in "
-            f"{judged.count('tied')}, not among the best of ours in {judged.count('no')}."
-        )
-        known = {line for (_, line, _), cell in table.cells.items() if cell.paper_mean is not None}
-        if extra := [line for line in table.lines if line not in known]:
-            found.append(f"This leaves out {', '.join(extra)}, for which the paper has no number.")
-    if count := verdicts.count("open"):
-        found.append(f"Not judged, because runs are missing: {count} of {len(verdicts)}.")
-    return " ".join(found)
+    """How often our differences from the baseline are the paper's."""
+    counts = Counter(map(judgement.mark, product(judgement.table.groups, judgement.table.lines, judgement.table.keys)))
+    tested = len(judgement.against)
+    found = [
+        f"Of {tested} differences from {judgement.table.baseline}, {counts['agree']} are significant in ours and in "
+        f"the paper, and alike; {counts['disagree']} go the other way; where the paper's is not, or is not known, "
+        f"{counts['ahead']} are ahead and {counts['behind']} behind; {counts['tied']} are not significant in ours."
+    ]
+    missing = [f"Not tested, because runs are missing or diverged: {counts['not run']}."] * bool(counts["not run"])
+    return " ".join([*(found if tested else []), *missing])
 
 
 # -- as Markdown -----------------------------------------------------------------------------------------------------

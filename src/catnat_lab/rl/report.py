@@ -1,9 +1,11 @@
 """The report of reinforcement learning, of a sweep, of MinAtar and of one run, from what was kept and nothing else."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.stats import mannwhitneyu
@@ -11,8 +13,9 @@ from scipy.stats import mannwhitneyu
 from catnat_lab.checkpoint import todays_names
 from catnat_lab.experiment import Finished, Results
 from catnat_lab.heads import is_natural
-from catnat_lab.report.figures import Curve, CurvePanel, draw_curves
+from catnat_lab.report.figures import Curve
 from catnat_lab.report.page import PageFigure, Report, paper_rows, printed, write_pages
+from catnat_lab.report.study import Place, by_panel, learning_curves, points, rows
 from catnat_lab.report.table import Cell, Column, Table
 from catnat_lab.rl.ppo import PAPER_STEPS, result_in
 from catnat_lab.rl.search import FIRST_SEARCH_SEED, SPACE, MinAtar, PolicySweep, curve_of
@@ -141,26 +144,22 @@ def table_of(results: Results) -> Table:
     )
 
 
-def values_of(results: Results) -> Iterator[dict[str, object]]:
+def values_of(results: Results) -> Iterator[dict[str, Any]]:
     """One record a run."""
     is_sweep = results.settings["kind"] == "rl"
-    names = ("stage", "rank", "seed", *SPACE) if is_sweep else ("stage", "rate", "seed")
-    for (game, head), runs in results.trials.items():
-        for run in runs:
-            whole = {"episodes": int(run.metrics["episodes"])} if is_sweep else {}
-            tried = {name: run.config.get(name, "") for name in names}
-            yield {"game": game, "head": head, **tried, "score": run.metrics["score"], **whole}
+    tried = ("stage", "rank", "seed", *SPACE) if is_sweep else ("stage", "rate", "seed")
+    for row in rows(results, _named, ("score", "episodes") if is_sweep else ("score",), tried):
+        yield row | ({"episodes": int(row["episodes"])} if is_sweep else {})
 
 
-def curves_of(results: Results) -> Iterator[dict[str, object]]:
+def curves_of(results: Results) -> Iterator[dict[str, Any]]:
     """One record a point of a final run's curve: the mean score of the episodes that ended in the part before it."""
-    for (game, head), runs in results.trials.items():
-        for run in runs:
-            if run.config["stage"] == "final":
-                rank = {"rank": run.config.get("rank", 0)} if results.settings["kind"] == "rl" else {}
-                for step, score in zip(run.record["curve"]["step"], run.record["curve"]["score"], strict=True):
-                    whose = {"game": game, "head": head, **rank, "seed": run.config["seed"]}
-                    yield whose | {"step": round(step), "score": score}
+    tried = ("rank", "seed") if results.settings["kind"] == "rl" else ("seed",)
+    return points(results, _named, tried, {"score": "score"})
+
+
+def _named(place: Place) -> dict[str, Any]:
+    return {"game": place[0], "head": place[1]}
 
 
 def remarks_of(results: Results, table: Table) -> Iterator[str]:
@@ -252,23 +251,26 @@ def _chosen(results: Results) -> Iterator[str]:
 
 def figures_of(results: Results) -> Iterator[PageFigure]:
     """Learning curves of the final runs, one panel a game and one curve a head."""
-    settings, panels = results.settings, []
-    for game in settings["games"]:
-        runs = {head: [run.record["curve"] for run in best_of(results, game, head)] for head in settings["heads"]}
-        begun = {head: [curve for curve in curves if curve["step"]] for head, curves in runs.items()}
-        curves = {head: _curve(some, settings["steps"]) for head, some in begun.items() if some}
-        panels += [CurvePanel(game, curves)] if curves else []
-    if panels:
-        caption = (
-            "Mean score of the episodes that end within each part of training: the interquartile mean over seeds (of "
-            "three or fewer the mean), and its 95% bootstrap interval (of two both runs)."
-        )
-        yield PageFigure("Learning curves", caption, draw_curves(panels, "score", focus=False))
+    settings = results.settings
+    cells = {game: (game,) for game in settings["games"]}
+    best = Results(settings, {place: best_of(results, *place) for place in results.trials}, {})
+    caption = (
+        "Mean score of the episodes that end within each part of training: the interquartile mean over seeds (of "
+        "three or fewer the mean), and its 95% bootstrap interval (of two both runs)."
+    )
+    finals = by_panel(best, cells, settings["heads"], "final")
+    curve = partial(_curve, steps=settings["steps"])
+    yield from learning_curves(finals, "score", caption, focus=False, curve=curve)
 
 
-def _curve(runs: list[dict[str, list[float]]], steps: int) -> Curve:
-    grid = np.linspace(steps / GRID, steps, GRID)
-    found = [np.interp(grid, run["step"], np.nan_to_num(np.array(run["score"], float))) for run in runs]
+def _curve(runs: Iterable[Finished], measure: str, steps: int) -> Curve | None:
+    grid, known = (
+        np.linspace(steps / GRID, steps, GRID),
+        [curve for run in runs if (curve := run.record["curve"])["step"]],
+    )
+    if not known:
+        return None
+    found = [np.interp(grid, each["step"], np.nan_to_num(np.array(each[measure], float))) for each in known]
     values = np.stack(found, -1)  # [GRID, seeds]
-    ends = (values.min(-1), values.max(-1)) if len(runs) < 3 else bootstrap(values, draws=300)
+    ends = (values.min(-1), values.max(-1)) if len(known) < 3 else bootstrap(values, draws=300)
     return Curve(grid, interquartile_mean(values), *ends)

@@ -14,8 +14,9 @@ from safetensors.torch import load_file
 from catnat_lab import search
 from catnat_lab.experiment import Results
 from catnat_lab.heads import is_natural
-from catnat_lab.report.figures import CurvePanel, curve_of, draw_curves, draw_pictures
+from catnat_lab.report.figures import draw_pictures
 from catnat_lab.report.page import PageFigure, Report, paper_rows, printed, write_pages
+from catnat_lab.report.study import Place, by_panel, is_at_an_end, learning_curves, points, rows, searches
 from catnat_lab.report.table import Cell, Column, Table
 from catnat_lab.stats import paired, summarize
 from catnat_lab.studies import Study
@@ -115,7 +116,7 @@ def write_report(results: Results, folder: Path) -> tuple[Path, tuple[Table, ...
         figures=tuple(figures_of(results, folder)),
     )
     table = {"table": results.settings["table"]}
-    values = (table | _named(*place) | found for place, found in results.records(*METRICS))
+    values = (table | row for row in rows(results, _named, METRICS))
     return write_pages(report, folder, {"values.csv": values, "curves.csv": curves_of(results)})
 
 
@@ -140,22 +141,17 @@ def summary_of(results: Results) -> str:
     )
 
 
-def _named(data: str, cell: str, head: str) -> dict[str, object]:
+def _named(place: Place) -> dict[str, Any]:
+    data, cell, head = place
     n, k = sizes(cell)
     return {"data": data, "variables": n, "classes": k, "head": head}
 
 
-def curves_of(results: Results) -> Iterator[dict[str, object]]:
+def curves_of(results: Results) -> Iterator[dict[str, Any]]:
     """One record a point of a final run's curve: minus the bound, and the share of nodes outside the natural range."""
-    names = {"train": "minus_elbo_train", "validation": "minus_elbo_validation", "dead": "outside"}
-    for place in results.trials:
-        for trial in results.stage(place, "final"):
-            run = {"rate": trial.config["rate"], "seed": trial.config["seed"]}
-            curve = trial.record.get("curve") or {"step": []}
-            for i, step in enumerate(curve["step"]):
-                point = {name: curve[key][i] for key, name in names.items()}
-                point |= {} if is_natural(place[2]) else {"outside": ""}
-                yield {**_named(*place), **run, "step": round(step), **point}
+    measures = {"minus_elbo_train": "train", "minus_elbo_validation": "validation", "outside": "dead"}
+    for point in points(results, _named, ("rate", "seed"), measures):
+        yield point if is_natural(point["head"]) else point | {"outside": ""}
 
 
 def remarks_of(results: Results) -> list[str]:
@@ -214,7 +210,7 @@ def _rates(results: Results) -> str:
                 means, best = search.by_rate(tried), search.best_rate(tried)
                 finals = [(data, other, head) for data in settings["data"] for other in (cell, *takers)]
                 used = next((trial.config["rate"] for one in finals for trial in results.stage(one, "final")), None)
-                notes = ["the end of its grid"] if len(means) > 1 and best in (min(means), max(means)) else []
+                notes = ["the end of its grid"] if is_at_an_end(best, means) else []
                 notes += ["so far"] if used is None else []
                 notes += [f"a search that went on later: {best:g}"] if used not in (None, best) else []
                 chosen.append(f"{head} {used or best:g}" + (f" ({', '.join(notes)})" if notes else ""))
@@ -234,20 +230,26 @@ def _outside(results: Results) -> str:
 
 
 def figures_of(results: Results, folder: Path) -> Iterator[PageFigure]:
-    """Learning curves, nodes outside the natural range, and what the first models make of digits."""
-    if panels := curve_panels(results, "validation"):
-        caption = (
-            "Minus the bound on validation images, one sample each: mean over the final seeds, one deviation around "
-            "it. The scale fits the second half of training."
-        )
-        yield PageFigure("Learning curves", caption, draw_curves(panels, "minus ELBO (validation)"))
-    if panels := curve_panels(results, "dead"):
-        caption = (
-            "Share of nodes whose score lies outside the natural range. There catnat-paper has no slope, and catnat "
-            "that of the range's ends."
-        )
-        drawn = draw_curves(panels, "share of nodes outside", focus=False)
-        yield PageFigure("Nodes outside the range", caption, drawn)
+    """Learning curves, nodes outside the natural range, searches, and what the first models make of digits."""
+    heads, cells = results.settings["heads"], titled(results, "cells")
+    caption = (
+        "Minus the bound on validation images, one sample each: mean over the final seeds, one deviation around it. "
+        "The scale fits the second half of training."
+    )
+    finals = by_panel(results, cells, heads, "final")
+    yield from learning_curves(finals, "validation", caption, "minus ELBO (validation)")
+    caption = (
+        "Share of nodes whose score lies outside the natural range. There catnat-paper has no slope, and catnat that "
+        "of the range's ends."
+    )
+    ranged, title = by_panel(results, cells, filter(is_natural, heads), "final"), "Nodes outside the range"
+    yield from learning_curves(ranged, "dead", caption, "share of nodes outside", title, focus=False)
+    caption = (
+        "Minus the bound on validation images against the rate: a point for every run of the search, a line through "
+        "their means, and at the bottom the rates of the final runs."
+    )
+    tried = by_panel(results, titled(results, "searched"), heads, *search.SEARCHING)
+    yield from searches(tried, finals, "validation", caption)
     if sheets := sheets_of(results, folder / "models"):
         caption = (
             "Of the first final seed, for every head: test images and below them their reconstructions; images of "
@@ -257,16 +259,10 @@ def figures_of(results: Results, folder: Path) -> Iterator[PageFigure]:
         yield PageFigure("Reconstructions, samples and a traversal", caption, draw_pictures(sheets, "gray_r", across))
 
 
-def curve_panels(results: Results, measure: str) -> list[CurvePanel]:
-    """One panel a cell and kind of data, one curve a head; of nodes outside the range only the heads' that have one."""
-    settings, panels = results.settings, []
-    heads = [head for head in settings["heads"] if measure != "dead" or is_natural(head)]
-    for data, cell in product(settings["data"], settings["cells"]):
-        finals = {head: results.stage((data, cell, head), "final") for head in heads}
-        curves = {head: curve for head, final in finals.items() if (curve := curve_of(final, measure))}
-        n, k = sizes(cell)
-        panels += [CurvePanel(f"{data}, N = {n}, K = {k}", curves)] if curves else []
-    return panels
+def titled(results: Results, which: str) -> dict[str, Place]:
+    """The data and cells that are searched, or trained at the end, by the titles of their panels."""
+    places = product(results.settings["data"], results.settings[which])
+    return {"{}, N = {}, K = {}".format(data, *sizes(cell)): (data, cell) for data, cell in places}
 
 
 def sheets_of(results: Results, folder: Path) -> dict[str, NDArray[Any]]:

@@ -2,19 +2,19 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from catnat_lab.experiment import Finished, Results
 from catnat_lab.files import write
-from catnat_lab.report.figures import LOOK, Curve, curve_of, in_panels
+from catnat_lab.report.figures import Curve, CurvePanel, curve_of, draw_curves
 from catnat_lab.report.page import as_csv
+from catnat_lab.report.study import is_at_an_end, points
 from catnat_lab.report.table import DASH, Table, grid
 from catnat_lab.stats import ALPHA, Comparison, compare, compare_all, summarize
 from catnat_lab.studies import Study
@@ -69,7 +69,7 @@ def lines_of(results: Results) -> list[Line]:
         final = results.stage((head,), "final")
         curve, rate, tried = curve_of(final, "validation"), final[0].config["rate"], settings["rates"]
         assert curve is not None
-        told = f"{rate:g}{' (edge)' if rate in (min(tried), max(tried)) else ''}"
+        told = f"{rate:g}{' (edge)' if is_at_an_end(rate, tried) else ''}"
         timed = settings["clock"].get(head, {"ms": math.nan, "MiB": math.nan})
         lines.append(Line(head, told, own, curve, against.get(head), timed["ms"], timed["MiB"]))
     return sorted(lines, key=lambda line: line.mean)
@@ -158,28 +158,17 @@ def values_of(results: Results) -> Iterator[dict[str, Any]]:
 
 def curves_of(results: Results) -> Iterator[dict[str, Any]]:
     """Validation over training of every final run."""
-    for (head,) in results.trials:
-        ms = results.settings["clock"].get(head, {}).get("ms", math.nan)
-        for trial in results.stage((head,), "final"):
-            curve = trial.record["curve"]
-            for step, nats in zip(curve["step"], curve["validation"], strict=True):
-                point = {"step": step, "seconds": step * ms / 1000, "validation": nats}
-                yield {"head": head, "seed": trial.config["seed"]} | point
+    clock = results.settings["clock"]
+    for point in points(results, lambda place: {"head": place[0]}, ("seed",), {"validation": "validation"}):
+        seconds = point["step"] * clock.get(point["head"], {}).get("ms", math.nan) / 1000
+        yield {"head": point["head"], "seed": point["seed"], "step": point["step"], "seconds": seconds} | point
 
 
-@rc_context(fname=LOOK)
 def figure(lines: list[Line]) -> Figure:
     """Validation by steps, and by seconds; the band is one standard deviation over seeds."""
-    drawn, panels = in_panels(2, height=4.2, label=f"{MEASURE}, validation")
-    late = np.concatenate([np.asarray(line.curve.mean, float)[1:] for line in lines])
-    for axes, title in zip(panels, ("training step", "seconds of training, alone on its device"), strict=True):
-        for number, line in enumerate(lines):
-            along = line.steps if axes is panels[0] else line.steps * line.ms / 1000
-            look: dict[str, Any] = {"color": f"C{number % 10}", "linestyle": "-" if number < 10 else "--"}
-            axes.plot(along, line.curve.mean, label=line.head, **look)
-            axes.fill_between(along, line.curve.low, line.curve.high, color=look["color"], alpha=0.18, linewidth=0)
-        axes.set(xlabel=title, ylim=(late.min() - 0.05, np.quantile(late, 0.9)))
-    if all(line.ms > 0 for line in lines):
-        panels[1].set_xscale("log")
-    drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside upper left", ncols=5)
-    return drawn
+    timed = all(line.ms > 0 for line in lines)
+    by_steps = {line.head: line.curve for line in lines}
+    by_seconds = {line.head: replace(line.curve, steps=line.steps * line.ms / 1000) for line in lines}
+    along = "seconds of training, alone on its device"
+    panels = [CurvePanel("By steps", by_steps), CurvePanel("By seconds", by_seconds, along=along, is_log=timed)]
+    return draw_curves(panels, f"{MEASURE}, validation")

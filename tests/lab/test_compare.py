@@ -633,6 +633,17 @@ def test_many_runs_are_trained_by_one_call(asked: Callable[..., Compared]) -> No
     assert results.tests("many", "better") == asked(folder=results.page / "one").tests("train", "better")
 
 
+def test_a_run_that_raises_costs_its_neighbours_nothing(asked: Callable[..., Compared]) -> None:
+    def many(runs: list[tuple[str, float, int]]) -> Any:
+        if any(head == "better" and seed == 2 for head, _, seed in runs):
+            raise ValueError("out of memory")
+        return [train(*run) for run in runs]
+
+    results = asked(None, train_many=many, at_once=8)
+    assert results.tests("many", "softmax") == asked(folder=results.page / "one").tests("train", "softmax")
+    assert [math.isnan(test) for test in results.tests("many", "better")].count(True) == 1
+
+
 def test_the_page_shows_every_run_and_how_it_is_judged(tmp_path: Path) -> None:
     tasks = {"<b>": train, "other": train}
     results = compare(tasks=tasks, heads=("softmax", "natural"), rates=(1e-3, 1e-2), seeds=2, folder=tmp_path,

@@ -315,8 +315,29 @@ class Comparing(RateSearch):
     def _together(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
         (train,) = self.tasks.values()
         runs = [(self.cells[job.cell][1], job.config["rate"], job.config["seed"]) for job in jobs]
-        for job, came in zip(jobs, train(runs), strict=True):
-            yield job, outcome_of(came, self.plan.lower_is_better)
+        try:
+            found = [outcome_of(came, self.plan.lower_is_better) for came in list(train(runs))]
+        except ENDS:
+            raise
+        except Exception:
+            if len(jobs) == 1:
+                raise
+            yield from self._apart(jobs)
+        else:
+            yield from zip(jobs, found, strict=True)
+
+    def _apart(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
+        """Each by itself: no run, and no head, is lost by the fault of another."""
+        failed: Exception | None = None
+        for job in jobs:
+            try:
+                yield from self._together([job])
+            except ENDS:
+                raise
+            except Exception as problem:
+                failed = problem
+        if failed is not None:
+            raise failed
 
 
 def cell_of(task: str, head: str) -> str:

@@ -456,7 +456,9 @@ def _numbers(judgement: Judgement, key: Key) -> str:
         return f"by ranks, p = {found.p:.2g}, {seeds}"
     ours, theirs = (column.printed(fmean(cell.finite)) for cell in cells)
     gap, low, high = (f"{x:+.{column.digits}f}" for x in (found.difference, found.low, found.high))
-    text = f"{table.measure} {ours} against {theirs}, {gap} [95% {low} to {high}], p = {found.p:.2g}, {seeds}"
+    alone = ", not corrected" if found.p >= ALPHA and found.low * found.high > 0 else ""  # it leaves 0 out; p does not
+    interval = f"[95%{alone} {low} to {high}]"
+    text = f"{table.measure} {ours} against {theirs}, {gap} {interval}, p = {found.p:.2g}, {seeds}"
     takes = judgement.needed(*key) if found.p >= ALPHA else ""
     return f"{text}; to see one of this size would take {takes}" if takes else text
 

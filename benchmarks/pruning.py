@@ -2,8 +2,9 @@
 
 Studies of two heads that are equal at their best rates, by the library's own stages, in memory. A run's loss falls to
 its final value, at a speed that is proportional to its rate; the final one grows by the square of the steps, of half a
-decade, to the head's best rate. Softmax is best in the middle of the grid, natural there or so many steps below (3 is beyond it), where
-it learns late, the more the deeper curves fall. Noise is normal and has deviation 1.
+decade, to the head's best rate. Softmax is best in the middle of the grid, natural there or so many steps below, where
+it learns late, the more the deeper curves fall; three steps below is beyond the grid, which grows. Noise is normal and
+has deviation 1.
 """
 
 from __future__ import annotations

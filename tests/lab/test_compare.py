@@ -24,6 +24,7 @@ from typing import Any
 
 import pytest
 import torch
+from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState
 from rich.console import Console
 
@@ -38,6 +39,7 @@ from catnat_lab.experiment import Finished, Job, Outcome, Results, RunContext, k
 from catnat_lab.live import Watch
 from catnat_lab.provenance import sources
 from catnat_lab.search import OWN as SEARCH
+from catnat_lab.search import proposed
 from catnat_lab.stats import needed
 from catnat_lab.studies import DATABASE, Study
 from tests.lab.comparable import recorded, train
@@ -592,6 +594,14 @@ def test_other_settings_are_searched_by_trials(asked: Callable[..., Compared]) -
     assert set(results.chosen("tuned", "softmax")) == {"rate", "tau", "kind"}
     assert str(asked(tuned, rates="1e-4..1e-2", search=search, trials=3, seeds=2)) == str(results)
     assert len(calls) == 16
+
+
+def test_the_next_trial_follows_from_those_before_it() -> None:
+    space = {"tau": FloatDistribution(0.1, 10.0, log=True)}
+    tried = [Finished(float(i), {}, {}, {"tau": 0.1 + 0.5 * i}) for i in range(3)]
+    given = (("a", tried), ("a", tried), ("b", tried), ("a", tried[:2]))
+    one, again, other, later = (proposed(cell, space, {"seed": 1}, some) for cell, some in given)
+    assert one == again and len({job.config["tau"] for job in (one, other, later)}) == 3
 
 
 def test_many_runs_are_trained_by_one_call(asked: Callable[..., Compared]) -> None:

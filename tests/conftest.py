@@ -6,7 +6,9 @@ import sys
 import time
 import warnings
 from collections.abc import Generator
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -30,6 +32,16 @@ except PackageNotFoundError:
 given = os.environ.get("XLA_FLAGS", "")
 added = [f"{name}={value}" for name, value in XLA_FLAGS.items() if name not in given]
 os.environ["XLA_FLAGS"] = " ".join([given, *added]).strip()
+
+# What XLA compiles is kept for the next run, as the C++ is; a month later a program that has not been compiled anew goes.
+KEPT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "catnat-tests" / "jax"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(KEPT))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+for program in KEPT.glob("*"):
+    with suppress(OSError):  # another process does the same
+        if program.stat().st_mtime < time.time() - 30 * 86400:
+            program.unlink()
 
 # The same examples on every machine and no time limit on one: a run must not fail because it was slow or unlucky.
 settings.register_profile("catnat", deadline=None, max_examples=60, derandomize=True, database=None)

@@ -209,6 +209,11 @@ def test_allowed_classes_may_be_as_improbable_as_can_be(dtype: torch.dtype) -> N
     x, mask = torch.tensor([[0.0, torch.inf, torch.inf]], dtype=dtype), torch.tensor([[True, False, True, False]])
     shared = log_classes(x, walk_of(Parameterization(4, "sigmoid"), dtype), mask).exp()
     torch.testing.assert_close(shared, torch.tensor([[0.5, 0.0, 0.5, 0.0]], dtype=dtype))
+    # and two on one side count twice
+    x = torch.tensor([[0.0, torch.inf, torch.inf, 0.0, 0.0, 0.0, 0.0]], dtype=dtype)
+    mask = torch.tensor([[True, True, False, False, True, False, False, False]])
+    shared = log_classes(x, walk_of(Parameterization(8, "sigmoid"), dtype), mask).exp()
+    torch.testing.assert_close(shared, mask.to(dtype) / 3)
 
 
 @needs_compiler

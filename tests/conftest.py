@@ -2,11 +2,14 @@
 
 import gc
 import os
+import re
 import sys
 import time
 import warnings
 from collections.abc import Generator
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -31,9 +34,29 @@ given = os.environ.get("XLA_FLAGS", "")
 added = [f"{name}={value}" for name, value in XLA_FLAGS.items() if name not in given]
 os.environ["XLA_FLAGS"] = " ".join([given, *added]).strip()
 
+# What XLA compiles is kept for the next run, as the C++ is, for a month.
+KEPT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "catnat-tests" / "jax"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(KEPT))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+for program in KEPT.glob("*"):
+    with suppress(OSError):  # another process does the same
+        if program.stat().st_mtime < time.time() - 30 * 86400:
+            program.unlink()
+
 # The same examples on every machine and no time limit on one: a run must not fail because it was slow or unlucky.
 settings.register_profile("catnat", deadline=None, max_examples=60, derandomize=True, database=None)
 settings.load_profile("catnat")
+
+
+ALL_SLOW = re.compile(r"^pytestmark = \[?pytest\.mark\.slow\b", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where no slow test is wanted, a file of slow ones is not imported: what it needs may take seconds to import."""
+    if config.option.markexpr == "not slow" and collection_path.suffix == ".py":
+        return ALL_SLOW.search(collection_path.read_text(encoding="utf-8")) is not None or None
+    return None
 
 
 def pytest_collection_finish() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 import time
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -45,6 +47,15 @@ def test_a_test_earns_its_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcome(monkeypatch, 7.0, slowness=0.1).startswith("failed: the test took 7.0")  # a fast one is no reason
     assert outcome(monkeypatch, 7.0, slowness=4) == "passed"
     assert outcome(monkeypatch, 7.0, imports=30).startswith("warned: the test took 7.0")
+
+
+def test_a_file_of_slow_tests_is_imported_where_they_are_wanted(tmp_path: Path) -> None:
+    slow, mixed = tmp_path / "test_slow.py", tmp_path / "test_mixed.py"
+    slow.write_text("import pytest\n\npytestmark = [pytest.mark.slow, pytest.mark.gpu]  # why\n", encoding="utf-8")
+    mixed.write_text("import pytest\n\n@pytest.mark.slow\ndef test_it(): ...\n", encoding="utf-8")
+    for wanted, files in (("not slow", [slow]), ("", [])):
+        config: Any = SimpleNamespace(option=SimpleNamespace(markexpr=wanted))
+        assert [file for file in (slow, mixed, tmp_path) if conftest.pytest_ignore_collect(file, config)] == files
 
 
 def test_the_yardstick_is_cpu_time() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ import catnat.torch as ct
 from catnat_lab import reference
 from tests.integrations import oracle
 from tests.integrations.oracle import DATA, MASKS, PARAMETERIZATIONS, SPREAD, K
+from tests.thinned import thinned
 
 pyro = pytest.importorskip("pyro", reason="Pyro is not installed")
 
@@ -74,9 +77,9 @@ def test_expand_keeps_the_class_and_the_mask(kind, mask):
         assert kind.infer_shapes(scores=(2, 3, K - 1)) == ((2, 3), ())
 
 
-@EACH
-@MASKED
-@pytest.mark.parametrize("batch", [(), (5,)], ids=["shared", "one each"])
+@pytest.mark.parametrize(
+    ("pi", "mask", "batch"), thinned(product(PARAMETERIZATIONS.values(), MASKS.values(), [(), (5,)]), every=6)
+)
 def test_enumeration_is_the_exact_marginal(pi, mask, batch):
     x = oracle.draw_scores(*batch)
     scores = tensor(x).requires_grad_()
@@ -145,6 +148,7 @@ def test_svi_finds_the_exact_posterior():
     assert_close(ct.catnat(pyro.param("scores").detach(), K), likelihood / likelihood.sum(), atol=1e-3, rtol=0)
 
 
+@pytest.mark.slow  # enumeration above has the exact gradient
 def test_svi_of_a_parameter_on_parts_of_a_plate():
     data = torch.tensor(np.random.default_rng(0).choice(K, size=500, p=[0.05, 0.1, 0.15, 0.2, 0.2, 0.3]))
 

@@ -293,6 +293,7 @@ def test_a_model_is_pickled(tmp_path):
     assert_close(again(IDS).logits, model(IDS).logits, rtol=0, atol=0)
 
 
+@pytest.mark.slow  # its loss and gradients are those of the scores
 def test_softmax_and_catnat_learn_with_the_same_settings():
     # the label is the first word's remainder: both heads learn it with the same settings
     generator = torch.Generator().manual_seed(0)

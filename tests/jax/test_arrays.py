@@ -22,7 +22,6 @@ PI = {
     "chain": Parameterization(6, "sigmoid", Tree.chain(6)),
     "paper": Parameterization(9, Natural(tail=0.0)),
 }
-every_pi = pytest.mark.parametrize("pi", PI.values(), ids=PI.keys())
 FUNCTIONS = {
     "catnat": cj.catnat,
     "log_catnat": cj.log_catnat,
@@ -43,18 +42,18 @@ def scores(pi, *batch, dtype=np.float32):
 # -- dtypes, axes, batches ---------------------------------------------------------------------------------------
 
 
-@every_pi
-@every_function
-@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+@pytest.mark.parametrize(
+    ("function", "dtype", "pi"), thinned(product(FUNCTIONS, [jnp.float16, jnp.bfloat16], PI), every=8)
+)
 def test_half_precision_is_computed_in_float32_and_rounded_once(function, dtype, pi):
+    function, pi = FUNCTIONS[function], PI[pi]
     x = scores(pi, 20, dtype=dtype)
     found = function(x, pi)
     assert found.dtype == dtype
     assert jnp.array_equal(found, function(x.astype(jnp.float32), pi).astype(dtype))
 
 
-@every_pi
-@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+@pytest.mark.parametrize(("dtype", "pi"), thinned(product([jnp.float16, jnp.bfloat16], PI.values()), every=4))
 def test_half_precision_gradients_are_rounded_once(dtype, pi):
     x = scores(pi, 20, dtype=dtype)
     upstream = jnp.asarray(np.random.default_rng(1).normal(size=(20, pi.num_classes)), dtype)
@@ -134,7 +133,7 @@ def test_a_forbidden_class_is_never_drawn(name):
     almost = np.full(pi.num_classes, 1e-9, np.float32)
     almost[1] = 1.0  # a forbidden class has all but the last bit of the mass
     for x in (scores(pi), cj.scores_from_probs(almost, pi)):
-        drawn = cj.sample(jax.random.key(1), x, pi, sample_shape=(1_000_000,), mask=allowed)
+        drawn = cj.sample(jax.random.key(1), x, pi, sample_shape=(200_000,), mask=allowed)
         assert allowed[np.asarray(drawn)].all()
 
 
@@ -202,7 +201,7 @@ def test_where_is_optax_s_for_rows_and_for_classes():
 @pytest.mark.parametrize("dtype", thinned([np.uint8, np.int8, np.int16]))
 def test_narrow_class_ids_mean_what_they_say(dtype) -> None:
     # the number of classes, or -100, need not fit into their dtype
-    for classes in (128, 256, 300):
+    for classes in (np.iinfo(dtype).max + 1, 300):
         scores = jnp.asarray(np.random.default_rng(0).normal(size=(5, classes - 1)), jnp.float32)
         ids = np.minimum([0, 3, 44, 100, 156], min(np.iinfo(dtype).max, classes - 1)).astype(dtype)
         wide = jnp.asarray(ids.astype(np.int32))

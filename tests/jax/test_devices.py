@@ -70,10 +70,11 @@ def test_shardings_may_be_part_of_types(case):
         "gradient": lambda x, k: jax.grad(lambda y: cj.cross_entropy(y, k, pi).sum())(x),
         "sample": lambda x, k: cj.sample(jax.random.key(0), x, pi, **masking),
     }
-    for name, function in functions.items():
-        alone = function(jnp.asarray(scores), jnp.asarray(index))
-        with jax.set_mesh(mesh):
-            found = jax.jit(function)(jax.device_put(scores, BATCH), jax.device_put(index, BATCH))
+    together = jax.jit(lambda x, k: {name: function(x, k) for name, function in functions.items()})
+    alone = together(jnp.asarray(scores), jnp.asarray(index))
+    with jax.set_mesh(mesh):
+        spread = together(jax.device_put(scores, BATCH), jax.device_put(index, BATCH))
+    for name, found in spread.items():
         assert found.sharding.spec[0] == "batch", name
         if name != "sample":
-            close(found, alone, 1e-5)
+            close(found, alone[name], 1e-5)

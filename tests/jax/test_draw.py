@@ -20,11 +20,17 @@ def test_a_draw_is_its_parts(masking):
     pi = Parameterization(18, "natural")
     scores = jax.random.normal(KEY, (3, 40, 17))
     drawn = jax.jit(lambda key, s: cj.draw(key, s, pi, **masking))(KEY, scores)
-    given = cj.draw(None, scores, pi, index=drawn.sample, **masking)
-    np.testing.assert_array_equal(drawn.sample, cj.sample(KEY, scores, pi, **masking))
+
+    @jax.jit
+    def one_by_one(s, k):
+        single = cj.sample(KEY, s, pi, **masking), cj.log_prob(s, k, pi, **masking), cj.entropy(s, pi, **masking)
+        return cj.draw(None, s, pi, index=k, **masking), single
+
+    given, (sample, log_prob, entropy) = one_by_one(scores, drawn.sample)
+    np.testing.assert_array_equal(drawn.sample, sample)
     for found in (drawn, given):
-        np.testing.assert_allclose(found.log_prob, cj.log_prob(scores, drawn.sample, pi, **masking), rtol=1e-6)
-        np.testing.assert_allclose(found.entropy, cj.entropy(scores, pi, **masking), rtol=1e-6)
+        np.testing.assert_allclose(found.log_prob, log_prob, rtol=1e-6)
+        np.testing.assert_allclose(found.entropy, entropy, rtol=1e-6)
 
     def loss(s):
         found = cj.draw(KEY, s, pi, **masking)

@@ -24,6 +24,7 @@ from typing import Any
 
 import pytest
 import torch
+from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState
 from rich.console import Console
 
@@ -37,8 +38,8 @@ from catnat_lab.executors import UNGUARDED, WORKER, Processes, Unguarded
 from catnat_lab.experiment import Finished, Job, Outcome, Results, RunContext, key_of, register
 from catnat_lab.live import Watch
 from catnat_lab.provenance import sources
-from catnat_lab.report.table import MOST
 from catnat_lab.search import OWN as SEARCH
+from catnat_lab.search import proposed
 from catnat_lab.stats import needed
 from catnat_lab.studies import DATABASE, Study
 from tests.lab.comparable import recorded, train
@@ -174,20 +175,6 @@ def test_the_verdict_is_in_words(tests: dict[str, Sequence[float]], lower: bool,
     assert results.sentence in str(results) and all(head in results.printed for head in tests)
 
 
-def test_a_study_that_is_not_finished_has_no_verdict() -> None:
-    results = results_of({("task", "a"): LOW, ("task", "b"): HIGH}, is_finished=False)
-    assert "There is no verdict before the last one" in results.sentence and not results.differences
-
-
-def test_no_difference_says_what_it_would_take() -> None:
-    results = results_of({("task", "softmax"): LOW, ("task", "new"): MIDDLE})
-    effect = 0.018 / math.hypot(0.158114, 0.162696) * math.sqrt(2)
-    assert results.needed("task", "new") == f"over {MOST}" and needed(effect, most=10**4) == pytest.approx(
-        16 / effect**2, rel=0.02
-    )
-    assert results.sentence.split("; ")[1] == "to see one of this size would take over 1000."
-
-
 def test_what_it_would_take_is_more_than_there_is_at_the_level_of_the_verdict() -> None:
     values = {"softmax": LOW, "new": [x - 0.3 for x in LOW], "other": [x - 0.25 for x in LOW]}
     once, twice = (results_of({("task", head): x for head, x in values.items()}, looks=looks) for looks in (1, 20))
@@ -237,12 +224,6 @@ def test_what_looks_wrong_with_train_is_told(asked: Callable[..., Compared], tmp
     same = told(lambda head, rate, seed: (noise(head, rate, seed),) * 2)
     assert "Validation and test are equal: the rate was chosen by the test." in same
     assert not any("equal" in told(function) for function in (train,))
-
-
-def test_failures_are_named_where_there_is_no_verdict() -> None:
-    failed = {("task", "b"): [{"rate": 0.1, "seed": 1}, {"rate": 0.1, "seed": 2}]}
-    results = results_of({("task", "a"): LOW, ("task", "b"): HIGH}, is_finished=False, failed=failed)
-    assert results.sentence.endswith("Runs that failed: 2 of b (rate 0.1).")
 
 
 def test_all_comparisons_are_corrected_and_looks_too() -> None:
@@ -364,12 +345,6 @@ def test_the_files_of_a_function_are_its_own_and_what_they_import_from_beside_th
 @pytest.mark.parametrize("validation", [math.nan, math.inf, -math.inf])
 def test_a_validation_that_is_no_number_is_the_worst(validation: float, lower: bool) -> None:
     assert outcome_of((validation, 1.0), lower).value == math.inf
-
-
-def test_a_search_avoids_what_diverges(asked: Callable[..., Compared]) -> None:
-    counted = Counted(lambda head, rate, seed: (math.nan, 0.0) if rate > 2e-4 else train(head, rate, seed))
-    asked(counted)
-    assert all(rate < 2e-4 for _, rate, seed in counted.calls if seed <= SEARCH)
 
 
 def test_a_run_that_raises_tells_its_traceback_and_the_others_go_on(
@@ -621,6 +596,14 @@ def test_other_settings_are_searched_by_trials(asked: Callable[..., Compared]) -
     assert len(calls) == 16
 
 
+def test_the_next_trial_follows_from_those_before_it() -> None:
+    space = {"tau": FloatDistribution(0.1, 10.0, log=True)}
+    tried = [Finished(float(i), {}, {}, {"tau": 0.1 + 0.5 * i}) for i in range(3)]
+    given = (("a", tried), ("a", tried), ("b", tried), ("a", tried[:2]))
+    one, again, other, later = (proposed(cell, space, {"seed": 1}, some) for cell, some in given)
+    assert one == again and len({job.config["tau"] for job in (one, other, later)}) == 3
+
+
 def test_many_runs_are_trained_by_one_call(asked: Callable[..., Compared]) -> None:
     sizes = []
 
@@ -797,33 +780,6 @@ def test_a_command_that_is_killed_twenty_times_says_the_same(tmp_path: Path, mon
     assert os.waitpid(begin("once", 1), 0)[1] == 0
     assert kept(tmp_path / "killed") == kept(tmp_path / "once") and len(kept(tmp_path / "once")[1]) == 96
     assert 96 <= len(begun(record)) <= 96 + kills * jobs
-
-
-@pytest.mark.slow
-def test_on_two_machines_of_which_one_dies_it_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster
-
-    record, asked = tmp_path / "record", [f"{FILE}:recorded", "--better", "lower", "--heads", "softmax,better"]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    monkeypatch.setenv("RECORD", str(record))
-
-    def begin(folder: str, *more: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "catnat_lab", "compare", *asked, "--output", str(tmp_path / folder), *more]
-        return subprocess.Popen(command)
-
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-    second = cluster.add_node(num_cpus=1)
-    try:
-        process = begin("ray", "--ray", cluster.address)
-        while len(begun(record)) < 20 and process.poll() is None:
-            time.sleep(0.01)
-        cluster.remove_node(second, allow_graceful=False)
-        assert process.wait() == 0
-    finally:
-        cluster.shutdown()
-    assert begin("once").wait() == 0
-    assert kept(tmp_path / "ray") == kept(tmp_path / "once") and len(kept(tmp_path / "once")[1]) == 60
 
 
 @pytest.mark.slow  # sklearn is imported

@@ -25,7 +25,10 @@ def play(games: Games, steps: int) -> list[Step]:
     return [games.step(actions) for actions in some_actions(games, steps)]
 
 
-@pytest.mark.parametrize(("name", "steps"), [("Breakout", 420), ("CartPole-v1", 60), ("Taxi-v4", 220)])
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [pytest.param("Breakout", 420, marks=pytest.mark.slow), ("CartPole-v1", 60), ("Taxi-v4", 220)],
+)
 def test_a_replayed_game_goes_on_as_if_it_had_never_stopped(
     name: str, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

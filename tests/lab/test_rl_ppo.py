@@ -210,7 +210,8 @@ class Show:
         return Step(self.reset(0)[0], reward, ended, ended)
 
 
-@pytest.mark.parametrize("pixels", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow  # a minibatch's gradients are those of the formulas
+@pytest.mark.parametrize("pixels", [False, True])
 def test_it_learns_to_do_what_it_sees(pixels: bool) -> None:
     """The mean reward of the last rollout; drawing blindly gives 1 / 4."""
     sizes: dict[str, Any] = (

@@ -56,11 +56,6 @@ def test_welch_is_scipys_symmetric_and_the_same_from_summaries(a: list[float], b
         assert math.isclose(p, scipy_stats.ttest_ind(a, b, equal_var=False).pvalue, rel_tol=1e-6, abs_tol=1e-9)
 
 
-def test_welch_does_not_pool_the_variances() -> None:
-    wide, narrow = [0.0, 10.0, -10.0, 5.0, -5.0, 1.0], [2.0, 2.01]
-    assert compare(wide, narrow).p != pytest.approx(scipy_stats.ttest_ind(wide, narrow).pvalue, rel=0.05)
-
-
 @pytest.mark.parametrize(("other", "p"), [([1.0, 1.0, 1.0], 1.0), ([1.5, 1.5], 0.0)])
 def test_without_spread_the_means_decide(other: list[float], p: float) -> None:
     assert compare([1.0, 1.0], other).p == p
@@ -72,12 +67,6 @@ def test_bold_is_the_best_and_what_cannot_be_told_from_it() -> None:
     assert bold(groups) == {"good", "close"}
     assert bold(groups, lower_is_better=False) == {"bad"}
     assert bold({"good": GOOD, "bad": BAD}) == {"good"}
-
-
-@given(st.dictionaries(st.sampled_from("abcd"), samples, min_size=1))
-def test_bold_is_never_empty_and_holds_the_best_mean(groups: dict[str, list[float]]) -> None:
-    chosen = bold(groups)
-    assert min(groups.values(), key=lambda values: summarize(values).mean) in [groups[name] for name in chosen]
 
 
 def test_a_comparison_is_welchs_with_cohens_d_and_holms_correction() -> None:

@@ -65,6 +65,14 @@ def test_kl_has_a_finite_gradient_where_p_never_comes_by():
     assert all(g.isfinite().all() for g in torch.autograd.grad(value, (p, q)))
 
 
+def test_a_coin_that_is_never_tossed_counts_for_nothing_in_a_kl():
+    """The left half is never reached by p, and there p and q are infinitely far apart."""
+    pi = catnat.Parameterization(4, "sigmoid")
+    p, q = (ct.CatnatCategorical(torch.tensor(s), pi) for s in ([math.inf, math.inf, 0.3], [0.5, -math.inf, 0.3]))
+    expected = torch.nn.functional.softplus(torch.tensor(-0.5))  # -log of q's share of the right half
+    torch.testing.assert_close(torch.distributions.kl_divergence(p, q), expected)
+
+
 @pytest.mark.parametrize("score", [-math.inf, -1e30, 1e30, math.inf])
 def test_an_infinite_natural_score_is_drawn_at_its_floor(score):
     pi = Parameterization(2, Natural(tail=0.0, floor=0.1))

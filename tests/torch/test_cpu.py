@@ -25,6 +25,7 @@ from catnat.torch._plan import Plan
 from catnat.torch._walk import Walk
 from catnat_lab import reference
 from tests.core.trees import KINDS, make_tree
+from tests.thinned import thinned
 
 DTYPES = [torch.float32, torch.float64]
 NATURALS = [*(Natural(tail=tail) for tail in (0.5, 0.1, 0.05, 0.02)), Natural(amplitude=3.0, tail=0.07)]
@@ -209,6 +210,11 @@ def test_allowed_classes_may_be_as_improbable_as_can_be(dtype: torch.dtype) -> N
     x, mask = torch.tensor([[0.0, torch.inf, torch.inf]], dtype=dtype), torch.tensor([[True, False, True, False]])
     shared = log_classes(x, walk_of(Parameterization(4, "sigmoid"), dtype), mask).exp()
     torch.testing.assert_close(shared, torch.tensor([[0.5, 0.0, 0.5, 0.0]], dtype=dtype))
+    # and two on one side count twice
+    x = torch.tensor([[0.0, torch.inf, torch.inf, 0.0, 0.0, 0.0, 0.0]], dtype=dtype)
+    mask = torch.tensor([[True, True, False, False, True, False, False, False]])
+    shared = log_classes(x, walk_of(Parameterization(8, "sigmoid"), dtype), mask).exp()
+    torch.testing.assert_close(shared, mask.to(dtype) / 3)
 
 
 @needs_compiler
@@ -459,7 +465,7 @@ def calls_of(graph: torch.fx.Graph) -> set[str]:
 
 
 @needs_compiler
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("masked", thinned([True, False]))
 def test_a_compiler_calls_the_same_loops_and_an_exporter_none(masked: bool) -> None:
     pi = Parameterization(11, "natural", make_tree("chain", 11))
     options: dict[str, Any] = {"mask": some_mask(4, 11)} if masked else {}

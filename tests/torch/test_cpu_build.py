@@ -13,6 +13,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from runpy import run_module
 
 import pytest
 import torch
@@ -307,12 +308,15 @@ def test_who_goes_without_loads_nothing(compiled: Path, monkeypatch: pytest.Monk
         monkeypatch.setattr(catnat._native, "_wanted", None)
 
 
-def test_building_ahead_prints_where(compiled: Path) -> None:
-    command = [sys.executable, "-m", "catnat.torch.build"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0 and Path(done.stdout.strip()) == compiled, done.stderr
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "CATNAT_COMPILE": "0"})
-    assert done.returncode != 0 and "CATNAT_COMPILE" in done.stderr
+def test_building_ahead_prints_where(
+    compiled: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_module("catnat.torch.build", run_name="__main__")
+    assert Path(capsys.readouterr().out.strip()) == compiled
+    monkeypatch.setattr(catnat._native, "_wanted", False)
+    with pytest.raises(SystemExit) as ended:
+        run_module("catnat.torch.build", run_name="__main__")
+    assert "CATNAT_COMPILE" in str(ended.value.code)
 
 
 def test_the_first_compile_says_how_to_go_without(cache: Path, caplog: pytest.LogCaptureFixture) -> None:

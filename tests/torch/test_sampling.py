@@ -209,6 +209,7 @@ SAMPLERS = {
     "sample": lambda s, g: ct.sample(s, 6, sample_shape=(50,), generator=g),
     "sample, masked": lambda s, g: ct.sample(s, 6, sample_shape=(50,), mask=torch.arange(6) > 1, generator=g),
     "sample, chain": lambda s, g: ct.sample(s, catnat.Parameterization(6, tree=make_tree("chain", 6)), generator=g),
+    "sample, walked": lambda s, g: ct.sample(s.repeat(1, 600), 3001, generator=g),
     "straight_through": lambda s, g: ct.straight_through(s, 6, generator=g),
     "relaxed_sample": lambda s, g: ct.gumbel_softmax(s, 6, generator=g),
     "gumbel_straight_through": lambda s, g: ct.gumbel_softmax(s, 6, generator=g, hard=True),

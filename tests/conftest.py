@@ -75,6 +75,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip("needs a GPU that PyTorch can use")
 
 
+@pytest.fixture(autouse=True)
+def _the_operators_stay_as_they_are() -> Generator[None]:
+    """A test that left them off would have all later ones of its process run without them, and none would say so."""
+    yield
+    from catnat import _native
+
+    assert _native._wanted is None, "this test left the compiled operators switched; put them back"
+
+
 # -- a test earns its seconds --------------------------------------------------------------------------------------
 
 WARNS_FROM, FAILS_FROM = 2.0, 6.0  # CPU seconds of a test that is not slow; on a crowded machine it takes twice as many

@@ -32,7 +32,7 @@ def blocks(page: Path) -> list[tuple[int, str]]:
     return [(text.count("\n", 0, found.start(1)), found.group(1)) for found in BLOCK.finditer(text)]
 
 
-LONG = ("integrations.md", "jax.md")  # many libraries are imported, many programs compiled
+LONG = ("integrations.md", "jax.md", "reinforcement-learning.md")  # many imports, programs compiled, policies trained
 
 
 @pytest.mark.parametrize(

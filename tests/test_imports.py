@@ -65,7 +65,8 @@ def test_public_names_are_all_offered() -> None:
 
 
 @pytest.mark.parametrize("name", ["catnat", *(m for m in MODULES if not m.startswith("catnat.jax"))])
-def test_examples_in_docstrings_are_true(name: str) -> None:
+def test_examples_in_docstrings_are_true(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catnat._native, "_wanted", catnat._native._wanted)  # an example goes without the operators
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as missing:
@@ -73,6 +74,8 @@ def test_examples_in_docstrings_are_true(name: str) -> None:
             raise
         pytest.skip(str(missing))
     outcome = doctest.testmod(module)
+    monkeypatch.undo()
+    catnat.clear_caches()
     assert outcome.failed == 0
 
 

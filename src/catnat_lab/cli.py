@@ -14,7 +14,10 @@ import catnat
 from catnat_lab.commands.options import COMMANDS
 from catnat_lab.errors import UserError, plain
 
-ABOUT = "The paper's experiments on catnat: run them, stop and go on, and see them beside the paper's numbers."
+ABOUT = (
+    "Ask whether catnat helps in your own training (compare), or run the paper's experiments; stop them whenever you "
+    "like, go on, and see them beside the paper's numbers."
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -71,11 +71,16 @@ def conduct(
 
 
 def begin(experiment: Experiment, study: "Study") -> dict[str, Any]:
-    """Settle whose study it is, and its settings, which may have grown; refuse another experiment's."""
+    """Settle whose study it is, and its settings, which may have grown; refuse another experiment's.
+
+    Until a job is finished nothing depends on the settings, so a first try that went wrong binds nobody.
+    """
     kind = study.settle_note("kind", experiment.kind)
     if kind != experiment.kind:
         raise UserError(f"{study.name} holds a study of {kind}, not of {experiment.kind}; give another --output")
-    both = experiment.settled(study.settle_note(experiment.note, experiment.settings))
+    before = study.settle_note(experiment.note, experiment.settings)
+    is_begun = any(study.finished(cell) for cell in study.cells())
+    both = experiment.settled(before if is_begun else experiment.settings)
     study.set_note(experiment.note, both)
     return both
 

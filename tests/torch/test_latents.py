@@ -38,16 +38,6 @@ def slope_of(module: ct.CategoricalLatent) -> Tensor:
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_a_head_is_a_name_an_activation_or_a_parameterization() -> None:
-    tail = catnat.Natural(tail=0.01)
-    for head in (tail, catnat.Parameterization(5, tail)):
-        assert ct.CategoricalLatent(3, 2, 5, head=head).parameterization == catnat.Parameterization(5, tail)
-    with pytest.raises(ValueError, match=r"got 'catnat' \(did you mean 'natural'\?\)"):
-        ct.CategoricalLatent(3, 2, 5, head="catnat")
-    with pytest.raises(ValueError, match=r"got 'gumbel-softmax' \(did you mean 'gumbel'\?\)"):
-        ct.CategoricalLatent(3, 2, 5, estimator="gumbel-softmax")
-
-
 def test_samples_and_gradients_are_the_formulas(estimator: str, head: str) -> None:
     module, h = made(head, estimator).double(), 0.4 * torch.randn(41, 6, dtype=torch.float64, generator=seeded(2))
     leaves = [module.linear.weight, module.linear.bias]
@@ -455,3 +445,13 @@ def test_two_processes_learn_and_count_as_one(tmp_path: Any) -> None:
     code, log_q = torch.nn.functional.one_hot(torch.cat((ids, more)), 5), torch.cat((log_q, log_p))
     torch.testing.assert_close(stats, ct.Latent(code, code, log_q, log_q, log_q.sum(-1)).stats())
     torch.testing.assert_close(stats, same)
+
+
+def test_a_head_is_a_name_an_activation_or_a_parameterization() -> None:
+    tail = catnat.Natural(tail=0.01)
+    for head in (tail, catnat.Parameterization(5, tail)):
+        assert ct.CategoricalLatent(3, 2, 5, head=head).parameterization == catnat.Parameterization(5, tail)
+    with pytest.raises(ValueError, match=r"got 'catnat' \(did you mean 'natural'\?\)"):
+        ct.CategoricalLatent(3, 2, 5, head="catnat")
+    with pytest.raises(ValueError, match=r"got 'gumbel-softmax' \(did you mean 'gumbel'\?\)"):
+        ct.CategoricalLatent(3, 2, 5, estimator="gumbel-softmax")

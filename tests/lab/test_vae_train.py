@@ -148,7 +148,9 @@ def test_the_command_of_a_published_study_is_still_its_own(folder: str, tmp_path
 def test_without_a_search_its_settings_may_differ(tmp_path: Path) -> None:
     plan = replace(preset("smoke", "mlp"), rates=(0.001,), refined=0)
     with Study(tmp_path / "study.db", conduct=True) as study:
+        begin(Autoencoders(replace(plan, steps=5), fake_digits()), study)  # nothing is finished, so it binds nobody
         begin(Autoencoders(plan, fake_digits()), study)
+        study.add(Job("a cell", {"seed": 1}), Outcome(0.0, {}, {}, {}))
         other = replace(plan, search_steps=99, search_seeds=7, ratio=2, searched=("2x4",))
         begin(Autoencoders(other, fake_digits()), study)
         with pytest.raises(UserError, match="steps was 6, now 7"):

@@ -39,14 +39,14 @@ def outcome(
 
 @pytest.mark.skipif(conftest.has_gpu(), reason="kernels are compiled in tests there, so nothing is refused")
 def test_a_test_earns_its_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert outcome(monkeypatch, 1.9) == outcome(monkeypatch, 9, is_slow=True) == "passed"
+    assert outcome(monkeypatch, 1.9) == outcome(monkeypatch, 19, is_slow=True) == "passed"
     assert outcome(monkeypatch, 3.0).startswith("warned: the test took 3.0 CPU seconds of 2: ")
-    assert outcome(monkeypatch, 7.0).endswith("mark it slow, or move an import or a compilation into a fixture")
-    assert outcome(monkeypatch, 7.0).startswith("failed: the test took 7.0")
+    assert outcome(monkeypatch, 17.0).endswith("mark it slow, or move an import or a compilation into a fixture")
+    assert outcome(monkeypatch, 17.0).startswith("failed: the test took 17.0")
     assert outcome(monkeypatch, 7.0, slowness=2).startswith("warned: the test took 3.5")
-    assert outcome(monkeypatch, 7.0, slowness=0.1).startswith("failed: the test took 7.0")  # a fast one is no reason
+    assert outcome(monkeypatch, 17.0, slowness=0.1).startswith("failed: the test took 17.0")  # a fast one is no reason
     assert outcome(monkeypatch, 7.0, slowness=4) == "passed"
-    assert outcome(monkeypatch, 7.0, imports=30).startswith("warned: the test took 7.0")
+    assert outcome(monkeypatch, 7.0, imports=30).startswith("warned: the test took 17.0")
 
 
 def test_a_file_of_slow_tests_is_imported_where_they_are_wanted(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def _the_operators_stay_as_they_are() -> Generator[None]:
 
 # -- a test earns its seconds --------------------------------------------------------------------------------------
 
-# CPU seconds of a test that is not slow. The second is far from what any takes: first compilations make it vary twofold.
+# CPU seconds of a test that is not slow. The second is far from what any takes: who compiles first takes twice as many.
 WARNS_FROM, FAILS_FROM = 2.0, 15.0
 MANY_MODULES = 20  # so many new ones are a library's first import
 YARDSTICK = 0.021  # CPU seconds of `yardstick` on the machine for which these two were chosen
